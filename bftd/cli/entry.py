@@ -1,0 +1,39 @@
+"""Running a click command so that whatever a user can cause ends in one line on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+
+def run(command: click.Command, program: str) -> NoReturn:
+    """Run a command and exit: 2 for wrong usage, an error's own `exit_code`, 130 when interrupted."""
+    try:
+        code = command.main(prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as usage:
+        click.echo(usage.format_message(), err=True)
+        code = usage.exit_code
+    except click.ClickException as error:
+        click.echo(f"{program}: {_one_line(error.format_message())}", err=True)
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        # the reader has seen enough; the interpreter must not complain about it when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        known = getattr(error, "exit_code", None)
+        if known is None:
+            raise
+        click.echo(f"{program}: {_one_line(str(error))}", err=True)
+        code = known
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())

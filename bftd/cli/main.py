@@ -1,0 +1,58 @@
+"""`bft`: the group of all commands, each loaded only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from bftd import __version__
+from bftd.cli import entry
+
+# name -> (module, object, one line of help); the help stands here so that `bft --help` imports none of them
+_COMMANDS = {
+    "sbatch": ("bftd.cli.submit", "sbatch", "Submit an elastic training job."),
+    "run": ("bftd.cli.submit", "run", "Run an elastic training job with its driver in the foreground."),
+    "status": ("bftd.cli.daemon", "status", "Show nodes, trainers and the last decisions."),
+    "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
+    "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
+    "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
+    "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the table."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; None when there is no such."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="bft")
+def bft(**_: Any) -> None:
+    """Train neural networks elastically on the idle nodes of a Slurm cluster."""
+
+
+def main() -> None:
+    """Entry point of `bft`."""
+    entry.run(bft, "bft")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import click
+
+config = click.option("--config", "config_path", metavar="FILE", help="Configuration that names the daemon.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,0 +1,115 @@
+"""Which words of an sbatch command line are options, which are their values, and which is the script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bftd.errors import UsageError
+
+# sbatch's options without a value; every other one takes the next word when it has no "=" (man sbatch).
+_FLAGS = {
+    "contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep", "nice", "no-kill",
+    "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue", "spread-job",
+    "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
+}  # fmt: skip
+_SHORT_FLAGS = set("hHkOQsvVW")
+_LONG_OF_SHORT = {
+    "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "x": "exclude", "C": "constraint",
+    "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
+}  # fmt: skip
+
+# What says how many nodes a job gets and of what kind: for an elastic job that is the daemon's to decide.
+_DECIDED = {
+    "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
+    "cpus-per-gpu", "nodelist", "nodefile", "exclude", "constraint", "array", "gpus", "gpus-per-node", "gpus-per-task",
+    "gpus-per-socket", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous", "wrap",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its long name, its value (None for a flag) and the words that it was."""
+
+    name: str
+    value: str | None
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command line of sbatch's, taken apart; `script` is None when there is none."""
+
+    options: tuple[Option, ...]
+    script: str | None
+    arguments: tuple[str, ...]
+
+    def value(self, name: str) -> str | None:
+        """The value of the last option of that name."""
+        return next((option.value for option in reversed(self.options) if option.name == name), None)
+
+    def words(self, *without: str) -> list[str]:
+        """The options as words again, less those named."""
+        return [word for option in self.options if option.name not in without for word in option.words]
+
+
+def parse(words: Sequence[str]) -> CommandLine:
+    """Take a command line apart; raises UsageError when a value is missing."""
+    options = []
+    rest = iter(enumerate(words))
+    for index, word in rest:
+        if word == "--":
+            return CommandLine(tuple(options), *_script(words[index + 1 :]))
+        if not word.startswith("-") or word == "-":
+            return CommandLine(tuple(options), *_script(words[index:]))
+        options.append(_option(word, rest))
+    return CommandLine(tuple(options), None, ())
+
+
+def of_script(source: str) -> tuple[Option, ...]:
+    """The options of a script's `#SBATCH` lines, up to its first line of code."""
+    words: list[str] = []
+    for line in source.splitlines():
+        if line.startswith("#SBATCH"):
+            words += shlex.split(line[len("#SBATCH") :], comments=True)
+        elif line.strip() and not line.startswith("#"):
+            break
+    return parse(words).options
+
+
+def refuse_decided(options: Sequence[Option], where: str) -> None:
+    """Raise UsageError for an option that an elastic job cannot have."""
+    for option in options:
+        if option.name in _DECIDED:
+            raise UsageError(
+                f"{where}: {' '.join(option.words)}: --elastic says how many nodes a job gets; leave it out"
+            )
+
+
+def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        if equals or name in _FLAGS:
+            return Option(name, value if equals else None, (word,))
+        following = _next(word, rest)
+        return Option(name, following, (word, following))
+    letter = word[1]
+    name = _LONG_OF_SHORT.get(letter, letter)
+    if letter in _SHORT_FLAGS:
+        return Option(name, None, (word,))
+    if len(word) > 2:
+        return Option(name, word[2:], (word,))
+    following = _next(word, rest)
+    return Option(name, following, (word, following))
+
+
+def _next(word: str, rest: Iterator[tuple[int, str]]) -> str:
+    try:
+        return next(rest)[1]
+    except StopIteration:
+        raise UsageError(f"{word}: a value is missing") from None
+
+
+def _script(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    return (words[0], tuple(words[1:])) if words else (None, ())

@@ -1,0 +1,40 @@
+"""Frozen dataclasses to JSON objects and back, by their type hints, for the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def encode(item: Any) -> dict[str, Any]:
+    """The fields of a dataclass, nested ones included, as a JSON object."""
+    return dataclasses.asdict(item)
+
+
+def decode(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Build a dataclass from `encode`'s object; fields that are missing keep their default, unknown ones are dropped.
+
+    So a ledger written by another version of the same schema still loads.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = typing.cast("Any", cls).__dataclass_fields__
+    return cls(**{name: _value(hints[name], data[name]) for name in fields if name in data})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [kind for kind in arguments if kind is not type(None)]
+        return None if value is None else _value(inner[0], value)
+    if origin is tuple:
+        if arguments[1:] == (...,):
+            return tuple(_value(arguments[0], item) for item in value)
+        return tuple(_value(kind, item) for kind, item in zip(arguments, value, strict=True))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return decode(hint, value)
+    return value

@@ -1,0 +1,39 @@
+"""The errors that bftd shows to its users: one line each, which says what to do next."""
+
+from __future__ import annotations
+
+
+class BftError(Exception):
+    """Root of all errors that end a bftd command with one line and `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(BftError):
+    """What was asked for cannot be: a wrong option, name or range."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """The configuration file cannot be read or holds a wrong key or value."""
+
+
+class LedgerError(BftError):
+    """The ledger cannot be opened, is of another version, or belongs to a running daemon."""
+
+
+class DaemonUnreachable(BftError):
+    """No daemon answers where the client looked for it."""
+
+
+class ApiError(BftError):
+    """The daemon refused a request; `status` is the HTTP status it answered with."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BadRequest(UsageError):
+    """A request to the API has a wrong body or query."""

@@ -1,0 +1,154 @@
+"""Learning a trainer's scaling curve and rescale costs from what its driver reports.
+
+Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own or from a linear guess, and every size
+at which the trainer was seen running replaces the guess there and bends it elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+# Weight of the newest throughput report: one odd window moves the curve by a third, three in a row by two thirds.
+RATE_WEIGHT = 0.35
+# Resize stalls remembered; their median forgets a single slow start and follows a lasting change within three resizes.
+STALLS_KEPT = 5
+# Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring.
+UNKNOWN_UP_COST_S = 2.0
+UNKNOWN_DOWN_COST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known of one trainer: `given` by its user, `seen` and stalls measured.
+
+    `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds.
+    """
+
+    given: tuple[tuple[int, float], ...] = ()
+    seen: tuple[tuple[int, float], ...] = ()
+    given_up_cost_s: float | None = None
+    given_down_cost_s: float | None = None
+    up_stalls_s: tuple[float, ...] = ()
+    down_stalls_s: tuple[float, ...] = ()
+
+    @property
+    def up_cost_s(self) -> float:
+        """R_j^up of the paper: median of the last grow stalls, else what the user said."""
+        return _cost(self.up_stalls_s, self.given_up_cost_s, UNKNOWN_UP_COST_S)
+
+    @property
+    def down_cost_s(self) -> float:
+        """R_j^dw of the paper: median of the last shrink stalls, else what the user said."""
+        return _cost(self.down_stalls_s, self.given_down_cost_s, UNKNOWN_DOWN_COST_S)
+
+    @property
+    def rate_per_node(self) -> float | None:
+        """Median samples/s of one node over the sizes seen or given; None when nothing is known."""
+        points = [(nodes, rate) for nodes, rate in self.seen or self.given if nodes > 0 and rate > 0]
+        return statistics.median(rate / nodes for nodes, rate in points) if points else None
+
+
+def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Knowledge:
+    """Add one report of `samples_per_s` at a constant size of `nodes`; senseless ones change nothing."""
+    if nodes < 1 or not math.isfinite(samples_per_s) or samples_per_s <= 0:
+        return knowledge
+    seen = dict(knowledge.seen)
+    before = seen.get(nodes)
+    seen[nodes] = samples_per_s if before is None else before + RATE_WEIGHT * (samples_per_s - before)
+    return replace(knowledge, seen=tuple(sorted(seen.items())))
+
+
+def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
+    """Add one resize; starts from nothing and stops are not rescale costs and change nothing."""
+    if from_nodes < 1 or to_nodes < 1 or not math.isfinite(stall_s) or stall_s < 0:
+        return knowledge
+    if to_nodes > from_nodes:
+        return replace(knowledge, up_stalls_s=(*knowledge.up_stalls_s, stall_s)[-STALLS_KEPT:])
+    return replace(knowledge, down_stalls_s=(*knowledge.down_stalls_s, stall_s)[-STALLS_KEPT:])
+
+
+def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> tuple[tuple[int, float], ...]:
+    """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
+
+    `guess_per_node` is the rate of one node of a trainer about which nothing is known.
+    """
+    sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
+    sizes |= {nodes for nodes, _ in (*knowledge.given, *knowledge.seen) if 0 < nodes <= nodes_max} | {nodes_max}
+    ordered = sorted(sizes)
+    rates = _non_decreasing(_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered)
+    return ((0, 0.0), *zip(ordered, rates, strict=True))
+
+
+def rate(points: tuple[tuple[int, float], ...], nodes: int) -> float:
+    """Samples/s of a curve at `nodes`: linear between its points, constant beyond the last."""
+    for (left, low), (right, high) in itertools.pairwise(points):
+        if left <= nodes <= right:
+            return low + (high - low) * (nodes - left) / (right - left)
+    return points[-1][1] if points else 0.0
+
+
+def median_rate_per_node(all_knowledge: Iterable[Knowledge]) -> float:
+    """Median samples/s of one node over the trainers that know something, 1.0 when none does."""
+    known = [value for value in (knowledge.rate_per_node for knowledge in all_knowledge) if value is not None]
+    return statistics.median(known) if known else 1.0
+
+
+def _rate_at(knowledge: Knowledge, nodes: int, guess_per_node: float) -> float:
+    """Rate at one size: the user's shape (or a line) scaled to pass through every size seen."""
+    shape = knowledge.given or ((1, guess_per_node),)
+    if not knowledge.seen:
+        return _shape_at(shape, nodes)
+    first_nodes, first_rate = knowledge.seen[0]
+    last_nodes, last_rate = knowledge.seen[-1]
+    if nodes < first_nodes:
+        return first_rate * _relative(shape, nodes, first_nodes)
+    if nodes <= last_nodes:
+        return rate(knowledge.seen, nodes) if len(knowledge.seen) > 1 else last_rate
+    if knowledge.given:
+        return last_rate * _relative(shape, nodes, last_nodes)
+    return float(last_rate * (nodes / last_nodes) ** _efficiency(knowledge.seen))
+
+
+def _relative(shape: tuple[tuple[int, float], ...], nodes: int, reference: int) -> float:
+    """How many times faster `nodes` are than `reference` by the shape; linear where the shape says nothing."""
+    at_reference = _shape_at(shape, reference)
+    return _shape_at(shape, nodes) / at_reference if at_reference > 0 else nodes / reference
+
+
+def _shape_at(shape: tuple[tuple[int, float], ...], nodes: int) -> float:
+    """A shape through the origin, scaled on beyond its last point with the efficiency fitted to its points."""
+    last_nodes, last_rate = shape[-1]
+    if nodes <= last_nodes:
+        return rate(((0, 0.0), *(point for point in shape if point[0] > 0)), nodes)
+    return float(last_rate * (nodes / last_nodes) ** _efficiency(shape))
+
+
+def _efficiency(points: tuple[tuple[int, float], ...]) -> float:
+    """Exponent e of rate ~ nodes**e, fitted by least squares on logarithms, within [0, 1]; 1 for a single point."""
+    logs = [(math.log(nodes), math.log(rate)) for nodes, rate in points if nodes > 0 and rate > 0]
+    if len(logs) < 2:
+        return 1.0
+    slope, _ = statistics.linear_regression([x for x, _ in logs], [y for _, y in logs])
+    return min(1.0, max(0.0, slope))
+
+
+def _non_decreasing(rates: Iterable[float]) -> list[float]:
+    """The closest non-decreasing sequence in the least-squares sense (pool adjacent violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in rates:
+        block = (value, 1)
+        while blocks and blocks[-1][0] > block[0]:
+            mean, size = blocks.pop()
+            block = ((mean * size + block[0] * block[1]) / (size + block[1]), size + block[1])
+        blocks.append(block)
+    return [mean for mean, size in blocks for _ in range(size)]
+
+
+def _cost(stalls_s: tuple[float, ...], given_s: float | None, unknown_s: float) -> float:
+    if stalls_s:
+        return statistics.median(stalls_s)
+    return unknown_s if given_s is None else given_s

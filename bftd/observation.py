@@ -1,0 +1,163 @@
+"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, lost drivers, and the accounting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from bftd import driver_events, reasons, timing
+from bftd.domain import Lease, PoolView, Usage
+from bftd.turn import Turn
+
+GONE = "its pilot is gone from Slurm"
+
+
+def observe(turn: Turn, view: PoolView) -> None:
+    """Fold one view of the pool into the draft; one that is not younger than the last is ignored (S9)."""
+    if view.time_s <= turn.pool.time_s:
+        return
+    turn.usage = _used(turn, view.time_s)
+    changed = view.version != turn.pool.version
+    could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s
+    if changed:
+        _record_change(turn, view)
+    since_s = turn.pool.time_s
+    turn.pool = view
+    _expire(turn, since_s)
+    for lease in list(turn.leases.values()):
+        _follow_pilot(turn, lease)
+    _take_back_lost_nodes(turn)
+    for lease in list(turn.leases.values()):
+        _follow_deadlines(turn, lease)
+    _follow_drivers(turn)
+    if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
+        turn.needs_plan = True
+
+
+def _unfilled(turn: Turn) -> bool:
+    """Whether a planned node is free and was not lent yet, because the rate of submissions did not allow it."""
+    leased = {lease.node for lease in turn.leases.values()}
+    return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
+
+
+def _used(turn: Turn, now_s: float) -> Usage:
+    """Node-seconds since the last snapshot, by what held at its time; a gap in which nobody looked counts nothing."""
+    passed_s = now_s - turn.pool.time_s
+    if not 0.0 < passed_s <= turn.settings.stale_after_s:
+        return turn.usage
+    observed = [lease for lease in turn.leases.values() if lease.observed]
+    pool = {node.name for node in turn.pool.nodes.values() if node.in_pool} | {lease.node for lease in observed}
+    working = sum(lease.phase == "working" for lease in observed)
+    return Usage(
+        turn.usage.pool_node_seconds + passed_s * len(pool),
+        turn.usage.used_node_seconds + passed_s * len(observed),
+        turn.usage.training_node_seconds + passed_s * working,
+    )
+
+
+def _record_change(turn: Turn, view: PoolView) -> None:
+    before = {node.name for node in turn.pool.nodes.values() if node.in_pool}
+    after = {node.name for node in view.nodes.values() if node.in_pool}
+    data = {"version": view.version, "joined": sorted(after - before), "left": sorted(before - after)}
+    turn.happened("pool", data=data)
+
+
+def _expire(turn: Turn, since_s: float) -> None:
+    """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
+    waits = [backoff.until_s for backoff in turn.backoff.values()]
+    waits += [trainer.no_growth_until_s for trainer in turn.trainers.values() if trainer.active]
+    if any(since_s < until_s <= turn.now for until_s in waits):
+        turn.needs_plan = True
+    for node, backoff in list(turn.backoff.items()):
+        if turn.now - backoff.until_s > timing.BACKOFF_FORGET_S:
+            del turn.backoff[node]
+    for node, until_s in list(turn.quarantined.items()):
+        if until_s <= turn.now:
+            del turn.quarantined[node]
+    for trainer in list(turn.trainers.values()):
+        forgotten = trainer.finished_s is not None and turn.now - trainer.finished_s > timing.FORGET_FINISHED_S
+        if forgotten and not turn.leases_of(trainer.id):
+            del turn.trainers[trainer.id]
+
+
+def _follow_pilot(turn: Turn, lease: Lease) -> None:
+    """Keep the observed set: is the pilot of this lease running? One that is missing twice in a row has gone."""
+    node = turn.pool.nodes.get(lease.node)
+    running = node is not None and node.pilot is not None
+    if lease.job_id is not None:
+        running = turn.pool.pilots.get(lease.job_id) == lease.node
+    missed = 0
+    if not running and lease.placed_s is not None and turn.pool.time_s > lease.placed_s:
+        missed = lease.missed_polls + 1
+    if missed >= timing.MISSED_POLLS:
+        turn.end(lease, GONE)
+    elif (running, missed) != (lease.observed, lease.missed_polls):
+        turn.change_lease(lease, observed=running, missed_polls=missed)
+
+
+def _take_back_lost_nodes(turn: Turn) -> None:
+    """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
+    lost: dict[str, dict[str, str]] = defaultdict(dict)
+    for lease in list(turn.leases.values()):
+        node = turn.pool.nodes.get(lease.node)
+        if node is not None and node.in_pool:
+            continue
+        why = f"{lease.node} {node.why}" if node is not None else f"{lease.node} is no longer in the partition"
+        if lease.live:
+            lost[lease.trainer][lease.node] = why
+        turn.revoke(lease, why, vacate=node is not None and node.wanted)
+    for trainer_id, nodes in lost.items():
+        left = len(turn.live_nodes(trainer_id))
+        text = reasons.loss(turn.trainers[trainer_id], list(nodes), left, "; ".join(sorted(set(nodes.values()))))
+        turn.say(trainer_id, text)
+
+
+def _follow_deadlines(turn: Turn, lease: Lease) -> None:
+    """Revoke what is overdue, end what nobody will end, and cancel pilots that overstay."""
+    if lease.live:
+        if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
+            turn.back_off(lease.node)
+            turn.revoke(lease, f"no pilot was placed within {timing.PLACE_WITHIN_S:.0f} s", vacate=False)
+        elif lease.placed_s is not None and _expires_in(turn, lease) < timing.EXPIRY_AHEAD_S:
+            turn.revoke(lease, "its pilot reaches its time limit", vacate=False)
+        return
+    revoked_s = lease.revoked_s if lease.revoked_s is not None else turn.now
+    if lease.job_id is None and not lease.observed:
+        if turn.now - revoked_s > timing.UNPLACED_GRACE_S:
+            turn.end(lease, "it was never placed")
+        return
+    overstays_s = turn.now - (lease.asked_back_s if lease.asked_back_s is not None else revoked_s)
+    if overstays_s > _grace_s(turn, lease):
+        turn.cancel_pilot(lease, f"it is still there {overstays_s:.1f} s after its node was asked back")
+    if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.give_back_bound_s:
+        turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
+        turn.say(None, f"{lease.node} was asked back {overstays_s:.1f} s ago and is still in use by {lease.trainer}")
+        turn.leases[lease.id] = replace(turn.leases[lease.id], alarmed=True)
+
+
+def _expires_in(turn: Turn, lease: Lease) -> float:
+    return (lease.placed_s or lease.granted_s) + lease.limit_s - turn.now
+
+
+def _grace_s(turn: Turn, lease: Lease) -> float:
+    if lease.vacate:
+        return timing.VACATE_GRACE_S
+    trainer = turn.trainers.get(lease.trainer)
+    return timing.GRACEFUL_GRACE_S if trainer is not None and trainer.active else timing.FINISHED_GRACE_S
+
+
+def _follow_drivers(turn: Turn) -> None:
+    """Finish trainers whose driver is silent and whose job is gone, and drop strays whose pilot is gone."""
+    for trainer in list(turn.trainers.values()):
+        if not trainer.active:
+            continue
+        if turn.now - trainer.heard_s > timing.DRIVER_SILENT_S and trainer.id not in turn.pool.job_ids:
+            driver_events.finish(turn, trainer.id, None, "its driver is gone", {})
+            continue
+        strays = tuple(
+            stray
+            for stray in trainer.strays
+            if turn.now - stray.granted_s <= timing.UNPLACED_GRACE_S or (stray.job_id or "") in turn.pool.pilots
+        )
+        if strays != trainer.strays:
+            turn.change(trainer, strays=strays, version=trainer.version + 1)

@@ -1,0 +1,197 @@
+"""From pool and trainers to a verified plan, and from the plan to leases granted and revoked.
+
+The map that results is always one that the plan allows: where growing is forbidden or the solver fails, the current
+map is kept as far as it is feasible (S9, L2), and a trainer that falls below nodes_min gives back what it has left
+(L4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import milp
+from bftd import learn, objective, reasons
+from bftd.domain import Planned, PoolNode, Trainer
+from bftd.turn import Turn
+from milp.model import Curve, NodeSpec, Plan, Problem, TrainerSpec
+
+Solver = Callable[..., Plan]
+Assignment = Mapping[str, tuple[str, ...]]
+
+# Relative gap asked of the solver: far below what a learned curve is worth.
+SOLVER_GAP = 1e-4
+# Rounds of placements in which a trainer was refused before it is held to be at a limit: fewer are lost races.
+REFUSED_ROUNDS = 3
+
+
+def replan(turn: Turn, solve: Solver) -> None:
+    """Make a plan for the pool and the trainers of the draft and carry it out."""
+    admitted = [trainer for trainer in turn.trainers.values() if trainer.active][: turn.settings.pj_max]
+    curves = _curves(turn, admitted)
+    kept = {trainer.id: _kept(turn, trainer) for trainer in admitted}
+    assignment: Assignment = kept
+    if turn.may_grow and admitted:
+        try:
+            assignment = _solved(turn, admitted, curves, solve)
+        except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
+            text = " ".join(str(error).split()) or type(error).__name__
+            turn.happened("solver_failed", data={"error": text})
+            turn.say(None, f"the current map is kept: the solver failed: {text}")
+    _carry_out(turn, assignment, curves)
+    turn.planned = Planned(turn.pool.version, turn.now, assignment)
+
+
+def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, reasons.Points]:
+    guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
+    return {trainer.id: learn.curve(trainer.knowledge, trainer.nodes_max, guess) for trainer in trainers}
+
+
+def _kept(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
+    """The nodes of a trainer as far as they make an allowed size; the least wanted ones go first."""
+    held = set(turn.live_nodes(trainer.id))
+    ordered = [node.name for node in by_preference(turn.pool.nodes) if node.name in held]
+    return tuple(ordered[: trainer.largest_allowed(len(ordered))])
+
+
+def by_preference(pool: Mapping[str, PoolNode]) -> list[PoolNode]:
+    """The pool's nodes, those that stay longest first."""
+
+    def key(node: PoolNode) -> tuple[float, int, str]:
+        return (-node.window_s if node.window_s is not None else float("-inf"), len(node.name), node.name)
+
+    return sorted((node for node in pool.values() if node.in_pool), key=key)
+
+
+def _solved(turn: Turn, trainers: list[Trainer], curves: Mapping[str, reasons.Points], solve: Solver) -> Assignment:
+    settings = turn.settings
+    problem = build_problem(turn, trainers, curves)
+    plan = solve(problem, settings.solver, time_limit_s=settings.solve_time_limit_s, gap=SOLVER_GAP)
+    milp.verify(problem, plan)
+    # a trainer that may not grow now and holds too few nodes was no part of the problem: it gets nothing
+    return {trainer.id: tuple(plan.assignment.get(trainer.id, ())) for trainer in trainers}
+
+
+def build_problem(turn: Turn, trainers: list[Trainer], curves: Mapping[str, reasons.Points]) -> Problem:
+    """The allocation problem of the draft.
+
+    Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
+    with different GPUs, and does so at the pace of the slowest.
+    """
+    current = {trainer.id: turn.live_nodes(trainer.id) for trainer in trainers}
+    held = {node for nodes in current.values() for node in nodes}
+    specs = []
+    for trainer in trainers:
+        most = _most_nodes(turn, trainer, len(current[trainer.id]))
+        if most == 0:
+            held -= set(current[trainer.id])
+            continue
+        points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.weight)
+        specs.append(
+            TrainerSpec(
+                name=trainer.id,
+                nodes_min=trainer.nodes_min,
+                nodes_max=most,
+                up_cost_s=trainer.knowledge.up_cost_s,
+                down_cost_s=trainer.knowledge.down_cost_s,
+                curve=Curve(tuple(size for size, _ in points), tuple(value for _, value in points)),
+                current=current[trainer.id],
+                sizes=trainer.sizes,
+                weight=weight,
+            )
+        )
+    nodes = [node.name for node in by_preference(turn.pool.nodes)]
+    usable = tuple(NodeSpec(name) for name in nodes if name in held or not _backs_off(turn, name))
+    return Problem(usable, tuple(specs), turn.settings.t_fwd_s)
+
+
+def _most_nodes(turn: Turn, trainer: Trainer, held: int) -> int:
+    """The most nodes to plan for a trainer: one whose pilots were refused waits, then tries with as few as it can.
+
+    So a user at his limit takes no node from others again and again.
+    """
+    if trainer.refused_rounds < REFUSED_ROUNDS:
+        return trainer.nodes_max
+    stays = trainer.largest_allowed(held)
+    if trainer.no_growth_until_s > turn.now:
+        return stays
+    return next((size for size in range(held + 1, trainer.nodes_max + 1) if trainer.allows(size)), stays)
+
+
+def _backs_off(turn: Turn, node: str) -> bool:
+    return node in turn.backoff and turn.backoff[node].until_s > turn.now
+
+
+def _carry_out(turn: Turn, assignment: Assignment, curves: Mapping[str, reasons.Points]) -> None:
+    """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
+    active = [trainer for trainer in turn.trainers.values() if trainer.active]
+    before = {trainer.id: turn.live_nodes(trainer.id) for trainer in active}
+    growing = {t.id: t.name for t in active if len(assignment.get(t.id, ())) > len(before[t.id])}
+    for trainer in active:
+        dropped = [node for node in before[trainer.id] if node not in assignment.get(trainer.id, ())]
+        if dropped:
+            others = [name for id_, name in growing.items() if id_ != trainer.id]
+            why = _why_dropped(turn, trainer, len(before[trainer.id]), trainer.id in assignment, others)
+            _drop(turn, trainer, before[trainer.id], dropped, why)
+    for trainer in active:
+        target = assignment.get(trainer.id, ())
+        added = _grantable(turn, trainer, target, before[trainer.id]) if turn.may_grow else []
+        if added:
+            _add(turn, trainer, len(before[trainer.id]), added, curves[trainer.id])
+        elif len(target) == len(before[trainer.id]) and trainer.id in curves:
+            _explain_stay(turn, trainer, len(target), assignment, curves[trainer.id])
+
+
+def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
+    if not admitted:
+        return f"it is not among the first {turn.settings.pj_max} trainers"
+    if held < trainer.nodes_min:
+        return f"{reasons.nodes(held)} left, it needs {trainer.nodes_min}"
+    return reasons.beneficiaries(others)
+
+
+def _drop(turn: Turn, trainer: Trainer, held: tuple[str, ...], dropped: list[str], why: str) -> None:
+    sentence = reasons.shrinkage(trainer, len(held), dropped, why)
+    for lease in turn.leases_of(trainer.id):
+        if lease.live and lease.node in dropped:
+            turn.revoke(lease, sentence, vacate=False)
+    turn.say(trainer.id, sentence)
+    turn.change(turn.trainers[trainer.id], said="")
+
+
+def _grantable(turn: Turn, trainer: Trainer, target: tuple[str, ...], held: tuple[str, ...]) -> list[str]:
+    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
+    taken = {lease.node for lease in turn.leases.values()}
+    free = [node for node in target if node not in taken][: turn.budget]
+    count = trainer.largest_allowed(len(held) + len(free)) - len(held)
+    return free[:count] if count > 0 else []
+
+
+def _add(turn: Turn, trainer: Trainer, held: int, added: list[str], points: reasons.Points) -> None:
+    sentence = reasons.growth(trainer, held, added, points, turn.settings)
+    for name in added:
+        turn.grant(trainer.id, turn.pool.nodes[name], sentence)
+    turn.say(trainer.id, sentence)
+    turn.change(turn.trainers[trainer.id], said="")
+
+
+def _explain_stay(turn: Turn, trainer: Trainer, held: int, assignment: Assignment, points: reasons.Points) -> None:
+    """Say once why a trainer below nodes_max does not take free nodes."""
+    used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
+    unused = (node.name for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
+    free = sum(not _backs_off(turn, name) for name in unused)
+    if held >= trainer.nodes_max or not free:
+        return
+    if not turn.may_grow:
+        key, text = "hold", f"{trainer.name} stays at {reasons.nodes(held)}: {_why_no_growth(turn)}"
+    elif trainer.refused_rounds >= REFUSED_ROUNDS:
+        key = "refused"
+        text = f"{trainer.name} stays at {reasons.nodes(held)}: its last pilots were refused, it tries again with few"
+    else:
+        key, text = f"{held}:{free}", reasons.no_growth(trainer, held, free, points, turn.settings)
+    if trainer.said != key:
+        turn.say(trainer.id, text)
+        turn.change(turn.trainers[trainer.id], said=key)
+
+
+def _why_no_growth(turn: Turn) -> str:
+    return turn.pool.hold or "the last good snapshot of Slurm is too old"

@@ -1,0 +1,32 @@
+"""Timing constants that no site needs to change, each with its reason; what a site may change is in `bftd.config`."""
+
+# A refusal is mostly a race lost to Slurm: try again at the next poll, then ever later, as a site's limits refuse too.
+BACKOFF_FIRST_S = 1.0
+BACKOFF_MOST_S = 60.0
+# Refusals of one node are forgotten when it was left in peace this long.
+BACKOFF_FORGET_S = 120.0
+
+# Pilots have time limits of whole minutes, and none of less than one.
+MINUTE_S = 60.0
+# The window of the submission rate.
+RATE_WINDOW_S = 60.0
+
+# A pilot takes 5-10 ms to be granted or refused; a driver that has not even tried by then is stuck.
+PLACE_WITHIN_S = 30.0
+# Snapshots in a row without a pilot before it counts as gone: one may have been read before it was placed.
+MISSED_POLLS = 2
+# The driver and its agent leave within 0.2 s when Slurm needs the node; after this the daemon cancels the pilot itself.
+VACATE_GRACE_S = 1.5
+# A graceful leave takes as long as the step in flight and one commit; after this the worker is taken to hang.
+GRACEFUL_GRACE_S = 60.0
+# A finished trainer's driver ends its pilots before it exits.
+FINISHED_GRACE_S = 5.0
+# A revoked lease that never had a pilot and that its driver does not acknowledge.
+UNPLACED_GRACE_S = 30.0
+# The pilot is given back this long before its time limit, so that Slurm never has to kill a worker in mid-step.
+EXPIRY_AHEAD_S = 10.0
+
+# A driver polls at least every 30 s; two missed polls, and its job gone from Slurm, and it is lost.
+DRIVER_SILENT_S = 60.0
+# A finished trainer stays in `bft status` for an hour.
+FORGET_FINISHED_S = 3600.0

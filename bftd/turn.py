@@ -1,0 +1,184 @@
+"""One step in the making: a mutable draft of the state, and the few operations that keep its references right.
+
+`bftd.core.step` opens a `Turn` on an immutable state, lets the handlers change it, and closes it into the next state
+and the actions. Every change of a lease goes through here, so that lease lists, versions and actions agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bftd.domain import (
+    Action,
+    Backoff,
+    CancelPilot,
+    Decided,
+    Happened,
+    Lease,
+    LeaseChanged,
+    Phase,
+    PoolNode,
+    State,
+    Trainer,
+)
+from bftd.timing import BACKOFF_FIRST_S, BACKOFF_MOST_S, MINUTE_S, RATE_WINDOW_S
+
+
+class Turn:
+    """The draft of one step; see the module."""
+
+    def __init__(self, state: State, time_s: float) -> None:
+        self._before = state
+        self.now = max(time_s, state.time_s)
+        self.settings = state.settings
+        self.pool = state.pool
+        self.trainers = dict(state.trainers)
+        self.leases = dict(state.leases)
+        self.planned = state.planned
+        self.sequence = state.sequence
+        self.backoff = dict(state.backoff)
+        self.failures = dict(state.failures)
+        self.quarantined = dict(state.quarantined)
+        self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
+        self.usage = state.usage
+        self.actions: list[Action] = []
+        self.needs_plan = False
+
+    def close(self) -> tuple[State, tuple[Action, ...]]:
+        """The next state and what is to be done."""
+        state = State(
+            settings=self.settings,
+            time_s=self.now,
+            pool=self.pool,
+            trainers=self.trainers,
+            leases=self.leases,
+            planned=self.planned,
+            sequence=self.sequence,
+            backoff=self.backoff,
+            failures=self.failures,
+            quarantined=self.quarantined,
+            grants=self.grants,
+            usage=self.usage,
+        )
+        return state, tuple(self.actions)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the view of the pool is fresh and no job waits without a plan (S9, S1b)."""
+        return self.pool.hold is None and self.fresh
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last snapshot is young enough to grow on."""
+        return self.now - self.pool.time_s <= self.settings.stale_after_s
+
+    @property
+    def budget(self) -> int:
+        """Pilots that may still be asked for in this minute (S8)."""
+        return max(0, self.settings.submit_rate_per_min - len(self.grants))
+
+    def leases_of(self, trainer: str) -> list[Lease]:
+        """All leases of a trainer that have not ended, oldest first."""
+        return [lease for lease in self.leases.values() if lease.trainer == trainer]
+
+    def live_nodes(self, trainer: str) -> tuple[str, ...]:
+        """The nodes that a trainer may keep, in the order in which it got them."""
+        return tuple(lease.node for lease in self.leases_of(trainer) if lease.live)
+
+    def change(self, trainer: Trainer, **fields: Any) -> Trainer:
+        """Replace fields of a trainer in the draft."""
+        changed = replace(trainer, **fields)
+        self.trainers[trainer.id] = changed
+        return changed
+
+    def change_lease(self, lease: Lease, **fields: Any) -> Lease:
+        """Replace fields of a lease in the draft."""
+        changed = replace(lease, **fields)
+        self.leases[lease.id] = changed
+        return changed
+
+    def say(self, trainer: str | None, text: str) -> None:
+        """Record one decision as a sentence."""
+        self.actions.append(Decided(trainer, text))
+
+    def happened(
+        self, kind: str, trainer: str | None = None, node: str | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record something for the ledger."""
+        self.actions.append(Happened(kind, trainer, node, data or {}))
+
+    def grant(self, trainer: str, node: PoolNode, reason: str) -> Lease:
+        """Lend a free node to a trainer under a new lease id."""
+        self.sequence += 1
+        limit_s = self.settings.pilot_limit_s if node.window_s is None else node.window_s
+        limit_s = max(MINUTE_S, min(limit_s, self.settings.pilot_limit_s) // MINUTE_S * MINUTE_S)
+        lease = Lease(
+            id=f"{node.name}.{self.sequence}",
+            node=node.name,
+            trainer=trainer,
+            granted_s=self.now,
+            limit_s=limit_s,
+            reason=reason,
+            gres=node.gres,
+            gpus=node.gpus,
+        )
+        self.leases[lease.id] = lease
+        self.grants += (self.now,)
+        self._tell("granted", lease, reason)
+        return lease
+
+    def revoke(self, lease: Lease, reason: str, vacate: bool) -> Lease:
+        """Ask a node back, at once where a regular job needs it; a graceful revocation may turn into such a one."""
+        if not lease.live and (lease.vacate or not vacate):
+            return lease
+        changed = self.change_lease(
+            lease,
+            revoked_s=lease.revoked_s if lease.revoked_s is not None else self.now,
+            vacate=vacate,
+            reason=reason,
+            asked_back_s=lease.asked_back_s if lease.asked_back_s is not None or not vacate else self.now,
+        )
+        self._tell("revoked", changed, reason)
+        self.needs_plan = True
+        return changed
+
+    def adopt(self, lease: Lease, job_id: str | None) -> Lease:
+        """Take over a lease that its returning driver still has."""
+        placed_s = lease.placed_s if lease.placed_s is not None else self.now
+        phase: Phase = "placed" if lease.phase == "granted" and job_id else lease.phase
+        changed = self.change_lease(lease, job_id=job_id or lease.job_id, placed_s=placed_s, phase=phase)
+        self._tell("adopted", changed, "the driver still has it")
+        return changed
+
+    def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
+        """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back."""
+        del self.leases[lease.id]
+        self._tell("ended", lease, reason)
+        if lease.asked_back_s is not None and lease.job_id is not None:
+            ended_s = min(self.now, at_s) if at_s is not None else self.now
+            data = {"duration_s": max(0.0, ended_s - lease.asked_back_s), "lease": lease.id, "job_id": lease.job_id}
+            self.happened("give_back", lease.trainer, lease.node, data)
+        self.needs_plan = True
+
+    def cancel_pilot(self, lease: Lease, reason: str) -> None:
+        """Have the daemon cancel the pilot of a lease."""
+        if lease.job_id is not None:
+            self.actions.append(CancelPilot(lease.job_id, lease.id, reason))
+
+    def back_off(self, node: str) -> None:
+        """Leave a node out for a while that doubles with every refusal in a row."""
+        count = self.backoff[node].count + 1 if node in self.backoff else 1
+        self.backoff[node] = Backoff(self.now + doubling(count), count)
+
+    def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
+        self.actions.append(LeaseChanged(kind, lease, reason))
+        trainer = self.trainers.get(lease.trainer)
+        if trainer is not None:
+            self.change(trainer, version=trainer.version + 1)
+
+
+def doubling(count: int) -> float:
+    """Seconds to wait after `count` failures in a row."""
+    return float(min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(count - 1, 10)))

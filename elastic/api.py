@@ -1,0 +1,91 @@
+"""The calls of a torchrun script: load, step, save. `elastic` re-exports them."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from typing import Any
+
+from elastic import session as _session
+from elastic.session import Saved
+
+_SAVE_EVERY_S = 10.0
+"""How often `step` asks for a save when the script names no interval of its own."""
+
+
+class _Progress:
+    """Where this worker is: counted steps and samples, and what the last save covers."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.samples = 0
+        self.saved_at_s = time.monotonic()
+        self.save_due = False
+
+
+_progress = _Progress()
+
+
+def load() -> Any | None:
+    """Returns what the last `save` was given, on the CPU, or None when there is none yet; call it once, at the start.
+
+    Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script.
+    """
+    payload = _session.current().fetch_state()
+    if payload is None:
+        return None
+    import torch
+
+    envelope = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    _progress.step = int(envelope["step"])
+    _progress.samples = int(envelope["samples"])
+    return envelope["state"]
+
+
+def step(samples: int = 0, loss: float | None = None, save_every: int | None = None) -> bool:
+    """Counts one training step; returns True when the script should call `save` now.
+
+    Args:
+        samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
+        loss: the loss to show, if any.
+        save_every: ask for a save every so many steps; without it, every 10 s (on rank 0).
+    """
+    rank, size = _rank_and_size()
+    progress = _progress
+    progress.step += 1
+    progress.samples += samples * size
+    session = _session.current()
+    session.step(progress.step, progress.samples, rank, size, loss)
+    if save_every is not None:
+        due = progress.step % save_every == 0
+    else:
+        due = time.monotonic() - progress.saved_at_s >= _SAVE_EVERY_S
+    progress.save_due = due or (rank == 0 and session.pause_requested.is_set())
+    return progress.save_due
+
+
+def save(state: Any) -> None:
+    """Keeps `state` (anything that torch.save takes) so that it outlives every node; rank 0's counts.
+
+    The state is copied before this returns and travels to the driver in the background. While bftd resizes the trainer
+    this call does not return: the worker is started again, on the new nodes, and `load` gives it this state.
+    """
+    rank, _ = _rank_and_size()
+    _progress.saved_at_s = time.monotonic()
+    session = _session.current()
+    if rank != 0 or not session.attached:
+        return
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save({"step": _progress.step, "samples": _progress.samples, "state": state}, buffer)
+    payload = buffer.getvalue()
+    session.commit(Saved(_progress.step, _progress.samples, lambda: payload))
+    if session.pause_requested.is_set():
+        session.rest()
+    session.ship_soon()
+
+
+def _rank_and_size() -> tuple[int, int]:
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

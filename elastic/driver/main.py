@@ -1,0 +1,153 @@
+"""The driver's entry points: as the interpreter of an elastic job's script, and in the foreground for `bft run`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from elastic.driver.daemon import DaemonLink, read_token
+from elastic.driver.hub import Hub
+from elastic.driver.pilots import PilotStarter
+from elastic.driver.settings import DriverSettings
+from elastic.driver.trainer import Trainer
+from elastic.errors import ElasticError, UsageError
+from elastic.script import default_backend, restore
+from elastic.spec import ElasticSpec
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def main() -> None:
+    """`bft-driver SCRIPT [ARG...]`, as Slurm runs it: the script's first line names this program."""
+    try:
+        code = run(_settings_of_job(sys.argv[1:]))
+    except ElasticError as error:
+        print(f"bft: {error}", file=sys.stderr)
+        code = error.exit_code
+    raise SystemExit(code)
+
+
+def run(settings: DriverSettings) -> int:
+    """Runs one trainer to its end and returns its exit code."""
+    return asyncio.run(_run(settings))
+
+
+async def _run(settings: DriverSettings) -> int:
+    secret = secrets.token_hex(16)
+    trainer = Trainer(settings, secret, log=_log)
+    hub = Hub(trainer, secret)
+    port = await hub.start()
+    starter = PilotStarter(settings, port, secret, _log)
+    daemon = DaemonLink(
+        settings.socket_path,
+        lambda: _registration(settings, trainer),
+        trainer.on_leases,
+        lambda: trainer.finish(1, "another driver of this trainer has taken over"),
+        _log,
+        token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, trainer.finish, _TERMINATED, "the job was cancelled")
+    backend = settings.backend
+    _log(f"{settings.name}: {backend}, {settings.spec.nodes_min} to {settings.spec.nodes_max} nodes; waiting for nodes")
+    if trainer.store.step >= 0:
+        _log(f"resumes at step {trainer.store.step}")
+    code, reason = await trainer.run(starter, daemon)
+    hub.close()
+    await trainer.stop()
+    await daemon.finish(code, reason, _summary(trainer))
+    _log(f"{reason}; step {trainer.progress.step}, exit code {code}")
+    if code == 0:
+        trainer.store.remove()
+        _remove_folder(settings)
+    elif trainer.store.step >= 0:
+        _log(f"the state of step {trainer.store.step} is kept in {settings.state_dir}")
+    return code
+
+
+def _registration(settings: DriverSettings, trainer: Trainer) -> dict[str, Any]:
+    spec = settings.spec
+    return {
+        "id": settings.trainer_id,
+        "name": settings.name,
+        "backend": settings.backend,
+        "nodes_min": spec.nodes_min,
+        "nodes_max": spec.nodes_max,
+        "sizes": list(spec.sizes) if spec.sizes else None,
+        "partition": settings.partition,
+        "user": settings.user,
+        "up_cost_s": spec.up_cost_s,
+        "down_cost_s": spec.down_cost_s,
+        "curve": None,
+        "weight": spec.weight,
+        "workers_per_node": spec.workers_per_node,
+        "held": trainer.held(),
+    }
+
+
+def _summary(trainer: Trainer) -> dict[str, Any]:
+    progress = trainer.progress
+    return {
+        "step": progress.step,
+        "samples": progress.samples,
+        "resizes": progress.resizes,
+        "suspends": progress.suspends,
+        "steps_lost": progress.steps_lost,
+        "first_loss": progress.first_loss,
+        "last_loss": progress.loss,
+    }
+
+
+def _settings_of_job(arguments: list[str]) -> DriverSettings:
+    """The settings of a batch job whose script runs this program; raises UsageError."""
+    if not arguments:
+        raise UsageError(
+            "bft-driver runs an elastic job's script; submit one with: bft sbatch --elastic=MIN-MAX SCRIPT"
+        )
+    try:
+        header, source = restore(Path(arguments[0]).read_text())
+    except OSError as error:
+        raise UsageError(f"{arguments[0]}: {error.strerror}") from error
+    trainer_id = os.environ.get("SLURM_JOB_ID") or f"run-{os.uname().nodename}-{os.getpid()}"
+    cwd = Path.cwd()
+    state_dir = cwd / ".bft" / trainer_id
+    state_dir.mkdir(parents=True, exist_ok=True)
+    # The agents read it from here: Slurm's own copy of the script is on the service node alone.
+    script = state_dir / Path(header.script).name
+    script.write_text(source)
+    spec = ElasticSpec.parse(header.elastic)
+    return DriverSettings(
+        trainer_id=trainer_id,
+        name=os.environ.get("SLURM_JOB_NAME", script.name),
+        spec=spec,
+        backend=spec.backend or default_backend(source),
+        interpreter=header.interpreter,
+        argv=(str(script), *arguments[1:]),
+        cwd=cwd,
+        script_dir=Path(header.script).parent,
+        state_dir=state_dir,
+        socket_path=header.socket,
+        partition=header.partition,
+        user=os.environ.get("USER") or os.environ.get("SLURM_JOB_USER") or str(os.getuid()),
+        pilot_mode=header.pilot_mode,
+        pilot_options=header.pilot_options,
+    )
+
+
+def _remove_folder(settings: DriverSettings) -> None:
+    Path(settings.argv[0]).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        settings.state_dir.rmdir()
+        settings.state_dir.parent.rmdir()
+
+
+def _log(text: str) -> None:
+    print(f"bft: {time.strftime('%H:%M:%S')} {text}", flush=True)

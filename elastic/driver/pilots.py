@@ -1,0 +1,169 @@
+"""Pilots: one-node Slurm jobs of the user, each lending its node to this trainer for the time of one lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.driver.settings import DriverSettings
+from elastic.wire import Message, encode
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
+
+_AGENT = (sys.executable, "-m", "elastic.agent")
+
+
+class Peer:
+    """One connection of the trainer's: an agent's or a worker's."""
+
+    def __init__(self, writer: asyncio.StreamWriter, hello: Message) -> None:
+        self.writer = writer
+        self.hello = hello
+
+    def send(self, message: Message) -> None:
+        """Sends without waiting; a peer that is gone is noticed by its reader."""
+        if not self.writer.is_closing():
+            self.writer.write(encode(message))
+
+    def close(self) -> None:
+        """Drops the connection."""
+        self.writer.close()
+
+
+@dataclass(eq=False)
+class Pilot:
+    """A lease being carried out. `state`: placing, placed, connected, ready, ended; the flags say what it is told."""
+
+    lease: str
+    node: str
+    limit_s: float
+    gres: str
+    state: str = "placing"
+    job_id: str | None = None
+    agent: Peer | None = None
+    workers: dict[int, Peer] = field(default_factory=dict)
+    workers_per_node: int = 1
+    incarnation: int = 0
+    failures: int = 0
+    ready_s: float = 0.0
+    placed_s: float = 0.0
+    revoked: bool = False
+    vacate: bool = False
+    leaving: bool = False
+    expiring: bool = False
+    working: bool = False
+    reason: str = ""
+    revoked_s: float = 0.0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    carrier: asyncio.Task[Any] | None = None
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    @property
+    def host(self) -> str:
+        """The name that the present workers run under; a crashed worker's name is never used again."""
+        return f"{self.lease}.{self.incarnation}"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this pilot is to take part in training."""
+        return self.state == "ready" and not (self.revoked or self.leaving or self.expiring)
+
+    @property
+    def warming(self) -> bool:
+        """Whether this pilot will soon be ready."""
+        return self.state in ("placing", "placed", "connected") and not (self.revoked or self.leaving)
+
+    def tell(self, message: Message) -> None:
+        """Sends to the agent, if it is connected."""
+        if self.agent is not None:
+            self.agent.send(message)
+
+    def tell_workers(self, message: Message) -> None:
+        """Sends to every worker on the node."""
+        for worker in self.workers.values():
+            worker.send(message)
+
+
+class PilotStarter:
+    """Starts and ends pilots as the user, through the Slurm commands; blocking calls run in threads."""
+
+    def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._log = log
+        self._client = SlurmClient()
+        mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
+        self._launcher = PilotLauncher(self._client, mode=mode)
+        self._environ = {
+            **self._launcher.agent_env(os.environ),
+            "BFT_DRIVER": f"{settings.address}:{driver_port}",
+            "BFT_SECRET": secret,
+        }
+
+    async def place(self, pilot: Pilot) -> str | None:
+        """Asks Slurm for the node at once; returns None when the pilot is placed, else why not."""
+        settings = self._settings
+        request = PilotRequest(
+            node=pilot.node,
+            partition=settings.partition,
+            limit_s=pilot.limit_s,
+            name="bft-pilot",
+            comment=f"bft {settings.trainer_id} {pilot.lease}",
+            gres=pilot.gres,
+            account=settings.account,
+            qos=settings.qos,
+            extra=settings.pilot_options,
+        )
+        try:
+            answer = await asyncio.to_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
+        except SlurmError as error:
+            return str(error)
+        if not isinstance(answer, Placed):
+            return answer.reason
+        pilot.job_id = answer.job_id
+        pilot.placed_s = time.time()
+        return None
+
+    async def run_agent(self, pilot: Pilot) -> None:
+        """Runs the agent inside the pilot and returns when it has ended; in sbatch mode Slurm started it already."""
+        assert pilot.job_id is not None
+        if self._settings.pilot_mode == "sbatch":
+            await pilot.over.wait()
+            return
+        command = self._launcher.agent_command(pilot.job_id, _AGENT, pilot.gres)
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=self._agent_env(pilot),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            said = await process.stdout.read(1 << 16)
+            while await process.stdout.read(1 << 16):
+                pass
+            rc = await process.wait()
+            # srun always has something to say when a job is cancelled; that is no news.
+            if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
+                self._log(f"{pilot.lease}: srun ended with {rc}: {said.decode(errors='replace').strip()[-300:]}")
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    async def cancel(self, jobs: list[str]) -> None:
+        """Ends the allocations at once; those that have ended already are no error."""
+        if jobs:
+            with contextlib.suppress(SlurmError):
+                await asyncio.to_thread(self._client.cancel, jobs, "KILL")
+
+    def _agent_env(self, pilot: Pilot) -> dict[str, str]:
+        return {**self._environ, "BFT_LEASE": pilot.lease}

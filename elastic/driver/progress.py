@@ -1,0 +1,158 @@
+"""What the workers' reports say: progress that never goes back, throughput at a constant size, the cost of a resize.
+
+Pure: messages in, events for the daemon out. Time is the workers' and comes in on the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+
+_SETTLE_S = 1.0
+"""The first second after a resize is not steady: it is left out of the throughput."""
+
+_WINDOW_S = 30.0
+"""The throughput is the average over at most so long, so that it follows a trainer whose steps change."""
+
+
+@dataclass
+class Progress:
+    """One trainer's progress; `nodes` is the number of nodes behind the present world."""
+
+    workers_per_node: int = 1
+    step: int = 0
+    samples: int = 0
+    live_step: int = 0
+    loss: float | None = None
+    first_loss: float | None = None
+    size: int = 0
+    samples_per_s: float = 0.0
+    steps_lost: int = 0
+    resizes: int = 0
+    suspends: int = 0
+    step_s: float = 0.0
+    _window: tuple[float, int] | None = None
+    _last_step_s: float = 0.0
+    _reported: tuple[int, float] = (0, 0.0)
+    _broken: bool = field(default=False)
+    _suspended: bool = field(default=False)
+
+    @property
+    def nodes(self) -> int:
+        return self.size // self.workers_per_node
+
+    def broke(self, step: int, at_s: float) -> None:
+        """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
+        self._broken = True
+        self.saw(step, at_s)
+
+    def saw(self, step: int, at_s: float) -> None:
+        """Notes a step that some worker reached, for the loss and the stall of what follows."""
+        self.live_step = max(self.live_step, step)
+        self._last_step_s = max(self._last_step_s, at_s)
+
+    def suspended(self, step: int) -> None:
+        """All workers are stopped; the trainer goes on from `step`."""
+        self.suspends += 1
+        self._suspended = True
+        self.samples_per_s = 0.0
+        self._lose(self.live_step - max(step, 0))
+        self.live_step = max(step, 0)
+
+    def report(self, message: Event) -> list[Event]:
+        """Takes a worker's `step` message and returns the daemon's events: `resize`, `progress`."""
+        events: list[Event] = []
+        step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
+        at_s = float(message["at_s"])
+        lost = int(message.get("steps_lost", 0))
+        if message["first"] and int(message["rank"]) == 0:
+            events += self._first_of_group(message, step, size, at_s, lost)
+        elif lost:
+            self._lose(lost)
+        if int(message["rank"]) != 0:
+            return events
+        self._time_steps(step, at_s, bool(message["first"]))
+        self.saw(step, at_s)
+        self._measure(samples, at_s)
+        if message.get("loss") is not None:
+            self.loss = float(message["loss"])
+            self.first_loss = self.loss if self.first_loss is None else self.first_loss
+        self.step = max(self.step, int(message["saved_step"]))
+        self.samples = max(self.samples, int(message["saved_samples"]))
+        events.append(self.event(at_s))
+        return events
+
+    def saved(self, step: int, samples: int) -> None:
+        """A state arrived in the driver: it is progress that cannot be lost any more."""
+        self.step, self.samples = max(self.step, step), max(self.samples, samples)
+
+    def event(self, at_s: float) -> Event:
+        """The `progress` event of the present."""
+        return {
+            "op": "progress",
+            "at_s": at_s,
+            "step": self.step,
+            "samples": self.samples,
+            "samples_per_s": self.samples_per_s,
+            "nodes": self.nodes,
+            "world_size": self.size,
+            "loss": self.loss,
+            "steps_lost": self.steps_lost,
+            "window_s": at_s - self._window[0] if self._window else 0.0,
+        }
+
+    def _first_of_group(self, message: Event, step: int, size: int, at_s: float, lost: int) -> list[Event]:
+        before, self.size = self.nodes, size
+        self._window = None
+        previous_s = max(float(message.get("previous_s", 0.0)), self._last_step_s)
+        # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.
+        lost = max(lost, self.live_step - step + 1 if self.live_step else 0)
+        self._lose(lost)
+        self.live_step = step
+        started = previous_s == 0.0 or self._suspended
+        self._suspended = False
+        broken, self._broken = self._broken, False
+        if started:
+            return []
+        self.resizes += self.nodes != before
+        if self.nodes == before and not broken:
+            return []
+        kind = "crash" if broken else ("up" if self.nodes > before else "down")
+        return [
+            {
+                "op": "resize",
+                "at_s": at_s,
+                "from_nodes": before,
+                "to_nodes": self.nodes,
+                "kind": kind,
+                # The step itself would have taken its time without a resize too.
+                "stall_s": max(0.0, at_s - previous_s - self.step_s),
+                "steps_lost": max(0, lost),
+            }
+        ]
+
+    def _time_steps(self, step: int, at_s: float, first: bool) -> None:
+        before, before_s = self._reported
+        self._reported = (step, at_s)
+        if not first and step > before:
+            self.step_s = (at_s - before_s) / (step - before)
+
+    def _measure(self, samples: int, at_s: float) -> None:
+        if self._window is None:
+            self._window = (at_s + _SETTLE_S, -1)
+            return
+        begin_s, begin_samples = self._window
+        if at_s < begin_s:
+            return
+        if begin_samples < 0:
+            self._window = (at_s, samples)
+            return
+        if at_s - begin_s > 0 and samples > begin_samples:
+            self.samples_per_s = (samples - begin_samples) / (at_s - begin_s)
+        if at_s - begin_s > _WINDOW_S:
+            self._window = (at_s, samples)
+
+    def _lose(self, steps: int) -> None:
+        self.steps_lost += max(0, steps)

@@ -1,0 +1,57 @@
+"""What a driver needs to know, read once at its start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.spec import ElasticSpec
+
+
+@dataclass(frozen=True)
+class DriverSettings:
+    """A trainer as its driver sees it; `argv` begins with the script."""
+
+    trainer_id: str
+    name: str
+    spec: ElasticSpec
+    backend: str
+    interpreter: str
+    argv: tuple[str, ...]
+    cwd: Path
+    script_dir: Path
+    state_dir: Path
+    socket_path: str
+    partition: str
+    user: str
+    account: str = ""
+    qos: str = ""
+    pilot_mode: str = "salloc"
+    pilot_options: tuple[str, ...] = ()
+    address: str = field(default_factory=lambda: own_address())
+
+    def agent_message(self) -> dict[str, object]:
+        """What an agent has to know to start its node process."""
+        return {
+            "op": "configure",
+            "backend": self.backend,
+            "interpreter": self.interpreter,
+            "argv": list(self.argv),
+            "cwd": str(self.cwd),
+            "script_dir": str(self.script_dir),
+            "workers_per_node": self.spec.workers_per_node or 0,
+            "env": {"BFT_TRAINER": self.trainer_id},
+        }
+
+
+def own_address() -> str:
+    """The address at which the pool's nodes reach this host: $BFT_DRIVER_ADDRESS, or what the host name resolves to."""
+    given = os.environ.get("BFT_DRIVER_ADDRESS")
+    if given:
+        return given
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

@@ -1,0 +1,44 @@
+"""The node process's link to its agent: JSON lines over an inherited socket."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from elastic.wire import Message, decode, encode
+
+
+class AgentLink:
+    """A single-threaded link that can be waited on together with child processes."""
+
+    def __init__(self, fd: int) -> None:
+        self._sock = socket.socket(fileno=fd)
+        self._buffer = b""
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def send(self, message: Message) -> None:
+        """Sends one message; raises OSError when the agent is gone (the kernel then ends this process as well)."""
+        self._sock.sendall(encode(message))
+
+    def poll(self, timeout_s: float | None = 0.0) -> Message | None:
+        """The next message, or None when there is none within the time; raises EOFError when the agent is gone."""
+        while b"\n" not in self._buffer:
+            if timeout_s is not None and not select.select([self._sock], [], [], timeout_s)[0]:
+                return None
+            data = self._sock.recv(65536)
+            if not data:
+                raise EOFError
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return decode(line)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole message is buffered already (select would not tell)."""
+        return b"\n" in self._buffer
+
+    def close_in_child(self) -> None:
+        """A worker must not hold the agent's socket: the agent could not tell the node process's end."""
+        self._sock.close()

@@ -1,0 +1,89 @@
+"""An elastic job's script: the user's own, with the driver as its interpreter.
+
+`sbatch` copies the script when it is submitted. Rewritten, its first line runs the driver and its second line tells
+the driver what it replaced; the driver takes both off again, so line numbers in error messages are the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from elastic.errors import UsageError
+
+_MARK = "#BFT "
+_OPTION = re.compile(r"^#SBATCH\s+--elastic(?:=|\s+)(\S+)\s*(?:#.*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the second line carries: the `--elastic` value, the pilots' partition and options, the script's place."""
+
+    elastic: str
+    partition: str
+    socket: str
+    script: str
+    interpreter: str
+    pilot_options: tuple[str, ...] = ()
+    pilot_mode: str = "salloc"
+
+
+def elastic_option(source: str) -> str | None:
+    """The value of the script's own `#SBATCH --elastic=...` line; the first one counts, as with Slurm's options."""
+    head = []
+    for line in source.splitlines():
+        # As sbatch does: options end at the first line of code.
+        if line.strip() and not line.startswith("#"):
+            break
+        head.append(line)
+    match = _OPTION.search("\n".join(head))
+    return match[1] if match else None
+
+
+def interpreter_of(source: str, path: str) -> str:
+    """The Python that the script's first line asks for, as an absolute path; raises UsageError when there is none."""
+    first = source.splitlines()[0] if source else ""
+    if not first.startswith("#!"):
+        raise UsageError(f"{path}: the first line must name its Python, for example #!/usr/bin/env python3")
+    words = shlex.split(first[2:])
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    if not words or not re.match(r"(python|pypy)[\d.]*$", Path(words[0]).name):
+        raise UsageError(f"{path}: an elastic job is a Python script; its first line is {first!r}")
+    found = shutil.which(words[0])
+    if found is None:
+        raise UsageError(f"{path}: {words[0]} is not to be found; load its module or environment first")
+    return found
+
+
+def default_backend(source: str) -> str:
+    """The back-end that a script without one is for: Horovod when it imports Horovod."""
+    return (
+        "horovod" if re.search(r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b", source, re.MULTILINE) else "torchrun"
+    )
+
+
+def rewrite(source: str, driver: str, header: Header) -> str:
+    """The script that is submitted: the driver's line, the header, and the user's lines from the second one on.
+
+    The user's `#SBATCH --elastic` lines become plain comments: an sbatch without the plug-in refuses them.
+    """
+    _, _, rest = source.partition("\n")
+    rest = _OPTION.sub(lambda match: "#" + match[0], rest)
+    first = source.splitlines()[0] if source else ""
+    return f"#!{driver}\n{_MARK}{json.dumps({**asdict(header), 'first': first})}\n{rest}"
+
+
+def restore(text: str) -> tuple[Header, str]:
+    """The header and the user's script from what `rewrite` made; raises UsageError when it is not of that form."""
+    lines = text.split("\n", 2)
+    if len(lines) < 3 or not lines[1].startswith(_MARK):
+        raise UsageError("this is not an elastic job's script; submit it with: bft sbatch --elastic=MIN-MAX SCRIPT")
+    fields = json.loads(lines[1][len(_MARK) :])
+    first = fields.pop("first")
+    fields["pilot_options"] = tuple(fields["pilot_options"])
+    return Header(**fields), f"{first}\n{lines[2]}"

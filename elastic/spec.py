@@ -1,0 +1,122 @@
+"""The value of `--elastic`: how far a trainer may grow and shrink, and what resizes it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from elastic.errors import UsageError
+
+BACKENDS = ("horovod", "torchrun")
+_KEYS = ("backend", "sizes", "weight", "up", "down", "workers")
+
+
+@dataclass(frozen=True)
+class ElasticSpec:
+    """What the user asked for; `backend` is None when the script decides."""
+
+    nodes_min: int
+    nodes_max: int
+    backend: str | None = None
+    sizes: tuple[int, ...] | None = None
+    weight: float = 1.0
+    up_cost_s: float | None = None
+    down_cost_s: float | None = None
+    workers_per_node: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ElasticSpec:
+        """Reads "MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N]"; raises UsageError."""
+        head, *rest = text.strip().split(",")
+        nodes_min, nodes_max = _range(head, text)
+        options = dict(_option(part) for part in rest)
+        return cls(
+            nodes_min,
+            nodes_max,
+            backend=_backend(options.get("backend")),
+            sizes=_sizes(options.get("sizes"), nodes_min, nodes_max),
+            weight=_positive(options.get("weight"), "weight") or 1.0,
+            up_cost_s=_positive(options.get("up"), "up"),
+            down_cost_s=_positive(options.get("down"), "down"),
+            workers_per_node=_count(options.get("workers"), "workers"),
+        )
+
+    def format(self) -> str:
+        """The same in the form that `parse` reads."""
+        parts = [f"{self.nodes_min}-{self.nodes_max}"]
+        if self.backend:
+            parts.append(f"backend={self.backend}")
+        if self.sizes:
+            parts.append("sizes=" + ":".join(map(str, self.sizes)))
+        if self.weight != 1.0:
+            parts.append(f"weight={self.weight:g}")
+        if self.up_cost_s is not None:
+            parts.append(f"up={self.up_cost_s:g}")
+        if self.down_cost_s is not None:
+            parts.append(f"down={self.down_cost_s:g}")
+        if self.workers_per_node is not None:
+            parts.append(f"workers={self.workers_per_node}")
+        return ",".join(parts)
+
+
+def _range(head: str, text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", head)
+    if not match:
+        raise UsageError(f"--elastic={text}: give the nodes as MIN-MAX, for example --elastic=1-8")
+    low = int(match[1])
+    high = int(match[2] or low)
+    if low < 1:
+        raise UsageError(f"--elastic={text}: the smallest number of nodes is 1; a trainer may wait at 0 in any case")
+    if low > high:
+        raise UsageError(f"--elastic={text}: MIN is above MAX; did you mean --elastic={high}-{low}?")
+    return low, high
+
+
+def _option(part: str) -> tuple[str, str]:
+    key, equals, value = part.partition("=")
+    if not equals or key not in _KEYS:
+        near = difflib.get_close_matches(key, _KEYS, 1)
+        hint = f"did you mean {near[0]}=?" if near else "known: " + ", ".join(f"{known}=" for known in _KEYS)
+        raise UsageError(f"--elastic: unknown option {part!r}; {hint}")
+    return key, value
+
+
+def _backend(value: str | None) -> str | None:
+    if value is not None and value not in BACKENDS:
+        near = difflib.get_close_matches(value, BACKENDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(BACKENDS)
+        raise UsageError(f"--elastic: unknown back-end {value!r}; {hint}")
+    return value
+
+
+def _sizes(value: str | None, low: int, high: int) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not re.fullmatch(r"\d+(:\d+)*", value):
+        raise UsageError(f"--elastic: sizes={value}: give node counts between colons, for example sizes=1:2:4:8")
+    sizes = tuple(sorted({int(size) for size in value.split(":")}))
+    outside = [size for size in sizes if not low <= size <= high]
+    if outside:
+        raise UsageError(f"--elastic: size {outside[0]} is outside {low}-{high}; leave it out or widen the range")
+    return sizes
+
+
+def _positive(value: str | None, name: str) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"--elastic: {name}={value}: give a positive number")
+    return number
+
+
+def _count(value: str | None, name: str) -> int | None:
+    if value is None:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise UsageError(f"--elastic: {name}={value}: give a whole number of at least 1")
+    return int(value)

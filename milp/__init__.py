@@ -1,0 +1,25 @@
+"""The node allocation problem of BFTrainer (arXiv:2106.12091, section 3) and its solvers.
+
+Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
+"""
+
+from milp.checking import verify
+from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
+from milp.model import Curve, NodeSpec, Plan, Problem, TrainerSpec
+from milp.solvers import names as solver_names
+from milp.solving import solve
+
+__all__ = [
+    "Curve",
+    "MilpError",
+    "NodeSpec",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "ProblemError",
+    "TrainerSpec",
+    "UnsupportedError",
+    "solve",
+    "solver_names",
+    "verify",
+]

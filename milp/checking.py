@@ -1,0 +1,105 @@
+"""The independent check of a plan against its problem: no plan is carried out that did not pass here.
+
+It shares no code with the solvers but equation (16) itself, so that a fault in one of them cannot hide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import get_args
+
+from milp.errors import PlanError
+from milp.model import Plan, Problem, Status, TrainerSpec
+from milp.objective import outcome, relative_gap, rescale_cost
+
+# Summation order alone moves a sum of floats by far less, a wrong term by far more.
+_RELATIVE_TOLERANCE = 1e-9
+# A broken plan may break a rule at every node; the message must still fit on a line.
+_MOST_VIOLATIONS_TOLD = 5
+
+
+def verify(problem: Problem, plan: Plan) -> None:
+    """Raise `PlanError`, listing the violated rules, unless the plan is one that its problem allows.
+
+    Rules: the plan speaks of exactly the problem's trainers; every node is in the pool and used once (5); counts
+    agree with the nodes and are allowed (3); nobody migrates (6); a trainer's nodes are of one class; the objective
+    is that of (16), not above the bound, and the gap is theirs.
+    """
+    violations = list(_name_faults(problem, plan))
+    if not violations:
+        violations += _node_faults(problem, plan)
+        for trainer in problem.trainers:
+            violations += _trainer_faults(trainer, plan)
+        if len(problem.classes) > 1:
+            violations += _class_faults(problem, plan)
+        violations += _objective_faults(problem, plan)
+    if violations:
+        told = violations[:_MOST_VIOLATIONS_TOLD]
+        if len(violations) > len(told):
+            told.append(f"and {len(violations) - len(told)} more")
+        raise PlanError(tuple(told))
+
+
+def _name_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    names = {trainer.name for trainer in problem.trainers}
+    for field, mapping in (("assignment", plan.assignment), ("counts", plan.counts), ("reasons", plan.reasons)):
+        if mapping.keys() != names:
+            odd = ", ".join(sorted(mapping.keys() ^ names)[:_MOST_VIOLATIONS_TOLD])
+            yield f"{field} and the problem differ in the trainers {odd}"
+    if plan.status not in get_args(Status):
+        yield f"status {plan.status!r} is none of {', '.join(get_args(Status))}"
+
+
+def _node_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    used = list(chain.from_iterable(plan.assignment.values()))
+    distinct = set(used)
+    if len(distinct) < len(used):
+        for node, times in Counter(used).items():
+            if times > 1:
+                yield f"node {node} is assigned {times} times"
+    if not distinct <= problem.pool.keys():
+        for node in sorted(distinct - problem.pool.keys()):
+            yield f"node {node} is not in the pool"
+
+
+def _trainer_faults(trainer: TrainerSpec, plan: Plan) -> Iterator[str]:
+    name = trainer.name
+    nodes, count = plan.assignment[name], plan.counts[name]
+    if count != len(nodes):
+        yield f"trainer {name} has a count of {count} but {len(nodes)} nodes"
+    if not trainer.allows(len(nodes)):
+        yield f"trainer {name} is not allowed a count of {len(nodes)}"
+    held = trainer.current
+    # The common cases are told by one comparison of tuples; sets are for the rest.
+    if nodes[: len(held)] != held:
+        old, new = set(held), set(nodes)
+        if not (old <= new or new <= old):
+            yield f"trainer {name} migrates from {min(old - new)} to {min(new - old)}"
+
+
+def _class_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    class_of = {node.name: node.node_class for node in problem.nodes}
+    for name, nodes in plan.assignment.items():
+        classes = {class_of[node] for node in nodes if node in class_of}
+        if len(classes) > 1:
+            yield f"trainer {name} mixes the node classes {', '.join(sorted(classes))}"
+
+
+def _objective_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    if not (math.isfinite(plan.objective) and math.isfinite(plan.bound)):
+        yield f"objective {plan.objective} and bound {plan.bound} must be finite"
+        return
+    earned = sum(outcome(trainer, plan.counts[trainer.name], problem.t_fwd_s) for trainer in problem.trainers)
+    lost = sum(rescale_cost(trainer, plan.counts[trainer.name]) for trainer in problem.trainers)
+    expected = earned - lost
+    tolerance = _RELATIVE_TOLERANCE * (earned + lost)
+    if abs(plan.objective - expected) > tolerance:
+        yield f"objective is said to be {plan.objective:.9g} but is {expected:.9g}"
+    if plan.bound < plan.objective - tolerance:
+        yield f"bound {plan.bound:.9g} is below the objective {plan.objective:.9g}"
+    gap = relative_gap(plan.objective, plan.bound)
+    if not abs(plan.gap - gap) <= _RELATIVE_TOLERANCE:
+        yield f"gap is said to be {plan.gap:.3g} but is {gap:.3g}"

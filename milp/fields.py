@@ -1,0 +1,76 @@
+"""Checked readers of numbers and JSON fields: every fault becomes one `ProblemError` line that names the field."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from milp.errors import ProblemError
+
+T = TypeVar("T", bound=Hashable)
+
+
+def whole(where: str, value: object, *, at_least: int) -> None:
+    """Require an integer (booleans and floats are none) of `at_least` or more."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProblemError(f"{where} must be a whole number, not {value!r}")
+    if value < at_least:
+        raise ProblemError(f"{where} must be {at_least} or more, not {value}")
+
+
+def real(where: str, value: object) -> None:
+    """Require a finite number of zero or more."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ProblemError(f"{where} must be a number, not {value!r}")
+    if not math.isfinite(value):
+        raise ProblemError(f"{where} must be finite, not {value}")
+    if value < 0:
+        raise ProblemError(f"{where} must not be negative, but is {value}")
+
+
+def text(where: str, value: object) -> None:
+    """Require a non-empty string."""
+    if not isinstance(value, str) or not value:
+        raise ProblemError(f"{where} must be a non-empty string, not {value!r}")
+
+
+def increasing(where: str, values: tuple[int, ...]) -> None:
+    """Require strictly increasing values."""
+    for before, after in pairwise(values):
+        if after <= before:
+            raise ProblemError(f"{where} must be strictly increasing, but {after} follows {before}")
+
+
+def first_repeated(values: Iterable[T]) -> T | None:
+    """The first value seen a second time, or None."""
+    seen: set[T] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None
+
+
+def mapping(where: str, value: object, known: Collection[str], required: Collection[str]) -> Mapping[str, Any]:
+    """Require a JSON object that has every required key and none that is unknown (the nearest known key is named)."""
+    if not isinstance(value, Mapping):
+        raise ProblemError(f"{where} must be a JSON object, not {type(value).__name__}")
+    for key in value:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ProblemError(f"{where} has an unknown field {key!r}: {hint}")
+    for key in required:
+        if key not in value:
+            raise ProblemError(f"{where} lacks the field {key!r}")
+    return value
+
+
+def array(where: str, value: object) -> tuple[Any, ...]:
+    """Require a JSON array and return it as a tuple."""
+    if not isinstance(value, (list, tuple)):
+        raise ProblemError(f"{where} must be a JSON array, not {type(value).__name__}")
+    return tuple(value)

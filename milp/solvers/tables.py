@@ -1,0 +1,137 @@
+"""What every count is worth to every trainer, as arrays: equations (11)-(16) for one class of nodes.
+
+The *options* of a trainer are 0, nodes_min, nodes_max, its current count and the points of its curve. Between two of
+them a count is worth no more than the straight line between their values says: the outcome is linear there, and the
+rescale cost is the same all over but for the current count, where there is none. So the options alone decide the
+Lagrangian bound, and of a trainer with a nodes_max of thousands few other counts are ever looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from milp.model import Problem, TrainerSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# What all nodes together cost for changing hands, as a part of the problem's total value: enough to decide between
+# plans of equal value, too little to make a better plan lose.
+_TIE_BREAK = 1e-10
+
+
+class _Curves:
+    """All curves laid end to end on one axis, so that one `np.interp` evaluates any mixture of them."""
+
+    def __init__(self, trainers: tuple[TrainerSpec, ...], widest: int) -> None:
+        curves = [trainer.curve for trainer in trainers]
+        lengths = np.array([len(curve.nodes) for curve in curves])
+        total, ends = int(lengths.sum()), np.cumsum(lengths)
+        values = np.fromiter(chain.from_iterable(c.values for c in curves), np.float64, total)
+        self.points = np.fromiter(chain.from_iterable(c.nodes for c in curves), np.int64, total)
+        self.row = np.repeat(np.arange(len(curves)), lengths)
+        self.column = np.arange(total) - np.repeat(ends - lengths, lengths)
+        # Beyond the last point the curve is constant: one more point closes its stretch of the axis.
+        last = max(widest, int(self.points.max())) + 1
+        self._stretch = last + 1
+        axis = np.insert(self.row * self._stretch + self.points, ends, np.arange(len(curves)) * self._stretch + last)
+        self._axis = axis.astype(np.float64)
+        self._values = np.insert(values, ends, values[ends - 1])
+
+    def __call__(self, rows: Ints, counts: Ints) -> Floats:
+        heights: Floats = np.interp(rows * self._stretch + counts, self._axis, self._values)
+        return heights
+
+
+class _Worth:
+    """Equation (16) for arrays of (row, count), less `tie_break` for every node that changes hands."""
+
+    def __init__(self, problem: Problem) -> None:
+        trainers = problem.trainers
+        self.current = np.array([len(trainer.current) for trainer in trainers])
+        self.curves = _Curves(trainers, len(problem.nodes))
+        self.tie_break = 0.0
+        earns_now = np.array([trainer.earns_now for trainer in trainers])
+        self._up_cost = earns_now * [trainer.up_cost_s for trainer in trainers]
+        self._down_cost = earns_now * [trainer.down_cost_s for trainer in trainers]
+        self._horizon = problem.t_fwd_s * np.array([trainer.weight for trainer in trainers])
+
+    def __call__(self, rows: Ints, counts: Ints) -> Floats:
+        change = counts - self.current[rows]
+        cost: Floats = np.where(change > 0, self._up_cost[rows], self._down_cost[rows]) * (change != 0)
+        earned: Floats = self._horizon[rows] * self.curves(rows, counts)
+        worth: Floats = earned - cost - self.tie_break * np.abs(change)
+        return worth
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A problem of J trainers on `capacity` interchangeable nodes; rows are trainers, in their order.
+
+    `options` (J, K) are allowed counts in ascending order, 0 first, some repeated as padding; `values` (J, K) is
+    what they are worth. Where `filled` (J,) all counts between two options other than 0 are allowed too; `lowest`
+    and `top` (J,) are then the smallest and the largest count other than 0, both 0 where none fits the pool.
+    `size` is the sum over the trainers of their largest absolute value: rounding errors are relative to it.
+    `tie_breaks` is the most that the tie-breaks of a whole plan can come to.
+    """
+
+    capacity: int
+    options: Ints
+    values: Floats
+    filled: Bools
+    lowest: Ints
+    top: Ints
+    size: float
+    tie_breaks: float
+    value: _Worth
+
+
+def tabulate(problem: Problem) -> Tables:
+    """Build the tables of a problem that has trainers; node classes are not looked at."""
+    trainers = problem.trainers
+    capacity = len(problem.nodes)
+    top = np.minimum([trainer.nodes_max for trainer in trainers], capacity)
+    lowest = np.array([trainer.nodes_min for trainer in trainers])
+    never = lowest > top
+    lowest[never] = top[never] = 0
+    worth = _Worth(problem)
+    options = _options(trainers, worth, lowest, top)
+    rows = np.broadcast_to(np.arange(len(trainers))[:, None], options.shape)
+    size = float(np.abs(worth(rows, options)).max(axis=1).sum()) or 1.0
+    # A plan gives up at most `capacity` nodes and takes as many.
+    worth.tie_break = _TIE_BREAK * size / max(2 * capacity, 1)
+    return Tables(
+        capacity=capacity,
+        options=options,
+        values=worth(rows, options),
+        filled=np.array([trainer.sizes is None for trainer in trainers]),
+        lowest=lowest,
+        top=top,
+        size=size,
+        tie_breaks=_TIE_BREAK * size,
+        value=worth,
+    )
+
+
+def _options(trainers: tuple[TrainerSpec, ...], worth: _Worth, lowest: Ints, top: Ints) -> Ints:
+    """The counts (J, K) that span all others, or for trainers with sizes just those."""
+    curves, current = worth.curves, worth.current
+    ends = np.stack([current, top], axis=1)
+    sized = [(row, trainer.sizes) for row, trainer in enumerate(trainers) if trainer.sizes is not None]
+    width = max([int(curves.column.max()) + 1, *(len(sizes) for _, sizes in sized)])
+    options = np.zeros((len(trainers), 1 + ends.shape[1] + width), np.int64)
+    options[:, 1:-width] = ends
+    options[curves.row, curves.column - width] = curves.points
+    # The curve's point at 0 becomes nodes_min.
+    np.clip(options[:, 1:], lowest[:, None], top[:, None], out=options[:, 1:])
+    for row, sizes in sized:
+        fitting = [size for size in sizes if lowest[row] <= size <= top[row]]
+        options[row] = 0
+        options[row, : len(fitting)] = fitting
+    options.sort(axis=1)
+    return options

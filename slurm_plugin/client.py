@@ -1,0 +1,224 @@
+"""The one door to Slurm's commands: every call has a time-out, and no answer is ever taken for an empty one."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_plugin import parse
+from slurm_plugin.env import scrubbed
+from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
+from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
+
+# Reservations change by an administrator's hand: reading them every tick would cost a third more RPCs for nothing.
+_RESERVATIONS_EVERY_S = 15.0
+_TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
+_ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
+_JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a finished command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The command's last words, on one line."""
+        lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code}"
+
+
+class SlurmClient:
+    """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
+
+    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and a second.
+    """
+
+    def __init__(self, conf: Path | None = None, timeout_s: float = 5.0, commands_dir: Path | None = None) -> None:
+        self.timeout_s = timeout_s
+        self._conf = conf
+        self._commands_dir = commands_dir
+        self._reservations: tuple[float, tuple[Reservation, ...]] | None = None
+        self._node_names: frozenset[str] = frozenset()
+
+    def snapshot(self) -> Snapshot:
+        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
+        nodes = self._nodes()
+        jobs = self._jobs()
+        return Snapshot(time.time(), nodes, jobs, self._current_reservations())
+
+    def pending(self) -> tuple[Job, ...]:
+        """List the pending jobs of all users, with the plan the scheduler has for them; one RPC."""
+        return self._jobs("--states=PENDING")
+
+    def own_jobs(self, name: str, partition: str) -> tuple[Job, ...]:
+        """List this user's pending and running jobs of a name in a partition."""
+        return self._jobs(f"--user={os.getuid()}", f"--name={name}", f"--partition={partition}")
+
+    def job(self, job_id: str) -> Job | None:
+        """Look one job up; None when Slurm no longer has it among the pending and running ones."""
+        _check_ids([job_id])
+        try:
+            found = self._jobs(f"--jobs={job_id}")
+        except SnapshotError as error:
+            if "Invalid job id" in str(error):
+                return None
+            raise
+        return found[0] if found else None
+
+    def partitions(self) -> dict[str, Partition]:
+        """Read all partitions by name."""
+        return parse.partitions(self._read("scontrol", "show", "partition", "-o"))
+
+    def partition(self, name: str) -> Partition:
+        """Look one partition up; UnknownPartition names the nearest one, or all there are."""
+        known = self.partitions()
+        if name in known:
+            return known[name]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        raise UnknownPartition(f"no partition {name}: {hint}")
+
+    def cancel(self, job_ids: Iterable[str], signal: str | None = None) -> None:
+        """End jobs, or send them a signal. Jobs that are over already are fine.
+
+        "KILL" ends them at once: for a whole job, Slurm takes that signal as an order to ask first and to kill later
+        (5-7 s at KillWait 2, for a process that ignores SIGTERM), so it goes to each step before the job is cancelled.
+        """
+        ids = list(job_ids)
+        if not ids:  # without ids scancel would cancel whatever its other options match
+            return
+        _check_ids(ids)
+        if signal == "KILL":
+            if steps := self._steps(ids):
+                self._scancel("--signal=KILL", *steps)
+            self._scancel(*ids)
+        else:
+            self._scancel(*([f"--signal={signal}"] if signal else []), *ids)
+
+    def submit(self, argv: Sequence[str], script: str, env: Mapping[str, str] | None = None) -> str:
+        """Submit a batch script with sbatch's options `argv` and return the job's id.
+
+        `env` is the environment the job inherits (default: the caller's), less Slurm's own variables. Raises
+        CommandError with Slurm's reason when the job is refused.
+        """
+        answer = self.run("sbatch", "--parsable", *argv, stdin=script, env=env)
+        if answer.code != 0:
+            raise CommandError(f"sbatch refused the job: {answer.complaint.removeprefix('sbatch: error: ')}")
+        job_id = answer.out.strip().split("\n")[-1].split(";")[0]
+        if not _JOB_ID.match(job_id):
+            raise CommandError(f"sbatch gave no job id: {answer.complaint}")
+        return job_id
+
+    def run(
+        self,
+        command: str,
+        *arguments: str,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Run one of Slurm's commands; raises CommandError past the time-out and SlurmMissing where it is not there."""
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        argv = [self.path(command), *arguments]
+        pipe = subprocess.PIPE
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=self.environ(env),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a Ctrl-C meant for us must not end an allocation that is being made
+            )
+        except FileNotFoundError:
+            raise SlurmMissing(f"{command} not found: install Slurm's client commands, or put them on PATH") from None
+        except OSError as error:
+            raise CommandError(f"cannot run {command}: {error.strerror}") from error
+        with process:
+            try:
+                out, err = process.communicate(stdin, timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                try:
+                    process.wait(_TERM_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
+            except BaseException:
+                process.kill()
+                raise
+        return Answer(process.returncode, out, err)
+
+    def path(self, command: str) -> str:
+        """The command as it must be called to reach this client's Slurm."""
+        return str(self._commands_dir / command) if self._commands_dir else command
+
+    def environ(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Make an environment in which Slurm's commands reach this cluster and print what we can read."""
+        environ = scrubbed(os.environ if env is None else env)
+        if self._conf is not None:
+            environ["SLURM_CONF"] = str(self._conf)
+        environ["SLURM_TIME_FORMAT"] = "%s"
+        return environ
+
+    def _nodes(self) -> dict[str, Node]:
+        nodes = parse.nodes(self._read("scontrol", "show", "nodes", "-o"))
+        before, self._node_names = self._node_names, frozenset(nodes)
+        if gone := before - self._node_names:  # once is taken for a cut answer, twice for an administrator's decision
+            raise SnapshotError(f"{len(gone)} of {len(before)} nodes are no longer shown: waiting for a second answer")
+        return nodes
+
+    def _jobs(self, *filters: str) -> tuple[Job, ...]:
+        separator = f"\x1f{secrets.token_hex(3)}"
+        return parse.jobs(self._read("squeue", f"--format={parse.job_format(separator)}", *filters), separator)
+
+    def _steps(self, job_ids: Sequence[str]) -> list[str]:
+        try:
+            answer = self.run("squeue", "--steps", "--noheader", "--format=%i", f"--jobs={','.join(job_ids)}")
+        except CommandError:
+            return []  # the jobs end without it too, only more slowly
+        # A signal to the batch step goes the slow way of the whole job, and would take the other steps with it.
+        return [step for step in answer.out.split() if not step.endswith((".batch", ".extern"))]
+
+    def _scancel(self, *arguments: str) -> None:
+        answer = self.run("scancel", *arguments)
+        if answer.code != 0 and not _ALREADY_OVER.search(answer.err):
+            raise CommandError(f"scancel failed: {answer.complaint}")
+
+    def _current_reservations(self) -> tuple[Reservation, ...]:
+        now_s = time.monotonic()
+        if self._reservations is None or now_s - self._reservations[0] >= _RESERVATIONS_EVERY_S:
+            self._reservations = (now_s, parse.reservations(self._read("scontrol", "show", "reservation", "-o")))
+        return self._reservations[1]
+
+    def _read(self, command: str, *arguments: str) -> str:
+        """Run a reading command; anything but a clean answer is a SnapshotError."""
+        try:
+            answer = self.run(command, *arguments)
+        except CommandError as error:
+            raise SnapshotError(str(error)) from error
+        if answer.code != 0 or "error" in answer.err.lower():
+            raise SnapshotError(f"{command} failed: {answer.complaint}")
+        if not answer.out:
+            raise SnapshotError(f"{command} gave an empty answer: is slurmctld up?")
+        return answer.out
+
+
+def _check_ids(job_ids: Sequence[str]) -> None:
+    for job_id in job_ids:
+        if not _JOB_ID.match(job_id):
+            raise CommandError(f"not a job id: {job_id!r}")

@@ -1,0 +1,36 @@
+"""Node names folded and expanded the way Slurm writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.NodeSet import expand as _expand
+
+from slurm_plugin.errors import SlurmError
+
+
+def fold(names: Iterable[str]) -> str:
+    """Write node names compactly and in order: n1, n2, n4 become "n[1-2,4]"."""
+    return str(NodeSet.fromlist(list(names)))
+
+
+def expand(text: str) -> list[str]:
+    """List the node names of a folded set, in order; "" and Slurm's "(null)" are the empty set.
+
+    Raises SlurmError for text that is no node set.
+    """
+    if text in ("", "(null)"):
+        return []
+    if "[" not in text and "," not in text:  # one plain name: by far the most frequent case, and parsing is slow
+        return [text]
+    return list(_expanded(text))
+
+
+@lru_cache(maxsize=8192)  # a large cluster shows the same few thousand sets every second
+def _expanded(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(_expand(text))
+    except NodeSetException as error:
+        raise SlurmError(f"not a node set: {text!r} ({error})") from error

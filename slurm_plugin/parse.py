@@ -1,0 +1,242 @@
+"""Slurm's text output turned into typed objects.
+
+What is incomplete or unknown raises SnapshotError: a reader that skips what it does not understand would one day see
+idle nodes where there are none. Times are read as unix seconds (SLURM_TIME_FORMAT=%s), or as local ISO times from
+releases that ignore that variable.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.nodeset import expand
+from slurm_plugin.types import Job, Node, Partition, Reservation
+
+# squeue's letter for each field we read, in the order of the output. Free text (name, comment) may hold any character,
+# line ends included, hence the separator that nobody can guess.
+_JOB_FIELDS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "j", "k")
+_JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\])|\+\d+)?$")
+
+# What Slurm appends to a state where it has no room for a word.
+_STATE_SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+# The same flag under the shorter names that scontrol or sinfo use for it.
+_FLAG_NAMES = {"PLND": "PLANNED", "COMP": "COMPLETING", "RESV": "RESERVED", "MAINT": "MAINTENANCE"}
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
+_GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
+_NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
+_TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
+_NO_RESERVATION = "No reservations in the system"
+
+
+def job_format(separator: str) -> str:
+    """Build squeue's --format whose output `jobs` reads; `separator` must not occur in any job's name or comment."""
+    return "".join(f"%{letter}{separator}" for letter in _JOB_FIELDS)
+
+
+def jobs(text: str, separator: str) -> tuple[Job, ...]:
+    """Read the output, header line included, of squeue with `job_format(separator)`."""
+    *fields, end = text.split(separator)
+    width = len(_JOB_FIELDS)
+    if len(fields) < width or len(fields) % width or end != "\n" or not fields[0].startswith("JOBID"):
+        raise SnapshotError("squeue's answer is cut short or not in the format asked for")
+    return tuple(_job(fields[first : first + width]) for first in range(width, len(fields), width))
+
+
+def nodes(text: str) -> dict[str, Node]:
+    """Read `scontrol show nodes -o`; no node at all is an error."""
+    found = [_node(record) for record in _records(text, "NodeName=")]
+    if not found:
+        raise SnapshotError("scontrol shows no node at all")
+    return {node.name: node for node in found}
+
+
+def reservations(text: str) -> tuple[Reservation, ...]:
+    """Read `scontrol show reservation -o`."""
+    if text.strip() == _NO_RESERVATION:
+        return ()
+    found = []
+    for record in _records(text, "ReservationName="):
+        fields = _fields(record)
+        start_s, end_s = _time(_need(fields, "StartTime")), _time(_need(fields, "EndTime"))
+        if start_s is None or end_s is None:
+            raise SnapshotError(f"reservation without a time: {record[:80]!r}")
+        flags = frozenset(_words(_need(fields, "Flags")))
+        names = _nodeset(_need(fields, "Nodes"))
+        found.append(Reservation(fields["ReservationName"], names, start_s, end_s, flags))
+    if not found:
+        raise SnapshotError("scontrol gave an empty answer about reservations")
+    return tuple(found)
+
+
+def partitions(text: str) -> dict[str, Partition]:
+    """Read `scontrol show partition -o`; no partition at all is an error."""
+    found: dict[str, Partition] = {}
+    for record in _records(text, "PartitionName="):
+        fields = _fields(record)
+        name = fields["PartitionName"]
+        limit_s = _time_limit(_need(fields, "MaxTime"))
+        found[name] = Partition(name, _nodeset(_need(fields, "Nodes")), _need(fields, "State"), limit_s)
+    if not found:
+        raise SnapshotError("scontrol shows no partition at all")
+    return found
+
+
+def _job(raw: list[str]) -> Job:
+    job_id, user, partition, state, names, sched, start, submit, limit, reason, count, depends, priority, resv = raw[
+        :14
+    ]
+    job_id = job_id.removeprefix("\n")
+    submit_s = _time(submit)
+    if not _JOB_ID.match(job_id) or not state or not partition or submit_s is None:
+        raise SnapshotError(f"squeue shows a job that makes no sense: {raw[:8]}")
+    return Job(
+        id=job_id,
+        user=user,
+        partition=tuple(partition.split(",")),
+        state=state,
+        name=raw[14],
+        nodes=_nodeset(names),
+        sched_nodes=_nodeset(sched),
+        start_s=_time(start),
+        submit_s=submit_s,
+        time_limit_s=_time_limit(limit),
+        reason=_text(reason),
+        node_count=_number(count),
+        comment=_text(raw[15]),
+        dependency=_text(depends),
+        priority=_number(priority),
+        reservation=_text(resv),
+    )
+
+
+def _node(record: str) -> Node:
+    fixed = _FREE_TEXT.split(record, maxsplit=1)[0]
+    fields = _fields(fixed)
+    state, flags = _state(_need(fields, "State"))
+    _need(fields, "CfgTRES")  # one of the last fields: the record is whole up to its free text
+    gres, gpus = _gpus(fields.get("Gres", ""))
+    _, _, reason = record.partition(" Reason=")
+    return Node(
+        name=fields["NodeName"],
+        state=state,
+        flags=flags,
+        partitions=tuple(_words(fields.get("Partitions", ""))),
+        features=tuple(_words(fields.get("ActiveFeatures", ""))),
+        gres=gres,
+        gpus=gpus,
+        cpus=_number(_need(fields, "CPUTot")),
+        memory_bytes=_number(_need(fields, "RealMemory")) * 2**20,
+        reason=reason.strip(),
+    )
+
+
+def _records(text: str, first_key: str) -> list[str]:
+    """Split `scontrol -o` output into records; an administrator's free text may have gone on over a line's end."""
+    if text and not text.endswith("\n"):
+        raise SnapshotError(f"scontrol's answer is cut short: it ends in {text[-40:]!r}")
+    records: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(first_key):
+            records.append(line)
+        elif records and _FREE_TEXT.search(records[-1]):
+            records[-1] += f" {line}"
+        elif line.strip():
+            raise SnapshotError(f"scontrol shows a line that makes no sense: {line[:80]!r}")
+    return records
+
+
+def _fields(record: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in record.split() if "=" in word)
+
+
+def _need(fields: dict[str, str], key: str) -> str:
+    try:
+        return fields[key]
+    except KeyError:
+        what = next(iter(fields.items()), ("?", "?"))
+        raise SnapshotError(f"scontrol shows {what[0]}={what[1]} without {key}: the answer is incomplete") from None
+
+
+def _state(text: str) -> tuple[str, frozenset[str]]:
+    """Split a node state: "IDLE*+DRAIN" is IDLE with NOT_RESPONDING and DRAIN."""
+    flags: set[str] = set()
+    words = []
+    for part in text.upper().split("+"):
+        word = part.rstrip("".join(_STATE_SUFFIXES))
+        flags.update(_STATE_SUFFIXES[mark] for mark in part[len(word) :])
+        words.append(word)
+    if not words[0].isalpha():
+        raise SnapshotError(f"a node state that makes no sense: {text!r}")
+    flags.update(_FLAG_NAMES.get(word, word) for word in words[1:])
+    return words[0], frozenset(flags)
+
+
+def _gpus(text: str) -> tuple[str, dict[str, int]]:
+    gpus: dict[str, int] = {}
+    for entry in _gres_entries(text):
+        if match := _GPU.match(entry):
+            kind = match["kind"] or ""
+            gpus[kind] = gpus.get(kind, 0) + int(match["count"])
+    request = ",".join(f"gpu:{kind}:{count}" if kind else f"gpu:{count}" for kind, count in gpus.items())
+    return request, gpus
+
+
+def _gres_entries(text: str) -> list[str]:
+    """Split a list of GRES at its commas, but not at those in "gpu:a100:4(S:0,1)"."""
+    return re.split(r",(?![^(]*\))", text) if text and text != "(null)" else []
+
+
+def _nodeset(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(text))
+    except SlurmError as error:
+        raise SnapshotError(str(error)) from error
+
+
+def _time(text: str) -> float | None:
+    if text.isdecimal():
+        return float(text)
+    if text.upper() in _NO_TIME:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise SnapshotError(f"a time that makes no sense: {text!r}") from None
+
+
+def _time_limit(text: str) -> float | None:
+    """Read [days-[hours:]]minutes:seconds; UNLIMITED and limits that are not set are None."""
+    match = _TIME_LIMIT.match(text)
+    if match is None:
+        if text and not text[0].isdigit():
+            return None
+        raise SnapshotError(f"a time limit that makes no sense: {text!r}")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise SnapshotError(f"not a number: {text!r}") from None
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",") if text and text != "(null)" else []
+
+
+def _text(text: str) -> str:
+    return "" if text == "(null)" else text

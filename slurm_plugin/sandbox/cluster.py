@@ -1,0 +1,316 @@
+"""A private Slurm cluster on this machine: own ports, own folder, no root service touched."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.env import scrubbed
+from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
+from slurm_plugin.sandbox import config, processes
+from slurm_plugin.sandbox.ports import reserved_ports
+
+# Named exactly so: called by its Debian name slurmctld-wlm, a daemon silently ignores gres.conf.
+_DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
+_CLIENTS = ("sbatch", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo")
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_RECORD = "sandbox.json"
+_UP_LIMIT_S = 60.0  # 8 nodes take 1 s, 256 take 12 s; a loaded machine several times that
+_DOWN_LIMIT_S = 10.0
+_GRACE_S = 1.0  # for job processes to leave on SIGTERM
+_POLL_S = 0.03
+_SOCKET_PATH_MAX = 107  # sun_path of a unix socket, which slurmstepd makes in the spool folder
+_LONGEST_SOCKET = "/spool/svc100/svc100_1000000.4294967294"
+
+
+class Sandbox:
+    """A private cluster of compute nodes n1.. (partitions batch and elastic) and service nodes svc1.. (bft-driver).
+
+    A context manager: up on entry, down on exit. `gpus` maps GPU type to GPUs per node, and nodes are split evenly
+    among the types. Without `root` it lives in a fresh folder below the system's temporary one. `down` removes the
+    folder unless `keep`. `tuned=False` leaves scheduling and kill times at Slurm's defaults.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 8,
+        service_nodes: int = 1,
+        gpus: Mapping[str, int] | None = None,
+        root: Path | None = None,
+        cpus_per_node: int = 4,
+        tuned: bool = True,
+        keep: bool = False,
+        service_cpus: int = 256,
+        extra_conf: str = "",
+    ) -> None:
+        self.shape = config.Shape(
+            nodes=nodes,
+            service_nodes=service_nodes,
+            gpus=tuple((gpus or {}).items()),
+            cpus_per_node=cpus_per_node,
+            service_cpus=service_cpus,
+            tuned=tuned,
+            extra_conf=extra_conf,
+        )
+        _check_shape(self.shape)
+        self.keep = keep
+        self._root = root.resolve() if root is not None else None
+
+    @property
+    def root(self) -> Path:
+        """The folder of the cluster."""
+        if self._root is None:
+            raise SandboxError("this sandbox has no folder yet: call up() first")
+        return self._root
+
+    @property
+    def conf(self) -> Path:
+        """The path of slurm.conf."""
+        return self.root / "slurm.conf"
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The compute nodes, in order."""
+        return self.shape.node_names
+
+    @property
+    def service_node(self) -> str:
+        """The first service node."""
+        return self.shape.service_names[0]
+
+    def env(self) -> dict[str, str]:
+        """The caller's environment, made to address this cluster and no other."""
+        environ = scrubbed(os.environ)
+        environ["SLURM_CONF"] = str(self.conf)
+        environ["PATH"] = f"{self.root / 'bin'}:{environ.get('PATH', os.defpath)}"
+        return environ
+
+    def client(self, timeout_s: float = 5.0) -> SlurmClient:
+        """A client of this cluster."""
+        return SlurmClient(self.conf, timeout_s, commands_dir=self.root / "bin")
+
+    def __enter__(self) -> Sandbox:
+        return self.up()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def up(self) -> Sandbox:
+        """Start the daemons and wait until every node is idle; what had started is ended again when that fails."""
+        programs = _find_daemons()
+        host = _host_name()
+        if self._root is None:
+            self._root = Path(tempfile.mkdtemp(prefix="bft-sandbox-"))
+        else:
+            _claim_folder(self._root)
+        try:
+            (self.root / _RECORD).write_text(json.dumps(asdict(self.shape)))
+            _check_root(self.root)
+            self._lay_out(programs)
+            with reserved_ports(1 + self.shape.nodes + self.shape.service_nodes) as ports:
+                self._write_conf(host, ports)
+                self._start_daemons(ports[0])
+                self._wait_until_idle()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def down(self) -> None:
+        """End every process of the cluster, steps and jobs included, and remove its folder; a second call is harmless.
+
+        Raises SandboxError when a process will not die.
+        """
+        if self._root is None:
+            return
+        if left := processes.end(self.root, _GRACE_S, _DOWN_LIMIT_S):
+            pids = ", ".join(map(str, left))
+            raise SandboxError(f"processes of the sandbox {self.root} will not end, look at them with ps: {pids}")
+        if not self.keep and (self.root / _RECORD).exists():
+            try:
+                shutil.rmtree(self.root)
+            except OSError as error:
+                raise SandboxError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
+
+    def status(self) -> dict[str, str]:
+        """Map each node to its state and flags, as in IDLE+PLANNED; empty when the controller does not answer."""
+        if self._root is None or not processes.of_root(self.root):
+            return {}  # asking would take until the time-out
+        try:
+            nodes = self.client().snapshot().nodes.values()
+        except SlurmError:
+            return {}
+        return {node.name: "+".join([node.state, *sorted(node.flags)]) for node in nodes}
+
+    @classmethod
+    def attach(cls, root: Path) -> Sandbox:
+        """Find the cluster that lives in `root`, running or crashed, to use it or take it down."""
+        try:
+            record = json.loads((root / _RECORD).read_text())
+            shape = config.Shape(**{**record, "gpus": tuple((kind, count) for kind, count in record["gpus"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SandboxError(f"no sandbox in {root}: start one, or name its folder") from error
+        sandbox = cls(root=root)
+        sandbox.shape = shape
+        return sandbox
+
+    @staticmethod
+    def running() -> list[Path]:
+        """List the folders of the sandboxes that have a process and that this user may look at."""
+        roots = {Path(process.root) for process in processes.processes()}
+        return sorted(root for root in roots if (root / _RECORD).exists())
+
+    def _lay_out(self, programs: Mapping[str, Path]) -> None:
+        root = self.root
+        root.chmod(0o755)  # jobs of other users start here too
+        for folder in ("state", "run", "log", "bin", "dev"):
+            (root / folder).mkdir()
+        for name in self.shape.node_names + self.shape.service_names:
+            (root / "spool" / name).mkdir(parents=True)
+        for name, program in programs.items():
+            (root / "bin" / name).symlink_to(program)
+        for index in range(max((count for _, count in self.shape.gpus), default=0)):
+            # Slurm wants a character device a GPU and follows a link to one; only root could make a new device.
+            (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
+        lua = resources.files("slurm_plugin").joinpath("lua", "job_submit.lua").read_text()
+        (root / "job_submit.lua").write_text(lua)
+
+    def _write_conf(self, host: str, ports: list[int]) -> None:
+        (self.root / "gres.conf").write_text(config.gres_conf(self.shape, self.root / "dev"))
+        (self.root / "plugstack.conf").write_text("")
+        self.conf.write_text(config.slurm_conf(self.shape, self.root, host, getpass.getuser(), ports))
+
+    def _start_daemons(self, controller_port: int) -> None:
+        binaries = self.root / "bin"
+        self._start([[str(binaries / "slurmctld"), "-c", "-f", str(self.conf)]])
+        self._wait_for_port(controller_port)  # a slurmd that finds no controller waits a second before it tries again
+        slurmd = [str(binaries / "slurmd"), "-d", str(binaries / "slurmstepd"), "-f", str(self.conf), "-N"]
+        self._start([[*slurmd, name] for name in self.shape.node_names + self.shape.service_names])
+
+    def _start(self, commands: list[list[str]]) -> None:
+        """Start daemons side by side; each puts itself into the background once it has read its configuration."""
+        environ = self.env() | {processes.MARK: str(self.root)}
+        log = self.root / "log" / "start.log"
+        null = subprocess.DEVNULL
+        with log.open("ab") as output:
+            started = [
+                subprocess.Popen(
+                    command,
+                    env=environ,
+                    cwd=self.root,
+                    stdin=null,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+                for command in commands
+            ]
+        for command, process in zip(commands, started, strict=True):
+            try:
+                code = process.wait(_UP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                code = -1
+            if code != 0:
+                raise SandboxError(f"{os.path.basename(command[0])} did not start: {_last_line(log)}")
+
+    def _wait_for_port(self, port: int) -> None:
+        deadline_s = time.monotonic() + _UP_LIMIT_S
+        while time.monotonic() < deadline_s:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+                return
+            except OSError:
+                time.sleep(_POLL_S)
+        raise SandboxError(
+            f"slurmctld does not listen; its log ends: {_last_line(self.root / 'log' / 'slurmctld.log')}"
+        )
+
+    def _wait_until_idle(self) -> None:
+        deadline_s = time.monotonic() + _UP_LIMIT_S
+        expected = len(self.shape.node_names) + len(self.shape.service_names)
+        while True:
+            states = self.status()
+            if len(states) == expected and set(states.values()) == {"IDLE"}:
+                return
+            if time.monotonic() > deadline_s:
+                bad = {name: state for name, state in states.items() if state != "IDLE"}
+                why = f"nodes not idle: {bad}" if states else "the controller does not answer"
+                last = _last_line(self.root / "log" / "slurmctld.log")
+                raise SandboxError(
+                    f"the sandbox is not up after {_UP_LIMIT_S:.0f} s, {why}; slurmctld's log ends: {last}"
+                )
+            time.sleep(_POLL_S)
+
+
+def _check_shape(shape: config.Shape) -> None:
+    if shape.nodes < 1 or shape.service_nodes < 0 or shape.cpus_per_node < 1:
+        raise SandboxError("a sandbox has at least one node of at least one CPU: check nodes and cpus_per_node")
+    if any(not kind.isidentifier() or count < 1 for kind, count in shape.gpus):
+        raise SandboxError("a GPU type is a plain word with a number of GPUs of at least 1, as in a100=4")
+
+
+def _check_root(root: Path) -> None:
+    if len(str(root)) + len(_LONGEST_SOCKET) > _SOCKET_PATH_MAX:
+        raise SandboxError(f"the folder's path is too long for Slurm's sockets, choose a shorter one: {root}")
+    if any(letter.isspace() or letter in "#," for letter in str(root)):
+        raise SandboxError(
+            f"Slurm cannot use a folder with a blank, a comma or a # in its path, choose another: {root}"
+        )
+
+
+def _claim_folder(root: Path) -> None:
+    """Make the folder a caller named, and refuse one that holds anything: it will be removed with the sandbox."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            raise SandboxError(f"{root} is not empty: take the sandbox in it down, or name a new folder")
+    except OSError as error:
+        raise SandboxError(f"cannot make the sandbox's folder {root}: {error.strerror}") from error
+
+
+def _find_daemons() -> dict[str, Path]:
+    """Find the daemons and client commands of one Slurm installation, name -> path of the program itself."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_SBIN))
+    found: dict[str, Path] = {}
+    for name in (*_DAEMONS, *_CLIENTS):
+        # Debian's plain names may point to slurm-wlm-emulator, whose daemons cannot run jobs.
+        program = (shutil.which(f"{name}-wlm", path=search) if name in _DAEMONS else None) or shutil.which(
+            name, path=search
+        )
+        if program is None:
+            raise SlurmMissing(
+                f"{name} not found: install Slurm, on Debian and Ubuntu with `apt-get install slurm-wlm "
+                "slurm-wlm-basic-plugins`"
+            )
+        found[name] = Path(program).resolve()
+    return found
+
+
+def _host_name() -> str:
+    host = socket.gethostname().split(".")[0]
+    try:
+        socket.gethostbyname(host)
+    except OSError as error:
+        raise SandboxError(
+            f"this machine's name {host} does not resolve, Slurm needs that: add `127.0.0.1 {host}` to /etc/hosts"
+        ) from error
+    return host
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")

@@ -1,0 +1,123 @@
+"""The configuration files of the private cluster, as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# The scheduler reacts to every submission and end at once and plans once a second; a job that ignores SIGTERM is killed
+# after 2 s; of the pilots that could be preempted, those that lose the least work go first.
+_TUNED = """\
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_continue,preempt_youngest_first
+KillWait=2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a private cluster consists of; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types."""
+
+    nodes: int = 8
+    service_nodes: int = 1
+    gpus: tuple[tuple[str, int], ...] = ()
+    cpus_per_node: int = 4
+    memory_mb_per_node: int = 4000
+    service_cpus: int = 256
+    tuned: bool = True
+    extra_conf: str = ""
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the compute nodes, n1 upwards."""
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """Names of the service nodes, svc1 upwards."""
+        return tuple(f"svc{number}" for number in range(1, self.service_nodes + 1))
+
+    def gpus_of(self) -> dict[str, tuple[str, int]]:
+        """Map each compute node that has GPUs to their type and number."""
+        if not self.gpus:
+            return {}
+        share = -(-self.nodes // len(self.gpus))
+        return {name: self.gpus[index // share] for index, name in enumerate(self.node_names)}
+
+
+def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int]) -> str:
+    """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one a node in order of name."""
+    batch, service = ",".join(shape.node_names), ",".join(shape.service_names)
+    lines = [
+        _header(root, host, user, ports[0]),
+        _TUNED if shape.tuned else "",
+        f"{shape.extra_conf}\n" if shape.extra_conf else "",
+        *_node_lines(shape, host, ports[1:]),
+        f"PartitionName=batch Nodes={batch} Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF "
+        "OverSubscribe=EXCLUSIVE\n",
+        f"PartitionName=elastic Nodes={batch} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0 "
+        "OverSubscribe=EXCLUSIVE\n",
+    ]
+    if service:
+        lines.append(
+            f"PartitionName=bft-driver Nodes={service} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF "
+            "OverSubscribe=NO\n"
+        )
+    return "".join(lines)
+
+
+def gres_conf(shape: Shape, devices: Path) -> str:
+    """Write gres.conf; every node of one host may name the same device files nvidia0, nvidia1, ... in `devices`."""
+    lines = []
+    for name, (kind, count) in shape.gpus_of().items():
+        files = f"nvidia[0-{count - 1}]" if count > 1 else "nvidia0"
+        lines.append(f"NodeName={name} Name=gpu Type={kind} File={devices}/{files}\n")
+    return "".join(lines)
+
+
+def _header(root: Path, host: str, user: str, port: int) -> str:
+    # Messages are unauthenticated, so every daemon listens on the loopback address only.
+    return f"""\
+ClusterName=sandbox
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmctldPidFile={root}/run/slurmctld.pid
+SlurmdPidFile={root}/run/slurmd-%n.pid
+SlurmctldLogFile={root}/log/slurmctld.log
+SlurmdLogFile={root}/log/slurmd-%n.log
+PlugStackConfig={root}/plugstack.conf
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+MailProg=/bin/true
+GresTypes=gpu
+ReturnToService=2
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+JobSubmitPlugins=lua
+"""
+
+
+def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
+    gpus = shape.gpus_of()
+    lines = []
+    for name, port in zip(shape.node_names + shape.service_names, ports, strict=True):
+        cpus = shape.service_cpus if name in shape.service_names else shape.cpus_per_node
+        gres = f" Gres=gpu:{gpus[name][0]}:{gpus[name][1]}" if name in gpus else ""
+        lines.append(
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
+            f"RealMemory={shape.memory_mb_per_node}{gres} State=UNKNOWN\n"
+        )
+    return lines

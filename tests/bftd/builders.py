@@ -1,0 +1,220 @@
+"""Short ways to the objects that tests of the pool and the core are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bftd.check import validate_state
+from bftd.config import PoolConfig
+from bftd.core import step
+from bftd.domain import (
+    Action,
+    Configured,
+    Decided,
+    Event,
+    Finished,
+    Held,
+    Lease,
+    LeaseChanged,
+    PoolNode,
+    PoolObserved,
+    PoolView,
+    Registered,
+    Reported,
+    Settings,
+    State,
+    Tick,
+    Trainer,
+)
+from bftd.learn import Knowledge
+from bftd.pool import PoolMemory, observe
+from slurm_plugin.types import Job, Node, Reservation, Snapshot
+
+PARTITION = "elastic"
+CONFIG = PoolConfig()
+
+
+def node(name: str, state: str = "IDLE", *flags: str, **fields: Any) -> Node:
+    """A compute node of both partitions."""
+    plain = Node(
+        name=name,
+        state=state,
+        flags=frozenset(flags),
+        partitions=("batch", "elastic"),
+        features=(),
+        gres="",
+        gpus={},
+        cpus=4,
+        memory_bytes=2**30,
+        reason="",
+    )
+    return replace(plain, **fields)
+
+
+def job(id_: str, state: str = "PENDING", **fields: Any) -> Job:
+    """A regular job of the batch partition."""
+    plain = Job(
+        id=id_,
+        user="ann",
+        partition=("batch",),
+        state=state,
+        name="job",
+        nodes=(),
+        sched_nodes=(),
+        start_s=None,
+        submit_s=0.0,
+        time_limit_s=3600.0,
+        reason="Resources" if state == "PENDING" else "None",
+        node_count=1,
+        comment="",
+        dependency="",
+        priority=1,
+        reservation="",
+    )
+    return replace(plain, **fields)
+
+
+def pilot(id_: str, where: str, **fields: Any) -> Job:
+    """A running pilot."""
+    return job(id_, "RUNNING", partition=(PARTITION,), nodes=(where,), **fields)
+
+
+class Pool:
+    """Feeds snapshots one second apart to `bftd.pool.observe`."""
+
+    def __init__(self, config: PoolConfig = CONFIG) -> None:
+        self.config = config
+        self.memory = PoolMemory()
+        self.time_s = 1000.0
+
+    def see(
+        self,
+        nodes: Iterable[Node],
+        jobs: Iterable[Job] = (),
+        leased: Mapping[str, str | None] | None = None,
+        reservations: Iterable[Reservation] = (),
+        quarantined: Mapping[str, float] | None = None,
+        after_s: float = 1.0,
+    ) -> PoolView:
+        """Take one snapshot in, `after_s` after the last."""
+        self.time_s += after_s
+        snapshot = Snapshot(self.time_s, {item.name: item for item in nodes}, tuple(jobs), tuple(reservations))
+        self.memory, view = observe(self.memory, snapshot, self.config, PARTITION, leased or {}, quarantined or {})
+        return view
+
+
+def members(view: PoolView) -> set[str]:
+    """The names of the pool's nodes."""
+    return {name for name, item in view.nodes.items() if item.in_pool}
+
+
+def trainer(id_: str, nodes_min: int = 1, nodes_max: int = 4, **fields: Any) -> Trainer:
+    """A trainer as a registration brings it."""
+    knowledge = fields.pop("knowledge", Knowledge())
+    name = fields.pop("name", f"train-{id_}")
+    return Trainer(id_, name, "ann", "horovod", nodes_min, nodes_max, 0.0, knowledge, partition=PARTITION, **fields)
+
+
+class Core:
+    """Feeds events to `step` and validates the state after each; its pool is set by hand."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.state = State()
+        self.time_s = 1000.0
+        self.actions: list[Action] = []
+        self.solve: Any = None
+        self.pilots: dict[str, str] = {}
+        self.job_ids: frozenset[str] | None = None  # None: the drivers' jobs all run
+        self._version = 0
+        self._members: frozenset[str] = frozenset()
+        self.apply(Configured(self.time_s, settings or Settings()))
+
+    def apply(self, event: Event) -> tuple[Action, ...]:
+        """One step, checked."""
+        before = self.state
+        options = {"solve": self.solve} if self.solve else {}
+        self.state, actions = step(before, event, **options)
+        validate_state(self.state)
+        assert step(before, event, **options) == (self.state, actions), "step is not a function of its arguments"
+        self.actions += actions
+        return actions
+
+    def pool(
+        self,
+        *names: str,
+        hold: str | None = None,
+        out: Mapping[str, PoolNode] | None = None,
+        after_s: float = 1.0,
+        windows: Mapping[str, float] | None = None,
+    ) -> tuple[Action, ...]:
+        """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not."""
+        self.time_s += after_s
+        on = {where: id_ for id_, where in self.pilots.items()}
+        windows = windows or {}
+        seen = {
+            name: PoolNode(name, "IDLE", True, "is idle", pilot=on.get(name), window_s=windows.get(name))
+            for name in names
+        }
+        if frozenset(names) != self._members:
+            self._members = frozenset(names)
+            self._version += 1
+        job_ids = frozenset(self.state.trainers) if self.job_ids is None else self.job_ids
+        view = PoolView(self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), job_ids)
+        return self.apply(PoolObserved(self.time_s, view))
+
+    def arrive(self, item: Trainer, *held: Held, after_s: float = 0.0) -> tuple[Action, ...]:
+        """A driver registers."""
+        self.time_s += after_s
+        return self.apply(Registered(self.time_s, item, held))
+
+    def report(self, trainer_id: str, *reports: Mapping[str, Any], after_s: float = 0.0) -> tuple[Action, ...]:
+        """A driver reports."""
+        self.time_s += after_s
+        checked = tuple({"at_s": self.time_s, **item} for item in reports)
+        return self.apply(Reported(self.time_s, trainer_id, checked))
+
+    def finish(self, trainer_id: str, exit_code: int = 0) -> tuple[Action, ...]:
+        """A driver ends its trainer."""
+        return self.apply(Finished(self.time_s, trainer_id, exit_code, ""))
+
+    def tick(self, after_s: float = 1.0) -> tuple[Action, ...]:
+        """Time passes without a snapshot."""
+        self.time_s += after_s
+        return self.apply(Tick(self.time_s))
+
+    def leases(self, trainer_id: str, live: bool = True) -> list[Lease]:
+        """A trainer's live or revoked leases."""
+        return [item for item in self.state.leases.values() if item.trainer == trainer_id and item.live == live]
+
+    def nodes(self, trainer_id: str) -> set[str]:
+        """The nodes that a trainer may keep."""
+        return {item.node for item in self.leases(trainer_id)}
+
+    def place_all(self, phase: str = "working") -> None:
+        """Every granted lease gets a pilot that reaches `phase`."""
+        for item in list(self.state.leases.values()):
+            if item.live and item.job_id is None:
+                job_id = f"7{item.id.rpartition('.')[2]}"
+                self.pilots[job_id] = item.node
+                self.report(item.trainer, lease(item.id, "placed", job_id=job_id), lease(item.id, phase))
+
+    def sentences(self) -> list[str]:
+        """All decisions so far."""
+        return [action.text for action in self.actions if isinstance(action, Decided)]
+
+
+def lease(id_: str, state: str, **fields: Any) -> dict[str, Any]:
+    """A report about a lease."""
+    return {"op": "lease", "id": id_, "state": state, "job_id": None, "reason": "", **fields}
+
+
+def granted(actions: Iterable[Action]) -> list[Lease]:
+    """The leases granted by these actions."""
+    return [action.lease for action in actions if isinstance(action, LeaseChanged) and action.kind == "granted"]
+
+
+def revoked(actions: Iterable[Action]) -> list[Lease]:
+    """The leases revoked by these actions."""
+    return [action.lease for action in actions if isinstance(action, LeaseChanged) and action.kind == "revoked"]

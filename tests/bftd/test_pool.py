@@ -1,0 +1,231 @@
+"""The node pool, on hand-made snapshots."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.config import PoolConfig
+from slurm_plugin.types import Reservation
+from tests.bftd.builders import Pool, job, members, node, pilot
+
+
+def test_an_idle_node_is_offered_at_its_second_idle_poll() -> None:
+    pool = Pool()
+    assert members(pool.see([node("n1")])) == set()
+    assert members(pool.see([node("n1")])) == {"n1"}
+
+
+def test_a_node_between_two_jobs_is_not_offered_until_it_stayed_idle_for_two_polls() -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1")])
+    assert members(view) == {"n1"}
+    assert members(pool.see([node("n1", "ALLOCATED")], [job("1", "RUNNING", nodes=("n1",))])) == set()
+    assert members(pool.see([node("n1", "IDLE", "COMPLETING")])) == set()
+    view = pool.see([node("n1")])
+    assert members(view) == set()
+    assert view.nodes["n1"].why == "is idle for 1 of 2 polls"
+    assert members(pool.see([node("n1")])) == {"n1"}
+
+
+@pytest.mark.parametrize(
+    ("state", "flag", "why"),
+    [
+        ("IDLE", "DRAIN", "is draining"),
+        ("IDLE", "RESERVED", "is reserved"),
+        ("IDLE", "MAINT", "is in maintenance"),
+        ("IDLE", "POWERED_DOWN", "is powered down or changes power"),
+        ("IDLE", "NOT_RESPONDING", "does not respond"),
+        ("IDLE", "COMPLETING", "is between two jobs"),
+        ("DOWN", "CLOUD", "is down"),
+        ("IDLE", "NEVER_HEARD_OF", "has the flag NEVER_HEARD_OF"),
+        ("MIXED", "CLOUD", "runs a job"),
+    ],
+)
+def test_a_node_that_is_not_plainly_idle_is_out_and_says_why(state: str, flag: str, why: str) -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1", state, flag), node("n2", "IDLE", "CLOUD")])
+    assert members(view) == {"n2"}
+    assert view.nodes["n1"].why == why
+
+
+def test_a_node_planned_sooner_than_the_least_window_is_out_and_a_later_one_has_its_window() -> None:
+    pool = Pool()
+    for _ in range(3):
+        now = pool.time_s + 1
+        jobs = [
+            job("8", sched_nodes=("n1", "n2"), start_s=now + 600),
+            job("9", sched_nodes=("n2",), start_s=now + 19),
+        ]
+        view = pool.see([node("n1", "IDLE", "PLANNED"), node("n2", "IDLE", "PLANNED"), node("n3")], jobs)
+    assert members(view) == {"n1", "n3"}
+    assert view.nodes["n1"].window_s == 600
+    assert view.nodes["n2"].why == "is planned for job 9 in 19 s"
+    assert view.nodes["n3"].window_s is None
+
+
+def test_a_planned_node_without_a_job_that_names_it_is_out() -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1", "IDLE", "PLANNED")])
+    assert members(view) == set()
+
+
+def test_a_reservation_that_starts_soon_bounds_the_window() -> None:
+    pool = Pool()
+    nodes = [node("n1"), node("n2"), node("n3")]
+    for _ in range(3):
+        now = pool.time_s + 1
+        coming = [
+            Reservation("upgrade", ("n1",), now + 300, now + 900, frozenset()),
+            Reservation("course", ("n2",), now + 10, now + 900, frozenset()),
+            Reservation("past", ("n3",), now - 900, now - 10, frozenset()),
+        ]
+        view = pool.see(nodes, reservations=coming)
+    assert members(view) == {"n1", "n3"}
+    assert view.nodes["n1"].window_s == 300
+
+
+def test_a_node_with_our_pilot_stays_in_the_pool_and_one_with_a_foreign_pilot_does_not() -> None:
+    pool = Pool()
+    nodes = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED"), node("n3", "ALLOCATED")]
+    jobs = [pilot("71", "n1"), pilot("72", "n2"), pilot("73", "n3")]
+    view = pool.see(nodes, jobs, leased={"n1": "71", "n2": "99"})
+    assert members(view) == {"n1"}
+    assert view.nodes["n1"].pilot == "71"
+    assert view.nodes["n2"].pilot is None
+
+
+def test_a_pilot_that_is_placed_but_not_yet_reported_keeps_its_node_in_the_pool() -> None:
+    pool = Pool()
+    pool.see([node("n1")])
+    assert members(pool.see([node("n1")])) == {"n1"}
+    # the jobs were read before the nodes: the node is busy and nobody is seen on it
+    assert members(pool.see([node("n1", "ALLOCATED")], leased={"n1": None})) == {"n1"}
+    assert members(pool.see([node("n1", "ALLOCATED")], [pilot("71", "n1")], leased={"n1": None})) == {"n1"}
+    assert (
+        members(pool.see([node("n1", "ALLOCATED")], [job("5", "RUNNING", nodes=("n1",))], leased={"n1": None})) == set()
+    )
+
+
+def test_a_node_that_our_pilot_has_just_left_is_offered_again_at_once() -> None:
+    pool = Pool()
+    assert members(pool.see([node("n1", "ALLOCATED")], [pilot("71", "n1")], leased={"n1": "71"})) == {"n1"}
+    assert members(pool.see([node("n1", "IDLE", "COMPLETING")])) == set()
+    assert members(pool.see([node("n1")])) == {"n1"}
+
+
+def test_a_pilot_leaves_when_a_regular_job_is_planned_on_its_node_within_the_vacate_time() -> None:
+    pool = Pool()
+    nodes, jobs, leased = [node("n1", "ALLOCATED", "PLANNED")], [pilot("71", "n1")], {"n1": "71"}
+    view = pool.see(nodes, [*jobs, job("9", sched_nodes=("n1",), start_s=pool.time_s + 7)], leased)
+    assert members(view) == {"n1"}
+    view = pool.see(nodes, [*jobs, job("9", sched_nodes=("n1",), start_s=pool.time_s + 6)], leased)
+    assert members(view) == set()
+    assert view.nodes["n1"].wanted
+    assert "job 9" in view.nodes["n1"].why
+
+
+def test_a_vacated_node_is_not_offered_again_before_its_job_has_started_or_gone() -> None:
+    pool = Pool()
+    waiting = job("9", sched_nodes=("n1",), start_s=pool.time_s)
+    pool.see([node("n1", "ALLOCATED")], [pilot("71", "n1"), waiting], {"n1": "71"})
+    for _ in range(20):  # the plan of the job moves elsewhere, and the node looks free
+        view = pool.see([node("n1")], [job("9", sched_nodes=("n2",), start_s=pool.time_s + 500)])
+        assert members(view) == set()
+        assert view.nodes["n1"].why == "is left to job 9, which waits for it"
+    assert members(pool.see([node("n1")])) == {"n1"}
+
+
+def test_a_job_that_is_locked_out_with_a_start_in_the_past_gets_its_nodes_vacated() -> None:
+    pool = Pool()
+    locked_out = job("9", sched_nodes=("n1",), start_s=pool.time_s - 12)
+    view = pool.see([node("n1", "ALLOCATED"), node("n2")], [pilot("71", "n1"), locked_out], {"n1": "71"})
+    assert view.nodes["n1"].wanted
+
+
+def test_a_held_job_with_an_old_plan_claims_nothing() -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1")], [job("9", sched_nodes=("n1",), start_s=pool.time_s, reason="JobHeldUser")])
+    assert members(view) == {"n1"}
+    assert view.hold is None
+
+
+def test_a_job_without_a_plan_holds_growth_for_the_plan_wait_and_no_longer() -> None:
+    pool = Pool(PoolConfig(plan_wait_s=30))
+    for second in range(30):
+        view = pool.see([node("n1")], [job("9")])
+        assert view.hold is not None, second
+        assert "job 9" in view.hold
+    assert pool.see([node("n1")], [job("9")]).hold is None
+    # a second job has a wait of its own
+    assert pool.see([node("n1")], [job("9"), job("10")]).hold is not None
+
+
+@pytest.mark.parametrize("reason", ["Dependency", "JobHeldAdmin", "BeginTime", "AssocGrpNodeLimit", "ReqNodeNotAvail"])
+def test_a_job_that_could_not_start_anyway_does_not_hold_growth(reason: str) -> None:
+    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is None
+
+
+def test_pending_pilots_and_jobs_of_other_partitions_do_not_hold_growth() -> None:
+    jobs = [job("8", partition=("elastic",)), job("9", partition=("bft-driver",))]
+    assert Pool().see([node("n1")], jobs).hold is None
+    assert Pool().see([node("n1")], [job("8", partition=("elastic", "batch"))]).hold is not None
+
+
+def test_a_quarantined_node_is_out_until_its_time_is_over() -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1")], quarantined={"n1": 1005.0})
+    assert members(view) == set()
+    assert "quarantine" in view.nodes["n1"].why
+    assert members(pool.see([node("n1")], quarantined={"n1": 1005.0}, after_s=2.0)) == {"n1"}
+
+
+def test_nodes_of_other_partitions_are_not_seen() -> None:
+    assert set(Pool().see([node("n1"), node("svc1", partitions=("bft-driver",))]).nodes) == {"n1"}
+
+
+def test_the_version_changes_with_the_members_and_with_nothing_else() -> None:
+    pool = Pool()
+    versions = [pool.see([node("n1"), node("n2")]).version for _ in range(4)]
+    assert versions == [0, 1, 1, 1]
+    waiting = [job("9", sched_nodes=("n2",), start_s=pool.time_s + 500)]
+    assert pool.see([node("n1"), node("n2", "IDLE", "PLANNED")], waiting).version == 1
+    assert pool.see([node("n1"), node("n2", "ALLOCATED")]).version == 2
+
+
+STATES = st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN"])
+FLAGS = st.frozensets(st.sampled_from(["PLANNED", "DRAIN", "COMPLETING", "RESERVED", "CLOUD", "NEW"]), max_size=2)
+
+
+@given(st.lists(st.tuples(STATES, FLAGS, st.booleans(), st.none() | st.floats(-50, 500)), min_size=1, max_size=12))
+def test_S1b_a_node_without_our_pilot_is_offered_only_when_idle_for_two_polls_and_not_planned_soon(history) -> None:
+    pool, idle_polls, was_ours = Pool(), 0, False
+    for state, flags, ours, starts_in_s in history:
+        jobs = [pilot("71", "n1")] if ours else []
+        if starts_in_s is not None:
+            jobs.append(job("9", sched_nodes=("n1",), start_s=pool.time_s + 1 + starts_in_s))
+        view = pool.see([node("n1", state, *flags)], jobs, {"n1": "71"} if ours else {})
+        if ours:
+            idle_polls = 2  # our own pilot was there: no other job has just ended
+        elif "COMPLETING" in flags:
+            idle_polls = idle_polls if was_ours else 0
+        else:
+            idle_polls = idle_polls + 1 if state == "IDLE" else 0
+        was_ours = ours or (was_ours and "COMPLETING" in flags)
+        seen = view.nodes["n1"]
+        if seen.in_pool:
+            assert not flags & {"DRAIN", "RESERVED", "NEW"}
+            assert state != "DOWN"
+            if ours:
+                assert starts_in_s is None or starts_in_s > pool.config.vacate_ahead_s
+            else:
+                assert state == "IDLE"
+                assert starts_in_s is None or starts_in_s >= pool.config.min_window_s
+                assert idle_polls >= 2
+        assert seen.why

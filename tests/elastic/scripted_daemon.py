@@ -1,0 +1,137 @@
+"""A daemon that grants what a test tells it to, over the real wire protocol; a contract test runs on bftd as well."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+
+class ScriptedDaemon:
+    """Serves the trainers' side of the API on a unix socket from a thread of its own.
+
+    Every trainer gets the same leases: tests run one trainer each.
+    """
+
+    def __init__(self, socket_path: Path) -> None:
+        self.socket_path = socket_path
+        self.events: list[dict[str, Any]] = []
+        self.registrations: list[dict[str, Any]] = []
+        self.finished: dict[str, Any] | None = None
+        self._leases: dict[str, dict[str, Any]] = {}
+        self._version = 0
+        self._count = 0
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._runner: web.AppRunner | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> ScriptedDaemon:
+        self._thread.start()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self) -> None:
+        """Begins to answer."""
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+
+    def stop(self) -> None:
+        """Stops answering, as a daemon that was killed."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+
+    # -- what a test does ---
+
+    def grant(self, *nodes: str, limit_s: float = 3600.0) -> list[str]:
+        """Grants one new lease a node and returns the leases' ids."""
+        names = []
+        with self._lock:
+            for node in nodes:
+                self._count += 1
+                name = f"{node}.{self._count}"
+                lease = {"id": name, "node": node, "state": "granted", "vacate": False, "limit_s": limit_s}
+                self._leases[name] = {**lease, "gres": "", "gpus": 0, "reason": "the test says so"}
+                names.append(name)
+            self._version += 1
+        return names
+
+    def revoke(self, *nodes: str, vacate: bool = False) -> None:
+        """Revokes the leases of these nodes."""
+        with self._lock:
+            for lease in self._leases.values():
+                if lease["node"] in nodes:
+                    lease.update(state="revoked", vacate=vacate)
+            self._version += 1
+
+    def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
+        """The events of one kind so far, those with the given fields."""
+        with self._lock:
+            return [e for e in self.events if e["op"] == op and all(e.get(k) == v for k, v in fields.items())]
+
+    def wait(self, what: str, condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+        """Waits until `condition()` is true and returns it; fails with `what` and the last events otherwise."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if result := condition():
+                return result
+            time.sleep(0.05)
+        last = "\n".join(str(event) for event in self.events[-15:])
+        raise AssertionError(f"{what} did not happen within {timeout_s:g} s; the last events:\n{last}")
+
+    # -- the API ---
+
+    async def _start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/trainers", self._register)
+        app.router.add_get("/v1/trainers/{id}/leases", self._poll)
+        app.router.add_post("/v1/trainers/{id}/report", self._report)
+        app.router.add_post("/v1/trainers/{id}/finish", self._finish)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        self.socket_path.unlink(missing_ok=True)
+        await web.UnixSite(self._runner, str(self.socket_path)).start()
+
+    async def _stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _register(self, request: web.Request) -> web.Response:
+        self.registrations.append(await request.json())
+        return web.json_response({"epoch": len(self.registrations), "poll_s": 1.0, **self._answer()})
+
+    async def _poll(self, request: web.Request) -> web.Response:
+        if int(request.query["epoch"]) != len(self.registrations):
+            return web.json_response({"error": "fenced"}, status=409)
+        seen, deadline = int(request.query["version"]), time.monotonic() + float(request.query["wait_s"])
+        while self._version <= seen and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        return web.json_response(self._answer())
+
+    async def _report(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        with self._lock:
+            self.events += body["events"]
+            for event in body["events"]:
+                if event["op"] == "lease" and event["state"] in ("ended", "refused"):
+                    self._leases.pop(event["id"], None)
+                    self._version += 1
+        return web.json_response({"version": self._version})
+
+    async def _finish(self, request: web.Request) -> web.Response:
+        self.finished = await request.json()
+        return web.json_response({})
+
+    def _answer(self) -> dict[str, Any]:
+        with self._lock:
+            return {"version": self._version, "leases": list(self._leases.values())}

@@ -1,0 +1,85 @@
+"""A good plan, spoilt in one way at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from milp import NodeSpec, Plan, PlanError, Problem, solve, verify
+
+
+@pytest.fixture
+def good(trainer, problem) -> tuple[Problem, Plan]:
+    """`a` holds n0, n1 and grows to its four nodes; `b` starts on two; n6 and n7 are left over."""
+    spoilt = problem(8, trainer("a", nodes_max=4, current=("n0", "n1")), trainer("b", nodes_min=2, nodes_max=2))
+    plan = solve(spoilt)
+    assert plan.assignment == {"a": ("n0", "n1", "n2", "n3"), "b": ("n4", "n5")}
+    verify(spoilt, plan)
+    return spoilt, plan
+
+
+def nodes(plan: Plan, **assignment: tuple[str, ...]) -> Plan:
+    """The plan with other nodes, and with counts that agree."""
+    changed = {**plan.assignment, **assignment}
+    return replace(plan, assignment=changed, counts={name: len(given) for name, given in changed.items()})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda p: nodes(p, b=("n3", "n4")), "node n3 is assigned 2 times"),
+        (lambda p: nodes(p, b=("n4", "n4")), "node n4 is assigned 2 times"),
+        (lambda p: nodes(p, b=("n4", "n9")), "node n9 is not in the pool"),
+        (lambda p: nodes(p, b=("n4",)), "trainer b is not allowed a count of 1"),
+        (lambda p: nodes(p, b=("n4", "n5", "n6")), "trainer b is not allowed a count of 3"),
+        (lambda p: nodes(p, a=("n0", "n2", "n3")), "trainer a migrates from n1 to n2"),
+        (lambda p: nodes(p, a=("n2", "n3", "n6", "n7")), "trainer a migrates from n0 to n2"),
+        (lambda p: replace(p, counts={"a": 4, "b": 0}), "trainer b has a count of 0 but 2 nodes"),
+        (lambda p: replace(p, counts={"a": 4}), "counts and the problem differ in the trainers b"),
+        (lambda p: nodes(p, c=("n6",)), "assignment and the problem differ in the trainers c"),
+        (lambda p: replace(p, assignment={"a": ()}), "assignment and the problem differ in the trainers b"),
+        (lambda p: replace(p, reasons={}), "reasons and the problem differ in the trainers a, b"),
+        (lambda p: nodes(p, a=()), "objective is said to be 580 but is 190"),
+        (lambda p: replace(p, objective=p.objective + 1, bound=p.bound + 1), "objective is said to be 581 but is 580"),
+        (lambda p: replace(p, bound=p.objective - 1), "bound 579 is below the objective 580"),
+        (lambda p: replace(p, bound=p.objective * 2), "gap is said to be 0 but is 0.5"),
+        (lambda p: replace(p, gap=math.nan), "gap is said to be nan"),
+        (lambda p: replace(p, objective=math.nan), "objective nan and bound 580.0 must be finite"),
+        (lambda p: replace(p, bound=math.inf), "must be finite"),
+        (lambda p: replace(p, status="done"), "status 'done' is none of"),
+    ],
+)
+def test_a_spoilt_plan_is_refused_with_the_rule_it_breaks(good, spoil, rule: str) -> None:
+    spoilt, plan = good
+    with pytest.raises(PlanError) as caught:
+        verify(spoilt, spoil(plan))
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trainer_may_not_mix_node_classes(good) -> None:
+    spoilt, plan = good
+    mixed = replace(spoilt, nodes=tuple(NodeSpec(n.name, "v100" if n.name == "n5" else "a100") for n in spoilt.nodes))
+    with pytest.raises(PlanError, match="trainer b mixes the node classes a100, v100"):
+        verify(mixed, plan)
+
+
+def test_a_plan_for_another_pool_is_refused(good) -> None:
+    spoilt, plan = good
+    with pytest.raises(PlanError, match="node n5 is not in the pool"):
+        verify(replace(spoilt, nodes=spoilt.nodes[:5]), plan)
+
+
+def test_held_nodes_in_another_order_are_no_migration(good) -> None:
+    spoilt, plan = good
+    verify(spoilt, nodes(plan, a=("n3", "n1", "n2", "n0")))
+
+
+def test_many_broken_rules_still_make_a_short_message(trainer, problem) -> None:
+    crowded = problem(0, *(trainer(f"t{i}") for i in range(30)))
+    plan = nodes(solve(crowded), **{f"t{i}": (f"x{i}",) for i in range(30)})
+    with pytest.raises(PlanError, match="and 26 more") as caught:
+        verify(crowded, plan)
+    assert len(caught.value.violations) == 6

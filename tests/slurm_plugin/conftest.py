@@ -1,0 +1,44 @@
+"""One small private cluster for all tests of this folder that need a real one, empty at the start of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.sandbox import Sandbox
+
+_LIMIT_S = 20.0
+
+Until = Callable[[Callable[[], bool], str], None]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll until a condition holds; a test whose condition never does fails by name instead of hanging."""
+    deadline_s = time.monotonic() + _LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def until() -> Until:
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(sandbox: Sandbox) -> SlurmClient:
+    """A client of the cluster after every job of the test before has gone."""
+    client = sandbox.client()
+    client.cancel([job.id.split("_")[0] for job in client.snapshot().jobs], signal="KILL")
+    wait_until(lambda: not client.snapshot().jobs, "an empty cluster")
+    wait_until(lambda: set(sandbox.status().values()) == {"IDLE"}, "all nodes idle")
+    return client

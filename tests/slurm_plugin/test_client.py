@@ -1,0 +1,142 @@
+"""The client against commands that misbehave: small scripts in place of Slurm's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
+
+ASSETS = Path(__file__).parent / "assets" / "22.05"
+
+# squeue's fields end in a separator that the client chooses anew for every call; the recorded one is replaced by it.
+ANSWER_JOBS = f"""\
+separator=$(printf '%s' "$1" | sed 's/^--format=%i//; s/%u.*//')
+sed "s/.5e9a17/$separator/g" {ASSETS}/jobs.txt
+"""
+ANSWER_SHOW = f"""\
+case "$2" in
+nodes) cat {ASSETS}/nodes.txt;;
+reservation) echo reservation >>"$(dirname "$0")/calls"; cat {ASSETS}/reservations.txt;;
+partition) cat {ASSETS}/partitions.txt;;
+esac
+"""
+
+
+class FakeSlurm:
+    """A folder of scripts named like Slurm's commands; healthy ones print the recorded cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.script("squeue", ANSWER_JOBS)
+        self.script("scontrol", ANSWER_SHOW)
+
+    def script(self, command: str, body: str) -> None:
+        path = self.folder / command
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def client(self, timeout_s: float = 5.0) -> SlurmClient:
+        return SlurmClient(timeout_s=timeout_s, commands_dir=self.folder)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    return FakeSlurm(tmp_path)
+
+
+def test_a_snapshot_holds_what_the_commands_print(slurm: FakeSlurm) -> None:
+    snapshot = slurm.client().snapshot()
+    assert len(snapshot.nodes) == 7
+    assert len(snapshot.jobs) == 6
+    assert [reservation.name for reservation in snapshot.reservations] == ["repair"]
+
+
+def test_reservations_are_not_read_again_at_every_snapshot(slurm: FakeSlurm) -> None:
+    client = slurm.client()
+    for _ in range(3):
+        assert client.snapshot().reservations
+    assert (slurm.folder / "calls").read_text().count("reservation") == 1
+
+
+@pytest.mark.parametrize("command", ["squeue", "scontrol"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("exit 0", id="nothing"),
+        pytest.param("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", id="failure"),
+        pytest.param(
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 0", id="quiet failure"
+        ),
+        pytest.param("exec sleep 30", id="silence"),
+    ],
+)
+def test_no_clean_answer_is_an_error_and_never_an_empty_cluster(slurm: FakeSlurm, command: str, body: str) -> None:
+    slurm.script(command, body)
+    with pytest.raises(SnapshotError) as caught:
+        slurm.client(timeout_s=0.3).snapshot()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_clean_looking_answer_with_an_error_beside_it_is_an_error(slurm: FakeSlurm) -> None:
+    slurm.script("scontrol", ANSWER_SHOW + "echo 'slurm_load_node error: Zero Bytes were transmitted' >&2")
+    with pytest.raises(SnapshotError):
+        slurm.client().snapshot()
+
+
+def test_fewer_nodes_than_before_are_believed_at_the_second_time_only(slurm: FakeSlurm) -> None:
+    client = slurm.client()
+    assert len(client.snapshot().nodes) == 7
+    slurm.script("scontrol", ANSWER_SHOW.replace("cat " + str(ASSETS) + "/nodes", "head -6 " + str(ASSETS) + "/nodes"))
+    with pytest.raises(SnapshotError, match="1 of 7 nodes"):
+        client.snapshot()
+    assert len(client.snapshot().nodes) == 6
+
+
+def test_a_missing_command_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(SlurmMissing, match="squeue not found: install Slurm"):
+        SlurmClient(commands_dir=tmp_path).pending()
+
+
+def test_an_unknown_partition_names_the_nearest_one(slurm: FakeSlurm) -> None:
+    with pytest.raises(UnknownPartition, match="no partition elstic: did you mean elastic") as caught:
+        slurm.client().partition("elstic")
+    assert caught.value.exit_code == 2
+    with pytest.raises(UnknownPartition, match="there are batch, bft-driver, elastic"):
+        slurm.client().partition("zzz")
+
+
+def test_cancelling_nothing_calls_nothing_and_options_are_no_job_ids(slurm: FakeSlurm) -> None:
+    slurm.script("scancel", 'echo "$@" >>"$(dirname "$0")/cancelled"')
+    slurm.client().cancel([])
+    with pytest.raises(CommandError, match="not a job id"):
+        slurm.client().cancel(["1", "--user=root"])
+    assert not (slurm.folder / "cancelled").exists()
+    slurm.client().cancel(["1", "2_3"], signal="USR1")
+    assert (slurm.folder / "cancelled").read_text() == "--signal=USR1 1 2_3\n"
+
+
+def test_killing_a_job_kills_its_steps_before_the_job(slurm: FakeSlurm) -> None:
+    slurm.script("scancel", 'echo "$@" >>"$(dirname "$0")/cancelled"')
+    slurm.script("squeue", "printf '7.0\\n7.1\\n7.batch\\n7.extern\\n'")
+    slurm.client().cancel(["7"], signal="KILL")
+    assert (slurm.folder / "cancelled").read_text() == "--signal=KILL 7.0 7.1\n7\n"
+
+
+def test_a_refused_job_ends_in_slurms_own_words(slurm: FakeSlurm) -> None:
+    slurm.script("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(CommandError, match="sbatch refused the job: invalid partition specified: x"):
+        slurm.client().submit(["-p", "x"], "#!/bin/sh\n")
+
+
+def test_a_submitted_job_gets_the_given_environment_without_slurms_variables(slurm: FakeSlurm) -> None:
+    slurm.script("sbatch", 'env >"$(dirname "$0")/env"; cat >"$(dirname "$0")/script"; echo "12;cluster"')
+    job_id = slurm.client().submit(["-N1"], "#!/bin/sh\ntrue\n", {"PATH": "/bin", "SBATCH_HOLD": "1", "MINE": "yes"})
+    assert job_id == "12"
+    assert (slurm.folder / "script").read_text() == "#!/bin/sh\ntrue\n"
+    environ = (slurm.folder / "env").read_text().splitlines()
+    assert "MINE=yes" in environ
+    assert "SBATCH_HOLD=1" not in environ

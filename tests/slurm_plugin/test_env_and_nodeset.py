@@ -1,0 +1,46 @@
+"""The environment and the node names that Slurm's commands get."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_plugin.env import scrubbed
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.nodeset import expand, fold
+
+
+def test_only_the_variable_that_names_the_cluster_survives() -> None:
+    environ = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/c",
+        "SLURM_JOB_ID": "1",
+        "SQUEUE_FORMAT": "x",
+        "SBATCH_PARTITION": "y",
+        "SINFO_FORMAT": "z",
+        "SALLOC_IMMEDIATE": "1",
+        "SRUN_CONTAINER": "c",
+    }
+    assert scrubbed(environ) == {"PATH": "/bin", "SLURM_CONF": "/c"}
+
+
+def test_node_names_are_folded_in_order() -> None:
+    assert fold(["n7", "n2", "n1", "n3"]) == "n[1-3,7]"
+    assert fold([]) == ""
+
+
+@pytest.mark.parametrize("text", ["", "(null)"])
+def test_no_nodes_expand_to_nothing(text: str) -> None:
+    assert expand(text) == []
+
+
+def test_what_is_no_node_set_is_one_error() -> None:
+    with pytest.raises(SlurmError, match=r"not a node set: 'n\[1-'"):
+        expand("n[1-")
+
+
+@given(st.sets(st.integers(1, 500), min_size=1))
+def test_folding_and_expanding_gives_the_same_nodes(numbers: set[int]) -> None:
+    names = [f"n{number}" for number in sorted(numbers)]
+    assert expand(fold(names)) == names

@@ -1,0 +1,247 @@
+"""Slurm's text output, recorded and made up, turned into objects."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_plugin import parse
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.types import Job
+
+SEPARATOR = "\x1f5e9a17"
+RELEASES = sorted((Path(__file__).parent / "assets").iterdir())
+
+NODE = (
+    "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=4 CPUTot=4 CPULoad=0.08 "
+    "AvailableFeatures=ib,fast ActiveFeatures=ib,fast Gres={gres} NodeAddr=a NodeHostName=h Port=1 Version=22.05.8 "
+    "OS=Linux 6.1 #1 SMP @0  RealMemory=4000 AllocMem=0 FreeMem=23580 Sockets=4 Boards=1 State={state} "
+    "ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=batch,elastic  BootTime=1795178581 "
+    "SlurmdStartTime=1795178581 LastBusyTime=1795178581 CfgTRES=cpu=4,mem=4000M,billing=4 AllocTRES= CapWatts=n/a\n"
+)
+
+
+def node_line(name: str = "n1", state: str = "IDLE", gres: str = "(null)") -> str:
+    return NODE.format(name=name, state=state, gres=gres)
+
+
+def job_record(**changes: str) -> str:
+    fields = {
+        "id": "12",
+        "user": "alice",
+        "partition": "batch",
+        "state": "PENDING",
+        "nodes": "",
+        "sched": "(null)",
+        "start": "N/A",
+        "submit": "1795180625",
+        "limit": "1:00:00",
+        "reason": "Resources",
+        "count": "2",
+        "dependency": "(null)",
+        "priority": "7",
+        "reservation": "(null)",
+        "name": "train",
+        "comment": "(null)",
+    } | changes
+    return SEPARATOR.join(fields.values()) + SEPARATOR + "\n"
+
+
+HEADER = SEPARATOR.join(["JOBID", *"ABCDEFGHIJKLMNO"]) + SEPARATOR + "\n"
+
+
+@pytest.fixture(params=RELEASES, ids=lambda folder: folder.name)
+def release(request: pytest.FixtureRequest) -> Path:
+    return request.param  # type: ignore[no-any-return]
+
+
+def recorded(release: Path, name: str) -> str:
+    return (release / name).read_text()
+
+
+def test_recorded_nodes_are_read_with_their_states_flags_and_gpus(release: Path) -> None:
+    nodes = parse.nodes(recorded(release, "nodes.txt"))
+    assert {name: (node.state, set(node.flags)) for name, node in nodes.items()} == {
+        "n1": ("ALLOCATED", set()),
+        "n2": ("ALLOCATED", set()),
+        "n3": ("IDLE", {"PLANNED"}),
+        "n4": ("IDLE", {"PLANNED"}),
+        "n5": ("IDLE", {"DRAIN"}),
+        "n6": ("DOWN", set()),
+        "svc1": ("MIXED", set()),
+    }
+    assert (nodes["n1"].gres, dict(nodes["n1"].gpus)) == ("gpu:a100:4", {"a100": 4})
+    assert (nodes["svc1"].gres, dict(nodes["svc1"].gpus)) == ("", {})
+    assert nodes["n1"].partitions == ("batch", "elastic")
+    assert (nodes["svc1"].cpus, nodes["svc1"].memory_bytes) == (256, 4000 * 2**20)
+
+
+def test_a_state_in_an_administrators_reason_is_not_taken_for_the_nodes_state(release: Path) -> None:
+    node = parse.nodes(recorded(release, "nodes.txt"))["n5"]
+    assert node.flags == {"DRAIN"}
+    assert node.reason.startswith("bad disk State=IDLE [")
+
+
+def test_recorded_jobs_are_read_with_their_plans(release: Path) -> None:
+    jobs = {job.id: job for job in parse.jobs(recorded(release, "jobs.txt"), SEPARATOR)}
+    assert set(jobs) == {"1", "2", "3", "4_[1-5%2]", "5", "6"}
+    running, queued, array, held = jobs["1"], jobs["3"], jobs["4_[1-5%2]"], jobs["5"]
+    assert (running.state, running.nodes, running.time_limit_s) == ("RUNNING", ("n1", "n2"), 180.0)
+    assert queued.sched_nodes == ("n1", "n2", "n3", "n4")
+    assert queued.start_s is not None
+    assert queued.start_s > queued.submit_s
+    assert (array.dependency, array.reason, array.start_s) == ("afterok:1(unfulfilled)", "Dependency", None)
+    assert (held.partition, held.reason, held.priority) == (("batch", "elastic"), "JobHeldUser", 0)
+    assert jobs["2"].time_limit_s == 26 * 3600 + 4 * 60
+
+
+def test_names_and_comments_with_separators_and_line_ends_do_not_break_the_queue(release: Path) -> None:
+    job = next(job for job in parse.jobs(recorded(release, "jobs.txt"), SEPARATOR) if job.id == "1")
+    assert (job.name, job.comment) == ("a | b\x1f c", "two\nlines = odd")
+
+
+def test_an_empty_queue_is_told_by_its_header_and_no_answer_is_an_error(release: Path) -> None:
+    assert parse.jobs(recorded(release, "jobs-none.txt"), SEPARATOR) == ()
+    with pytest.raises(SnapshotError):
+        parse.jobs("", SEPARATOR)
+
+
+def test_recorded_reservations_and_partitions_are_read(release: Path) -> None:
+    assert parse.reservations(recorded(release, "reservations-none.txt")) == ()
+    (repair,) = parse.reservations(recorded(release, "reservations.txt"))
+    assert (repair.name, repair.nodes, repair.end_s - repair.start_s) == ("repair", ("n1", "n3"), 3600.0)
+    assert repair.flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
+    partitions = parse.partitions(recorded(release, "partitions.txt"))
+    assert set(partitions) == {"batch", "elastic", "bft-driver"}
+    assert partitions["elastic"].nodes == tuple(f"n{number}" for number in range(1, 7))
+    assert (partitions["batch"].state, partitions["batch"].max_time_s) == ("UP", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "flags"),
+    [
+        ("IDLE", "IDLE", set()),
+        ("IDLE+PLANNED", "IDLE", {"PLANNED"}),
+        ("MIXED+PLANNED", "MIXED", {"PLANNED"}),
+        ("IDLE-", "IDLE", {"PLANNED"}),
+        ("IDLE+DRAIN", "IDLE", {"DRAIN"}),
+        ("IDLE*", "IDLE", {"NOT_RESPONDING"}),
+        ("IDLE*+DRAIN", "IDLE", {"NOT_RESPONDING", "DRAIN"}),
+        ("DOWN+NOT_RESPONDING", "DOWN", {"NOT_RESPONDING"}),
+        ("idle~", "IDLE", {"POWERED_DOWN"}),
+        ("IDLE#", "IDLE", {"POWERING_UP"}),
+        ("IDLE+CLOUD+POWERED_DOWN", "IDLE", {"CLOUD", "POWERED_DOWN"}),
+        ("IDLE+RESERVED", "IDLE", {"RESERVED"}),
+        ("ALLOCATED+COMPLETING", "ALLOCATED", {"COMPLETING"}),
+        ("IDLE$", "IDLE", {"MAINTENANCE"}),
+        ("IDLE@", "IDLE", {"REBOOT_REQUESTED"}),
+    ],
+)
+def test_suffixes_and_words_of_a_node_state_become_the_same_flags(text: str, state: str, flags: set[str]) -> None:
+    node = parse.nodes(node_line(state=text))["n1"]
+    assert (node.state, set(node.flags)) == (state, flags)
+
+
+@pytest.mark.parametrize(
+    ("gres", "request_text", "gpus"),
+    [
+        ("gpu:a100:4(S:0,1)", "gpu:a100:4", {"a100": 4}),
+        ("gpu:2", "gpu:2", {"": 2}),
+        ("gpu:a100:2(S:0),gpu:v100:1,shard:8,craynetwork:4", "gpu:a100:2,gpu:v100:1", {"a100": 2, "v100": 1}),
+        ("(null)", "", {}),
+    ],
+)
+def test_gpus_are_counted_by_type_and_can_be_asked_for(gres: str, request_text: str, gpus: dict[str, int]) -> None:
+    node = parse.nodes(node_line(gres=gres))["n1"]
+    assert (node.gres, dict(node.gpus)) == (request_text, gpus)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("30:00", 1800.0), ("1:00:00", 3600.0), ("2-00:00:01", 172801.0), ("UNLIMITED", None), ("NOT_SET", None)],
+)
+def test_time_limits_are_seconds_or_none(limit: str, seconds: float | None) -> None:
+    (job,) = parse.jobs(HEADER + job_record(limit=limit), SEPARATOR)
+    assert job.time_limit_s == seconds
+
+
+def test_iso_times_of_releases_that_ignore_the_time_format_are_read_in_the_local_zone() -> None:
+    local = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1795180625))
+    (job,) = parse.jobs(HEADER + job_record(start=local), SEPARATOR)
+    assert job.start_s == 1795180625.0
+
+
+def test_a_line_end_in_an_administrators_reason_belongs_to_the_node_before_it() -> None:
+    text = node_line().rstrip("\n") + " Reason=fan\nNext line [root@1]\n" + node_line("n2")
+    nodes = parse.nodes(text)
+    assert set(nodes) == {"n1", "n2"}
+    assert nodes["n1"].reason == "fan Next line [root@1]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("\n", id="blank"),
+        pytest.param(node_line() + node_line("n2")[:200], id="last line cut"),
+        pytest.param(node_line() + node_line("n2")[:200] + "\n", id="last line short"),
+        pytest.param(node_line().replace(" State=IDLE", ""), id="no state"),
+        pytest.param(node_line().replace("CPUTot=4", "CPUTot=four"), id="no number"),
+        pytest.param(node_line(state="?"), id="no word"),
+        pytest.param("slurm_load_node error: Unable to contact slurm controller\n", id="error text"),
+        pytest.param(node_line() + "garbage\n", id="garbage after"),
+    ],
+)
+def test_corrupt_node_output_is_an_error_and_never_fewer_nodes(text: str) -> None:
+    with pytest.raises(SnapshotError):
+        parse.nodes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("slurm_load_jobs error: Unable to contact slurm controller\n", id="error text"),
+        pytest.param(job_record(), id="no header"),
+        pytest.param(HEADER + job_record(id="abc"), id="no job id"),
+        pytest.param(HEADER + job_record(state=""), id="no state"),
+        pytest.param(HEADER + job_record(submit="N/A"), id="no submit time"),
+        pytest.param(HEADER + job_record(start="soon"), id="no start time"),
+        pytest.param(HEADER + job_record(count="many"), id="no node count"),
+        pytest.param(HEADER + job_record(nodes="n[1-"), id="no node set"),
+    ],
+)
+def test_corrupt_job_output_is_an_error_and_never_fewer_jobs(text: str) -> None:
+    with pytest.raises(SnapshotError):
+        parse.jobs(text, SEPARATOR)
+
+
+@given(st.data())
+def test_a_queue_cut_anywhere_but_between_two_jobs_is_an_error(data: st.DataObject) -> None:
+    whole = HEADER + job_record(id="1") + job_record(id="2", comment="two\nlines")
+    ends = {len(HEADER), len(HEADER + job_record(id="1")), len(whole)}
+    cut = data.draw(st.integers(1, len(whole) - 1).filter(lambda length: length not in ends))
+    with pytest.raises(SnapshotError):
+        parse.jobs(whole[:cut], SEPARATOR)
+
+
+@given(st.text(), st.text())
+def test_no_name_or_comment_changes_any_other_field(name: str, comment: str) -> None:
+    text = HEADER + job_record(name=name, comment=f"c{comment}") + job_record(id="13")
+    first, second = parse.jobs(text, SEPARATOR)
+    assert (first.name, first.comment, first.state) == (name, f"c{comment}", "PENDING")
+    assert second == expected_second()
+
+
+def expected_second() -> Job:
+    return parse.jobs(HEADER + job_record(id="13"), SEPARATOR)[0]
+
+
+def test_five_thousand_nodes_and_jobs_keep_their_count_and_order() -> None:
+    nodes = parse.nodes("".join(node_line(f"n{number}") for number in range(5000)))
+    jobs = parse.jobs(HEADER + "".join(job_record(id=str(number)) for number in range(5000)), SEPARATOR)
+    assert list(nodes) == [f"n{number}" for number in range(5000)]
+    assert [job.id for job in jobs] == [str(number) for number in range(5000)]

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Installs what `make demo` and `make test` need, and only what is missing.
+#   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
+#   tools/setup.sh full    also Slurm (Debian's packages) and horovod (compiled once, kept in the cache)
+# Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-python3}
+CACHE=${BFTD_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/bftd}
+VENV=.venv
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# Debian's administration commands are not on an ordinary user's PATH, and `env -i` clears it.
+export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
+
+apt_needed=()
+need() { apt_needed+=("$@"); }
+
+check_python() {
+    if ! command -v "$PYTHON" >/dev/null; then
+        need python3 python3-venv python3-dev
+        return
+    fi
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        die "$PYTHON is older than Python 3.10; set PYTHON to a newer one, e.g. make PYTHON=python3.11 test"
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || need python3-venv
+}
+
+check_slurm() {
+    local command
+    for command in slurmctld slurmd scontrol squeue sbatch salloc srun; do
+        if ! command -v "$command" >/dev/null; then
+            need slurmctld slurmd slurm-client slurm-wlm-basic-plugins
+            return
+        fi
+    done
+    find /usr/lib /usr/lib64 -name job_submit_lua.so 2>/dev/null | grep -q . || need slurm-wlm-basic-plugins
+}
+
+check_compiler() {
+    [ -z "$(cached_wheel)" ] || return 0
+    command -v g++ >/dev/null || need g++
+    command -v make >/dev/null || need make
+    local include
+    include=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["include"])' 2>/dev/null || true)
+    [ -f "$include/Python.h" ] || need python3-dev
+}
+
+install_packages() {
+    [ ${#apt_needed[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        die "missing: ${apt_needed[*]}; install them as root: apt-get install ${apt_needed[*]}"
+    fi
+    say "installing ${apt_needed[*]} with apt-get (under a minute)"
+    local log
+    log=$(mktemp)
+    if ! { apt-get update -qq &&
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${apt_needed[@]}"; } >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        die "apt-get could not install ${apt_needed[*]}; mend what it says above and run this again"
+    fi
+    rm -f "$log"
+}
+
+stamp() { cat setup.cfg pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum | cut -c1-16; }
+
+pip_install() { "$VENV/bin/pip" install -q -c tools/constraints.txt "$@"; }
+
+make_venv() {
+    local mark="$VENV/.bftd-setup"
+    if [ "$(cat "$mark" 2>/dev/null)" = "$(stamp)" ]; then return 0; fi
+    if [ ! -x "$VENV/bin/python" ]; then
+        say "creating $VENV"
+        "$PYTHON" -m venv "$VENV"
+    fi
+    say "installing torch and the project into $VENV (one to three minutes, mostly torch)"
+    # shellcheck disable=SC2086
+    pip_install 'setuptools<81' wheel || die "pip could not reach its package index; check the network and run this again"
+    # shellcheck disable=SC2086
+    pip_install ${TORCH_PIP_ARGS:-} torch
+    pip_install --no-build-isolation -e '.[torch,test]'
+    stamp >"$mark"
+}
+
+# One folder for each combination that needs a wheel of its own: horovod's extension is tied to torch's C++ ABI.
+wheel_folder() {
+    [ -x "$VENV/bin/python" ] || return 0
+    "$VENV/bin/python" - "$CACHE" <<'PY' 2>/dev/null || true
+import platform, sys
+from importlib.metadata import version
+tag = f"horovod-0.28.1-torch-{version('torch')}-cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
+print(f"{sys.argv[1]}/{tag}")
+PY
+}
+
+cached_wheel() {
+    local folder
+    folder=$(wheel_folder)
+    [ -n "$folder" ] && find "$folder" -name 'horovod-*.whl' 2>/dev/null | head -n 1
+    return 0
+}
+
+install_horovod() {
+    if "$VENV/bin/python" -c 'import horovod.torch' 2>/dev/null; then return 0; fi
+    local wheel folder build
+    wheel=$(cached_wheel)
+    if [ -z "$wheel" ]; then
+        folder=$(wheel_folder)
+        mkdir -p "$folder"
+        build=$(mktemp -d "$folder/build.XXXXXX")
+        say "compiling horovod once (three to seven minutes); it is kept in $folder"
+        pip_install numpy wheel packaging pyyaml cloudpickle psutil cffi 'cmake<4'
+        if ! env PATH="$PWD/$VENV/bin:$PATH" CXX="$PWD/tools/cxx17" MAKEFLAGS="-j$(nproc)" \
+            HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+            HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+            "$VENV/bin/pip" wheel -q --no-deps --no-build-isolation -w "$build" horovod==0.28.1 >"$folder/build.log" 2>&1; then
+            tail -n 20 "$folder/build.log" >&2
+            rm -rf "$build"
+            die "horovod did not compile; the whole log is $folder/build.log"
+        fi
+        # Moved only when it is whole: an interrupted build must not be taken for a wheel.
+        mv "$build"/horovod-*.whl "$folder/"
+        rm -rf "$build"
+        wheel=$(cached_wheel)
+    fi
+    pip_install "$wheel"
+    "$VENV/bin/python" -c 'import horovod.torch' || die "horovod does not load; remove $(wheel_folder) and run this again"
+}
+
+case "${1:-}" in
+    venv)
+        check_python
+        install_packages
+        make_venv
+        ;;
+    full)
+        check_python
+        check_slurm
+        install_packages
+        make_venv
+        apt_needed=()
+        check_compiler
+        install_packages
+        install_horovod
+        ;;
+    *) die "usage: tools/setup.sh venv|full" ;;
+esac
