@@ -124,21 +124,38 @@ def _backs_off(turn: Turn, node: str) -> bool:
 def _carry_out(turn: Turn, assignment: Assignment, curves: Mapping[str, reasons.Points]) -> None:
     """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
     active = [trainer for trainer in turn.trainers.values() if trainer.active]
-    before = {trainer.id: turn.live_nodes(trainer.id) for trainer in active}
-    growing = {t.id: t.name for t in active if len(assignment.get(t.id, ())) > len(before[t.id])}
-    for trainer in active:
-        dropped = [node for node in before[trainer.id] if node not in assignment.get(trainer.id, ())]
-        if dropped:
-            others = [name for id_, name in growing.items() if id_ != trainer.id]
-            why = _why_dropped(turn, trainer, len(before[trainer.id]), trainer.id in assignment, others)
-            _drop(turn, trainer, before[trainer.id], dropped, why)
+    held = {trainer.id: turn.live_nodes(trainer.id) for trainer in active}
+    growing = {t.id: t.name for t in active if len(assignment.get(t.id, ())) > len(held[t.id])}
+    added = _grantable(turn, active, assignment, held)
     for trainer in active:
         target = assignment.get(trainer.id, ())
-        added = _grantable(turn, trainer, target, before[trainer.id]) if turn.may_grow else []
-        if added:
-            _add(turn, trainer, len(before[trainer.id]), added, curves[trainer.id])
-        elif len(target) == len(before[trainer.id]) and trainer.id in curves:
-            _explain_stay(turn, trainer, len(target), assignment, curves[trainer.id])
+        kept = [node for node in held[trainer.id] if node in target]
+        # what is planned but not free yet does not make a size that the trainer can run on now (L4)
+        kept = kept[: trainer.largest_allowed(len(kept) + len(added[trainer.id]))]
+        dropped = [node for node in held[trainer.id] if node not in kept]
+        if dropped:
+            others = [name for id_, name in growing.items() if id_ != trainer.id]
+            why = _why_dropped(turn, trainer, len(held[trainer.id]), trainer.id in assignment, others)
+            _drop(turn, trainer, held[trainer.id], dropped, why)
+    for trainer in active:
+        if added[trainer.id]:
+            _add(turn, trainer, len(held[trainer.id]), added[trainer.id], curves[trainer.id])
+        elif trainer.id in curves and len(assignment.get(trainer.id, ())) == len(held[trainer.id]):
+            _explain_stay(turn, trainer, len(held[trainer.id]), assignment, curves[trainer.id])
+
+
+def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
+    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
+    taken = {lease.node for lease in turn.leases.values()}
+    left = turn.budget if turn.may_grow else 0
+    added = {}
+    for trainer in trainers:
+        target = assignment.get(trainer.id, ())
+        kept = sum(node in target for node in held[trainer.id])
+        free = [node for node in target if node not in taken][:left]
+        added[trainer.id] = free[: max(0, trainer.largest_allowed(kept + len(free)) - kept)]
+        left -= len(added[trainer.id])
+    return added
 
 
 def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
@@ -158,14 +175,6 @@ def _drop(turn: Turn, trainer: Trainer, held: tuple[str, ...], dropped: list[str
     turn.change(turn.trainers[trainer.id], said="")
 
 
-def _grantable(turn: Turn, trainer: Trainer, target: tuple[str, ...], held: tuple[str, ...]) -> list[str]:
-    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
-    taken = {lease.node for lease in turn.leases.values()}
-    free = [node for node in target if node not in taken][: turn.budget]
-    count = trainer.largest_allowed(len(held) + len(free)) - len(held)
-    return free[:count] if count > 0 else []
-
-
 def _add(turn: Turn, trainer: Trainer, held: int, added: list[str], points: reasons.Points) -> None:
     sentence = reasons.growth(trainer, held, added, points, turn.settings)
     for name in added:
@@ -179,13 +188,14 @@ def _explain_stay(turn: Turn, trainer: Trainer, held: int, assignment: Assignmen
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     unused = (node.name for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
     free = sum(not _backs_off(turn, name) for name in unused)
-    if held >= trainer.nodes_max or not free:
+    if held >= trainer.nodes_max or (held > 0 and not free):
         return
+    stays = f"stays at {reasons.nodes(held)}" if held else "waits"
     if not turn.may_grow:
-        key, text = "hold", f"{trainer.name} stays at {reasons.nodes(held)}: {_why_no_growth(turn)}"
+        key, text = "hold", f"{trainer.name} {stays}: {_why_no_growth(turn)}"
     elif trainer.refused_rounds >= REFUSED_ROUNDS:
         key = "refused"
-        text = f"{trainer.name} stays at {reasons.nodes(held)}: its last pilots were refused, it tries again with few"
+        text = f"{trainer.name} {stays}: its last pilots were refused, it tries again with few"
     else:
         key, text = f"{held}:{free}", reasons.no_growth(trainer, held, free, points, turn.settings)
     if trainer.said != key:
@@ -194,4 +204,6 @@ def _explain_stay(turn: Turn, trainer: Trainer, held: int, assignment: Assignmen
 
 
 def _why_no_growth(turn: Turn) -> str:
+    if not turn.pool.nodes:
+        return "Slurm has not been read yet"
     return turn.pool.hold or "the last good snapshot of Slurm is too old"

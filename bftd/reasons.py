@@ -59,7 +59,7 @@ def beneficiaries(names: Sequence[str]) -> str:
 def no_growth(trainer: Trainer, held: int, free: int, points: Points, settings: Settings) -> str:
     """Why a trainer that could take free nodes does not."""
     if held == 0 and free < trainer.nodes_min:
-        return f"{trainer.name} waits: {nodes(free)} free, it needs {trainer.nodes_min}"
+        return f"{trainer.name} waits: {nodes(free) if free else 'no node'} free, it needs {trainer.nodes_min}"
     most = min(trainer.nodes_max, held + free)
     gain = learn.rate(points, most) - learn.rate(points, held)
     return (

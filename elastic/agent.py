@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from elastic.child import prepare_child
 from elastic.interface import interface_of
@@ -46,13 +48,13 @@ class Agent:
         loop.add_signal_handler(signal.SIGCONT, lambda: None)
         host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
         try:
-            reader, self._driver = await asyncio.wait_for(
-                asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES), CONNECT_S
-            )
+            connecting = asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
+            reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
         except (OSError, asyncio.TimeoutError):
             self._lost_driver = True
             return 3
-        no_delay(self._driver)
+        no_delay(writer)
+        self._driver = writer
         self._send(
             {
                 "op": "hello",
@@ -187,7 +189,8 @@ class Agent:
 
     async def _output(self) -> None:
         """Sends what the workers print to the trainer's log, line by line."""
-        assert self._node is not None and self._node.stdout is not None
+        assert self._node is not None
+        assert self._node.stdout is not None
         while True:
             try:
                 line = await self._node.stdout.readline()
@@ -197,8 +200,8 @@ class Agent:
                 return
             self._send({"op": "out", "line": line.decode(errors="replace").rstrip("\n")})
 
-    def _spawn(self, coroutine: object) -> None:
-        task = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

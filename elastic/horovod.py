@@ -52,6 +52,11 @@ _UpstreamTorchState = hvd.elastic.TorchState
 _UpstreamSampler = hvd.elastic.ElasticSampler
 
 
+def _abort() -> None:
+    """Has every collective that waits for a dead worker fail now."""
+    _sockets.shut()
+
+
 class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
     """hvd.elastic.TorchState whose committed state also survives the loss of every node.
 
@@ -60,11 +65,14 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         # Before the base class: its setattr and save are overridden below.
+        self._bft_lock: threading.Lock
+        self._bft_lost: int
+        self._saved_state: dict[str, Any]
         object.__setattr__(self, "_bft_lock", threading.Lock())
         object.__setattr__(self, "_bft_lost", 0)
         super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
         session = _session.current()
-        session.on_abort = _sockets.shut
+        session.on_abort = _abort
         if hvd.rank() == 0 and (payload := session.fetch_state()) is not None:
             self._load(payload)
         _counter.state = self

@@ -47,3 +47,9 @@ DAEMON_RETRY_S = 1.0
 
 # How long the long poll for leases may hang; also the sign of life that the daemon gets.
 LONG_POLL_S = 10.0
+
+# How long one worker may take to send its last state before another one is asked.
+SHIP_S = 1.0
+
+# How long a worker's last words may be behind the news of its end.
+FAREWELL_S = 0.5

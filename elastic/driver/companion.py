@@ -50,7 +50,8 @@ class Companion:
             await self._process.wait()
 
     async def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(WireError):
             while (message := await receive(self._process.stdout)) is not None:
                 self._on_message(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ _BACKLOG = 10_000
 """Events kept while the daemon is away; the oldest progress reports go first."""
 
 _REQUEST_S = 10.0
+
+
+class _RefusedError(DaemonError):
+    """The daemon found a request wrong: it would be no better the second time."""
 
 
 class _Fenced(Exception):
@@ -135,9 +140,21 @@ class DaemonLink:
     async def _flush(self) -> None:
         while self._events:
             batch = self._events[:500]
-            await self._request("POST", self._path("report"), {"epoch": self._epoch, "events": batch})
-            # Only now: an event that was not taken is sent again.
+            try:
+                await self._send_events(batch)
+            except _RefusedError as error:
+                if len(batch) == 1:
+                    # Sent again it would be refused again, and everything behind it would wait for ever.
+                    self._log(f"bftd refused {batch[0]['op']!r}: {error}")
+                else:
+                    for event in batch:
+                        with contextlib.suppress(_RefusedError):
+                            await self._send_events([event])
+            # Only now: an event that was not delivered is sent again.
             del self._events[: len(batch)]
+
+    async def _send_events(self, batch: list[Event]) -> None:
+        await self._request("POST", self._path("report"), {"epoch": self._epoch, "events": batch})
 
     # -- HTTP ---
 
@@ -162,6 +179,8 @@ class DaemonLink:
                 # The daemon lost its ledger: to it this is a new trainer, with leases to adopt.
                 self._epoch = None
                 raise DaemonError("it does not know this trainer any more; registering again")
+            if response.status == 400:
+                raise _RefusedError(str(answer.get("error", "a bad request")))
             if response.status >= 400:
                 raise DaemonError(str(answer.get("error", response.status)))
             return dict(answer)

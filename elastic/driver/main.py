@@ -41,14 +41,14 @@ def run(settings: DriverSettings) -> int:
 
 async def _run(settings: DriverSettings) -> int:
     secret = secrets.token_hex(16)
-    trainer = Trainer(settings, secret, log=_log)
+    trainer = Trainer(settings, _log)
     hub = Hub(trainer, secret)
     port = await hub.start()
     starter = PilotStarter(settings, port, secret, _log)
     daemon = DaemonLink(
         settings.socket_path,
         lambda: _registration(settings, trainer),
-        trainer.on_leases,
+        lambda leases: trainer.crew.on_leases(leases),
         lambda: trainer.finish(1, "another driver of this trainer has taken over"),
         _log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
@@ -60,7 +60,8 @@ async def _run(settings: DriverSettings) -> int:
     _log(f"{settings.name}: {backend}, {settings.spec.nodes_min} to {settings.spec.nodes_max} nodes; waiting for nodes")
     if trainer.store.step >= 0:
         _log(f"resumes at step {trainer.store.step}")
-    code, reason = await trainer.run(starter, daemon)
+    trainer.man(starter, daemon)
+    code, reason = await trainer.run()
     hub.close()
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
@@ -89,7 +90,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> dict[str, Any]:
         "curve": None,
         "weight": spec.weight,
         "workers_per_node": spec.workers_per_node,
-        "held": trainer.held(),
+        "held": trainer.crew.held(),
     }
 
 

@@ -100,7 +100,7 @@ class Progress:
             "world_size": self.size,
             "loss": self.loss,
             "steps_lost": self.steps_lost,
-            "window_s": at_s - self._window[0] if self._window else 0.0,
+            "window_s": max(0.0, at_s - self._window[0]) if self._window else 0.0,
         }
 
     def _first_of_group(self, message: Event, step: int, size: int, at_s: float, lost: int) -> list[Event]:

@@ -6,9 +6,17 @@ import contextlib
 import os
 import signal
 import sys
+from typing import Protocol
 
 from elastic.child import die_with_parent
 from elastic.node.link import AgentLink
+
+
+class Node(Protocol):
+    """What a back-end runs on a node."""
+
+    def run(self) -> None:
+        """Serves until the agent goes away."""
 
 
 def main() -> None:
@@ -21,22 +29,29 @@ def main() -> None:
     backend, fd, *argv = sys.argv[1:]
     link = AgentLink(int(fd))
     try:
-        if backend == "horovod":
-            from elastic.node import horovod as module
-        else:
-            from elastic.node import torchrun as module  # type: ignore[no-redef]
-        module.preload()
+        node = _preloaded(backend, link, argv)
     except ImportError as error:
         # A try again would end the same way: the driver ends the trainer with this sentence.
-        link.send(
-            {"op": "cannot", "text": f"{sys.executable}: {error}; install it there, e.g. pip install bftd[{backend}]"}
-        )
+        text = f"{sys.executable}: {error}; install it there, for example: pip install bftd[{backend}]"
+        link.send({"op": "cannot", "text": text})
         raise SystemExit(1) from None
     link.send({"op": "ready"})
-    node = module.HorovodNode(link, argv) if backend == "horovod" else module.TorchrunNode(link, argv)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         node.run()
     os._exit(0)
+
+
+def _preloaded(backend: str, link: AgentLink, argv: list[str]) -> Node:
+    """The back-end's node, with all that its workers need imported."""
+    if backend == "horovod":
+        from elastic.node import horovod
+
+        horovod.preload()
+        return horovod.HorovodNode(link, argv)
+    from elastic.node import torchrun
+
+    torchrun.preload()
+    return torchrun.TorchrunNode(link, argv)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -28,17 +29,16 @@ class HorovodNode:
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._link = link
         self._argv = argv
-        self._workers: dict[tuple[str, int], tuple[BaseProcess, object]] = {}
+        self._workers: dict[tuple[str, int], tuple[BaseProcess, mmap.mmap]] = {}
 
     def run(self) -> None:
         """Serves until the agent goes away."""
         while True:
             sentinels = {process.sentinel: key for key, (process, _) in self._workers.items()}
-            ready = connection.wait([self._link, *sentinels])
-            for sentinel in ready:
-                if sentinel in sentinels:
-                    self._exited(sentinels[sentinel])  # type: ignore[index]
-            if self._link in ready:
+            ready = connection.wait([self._link.fileno(), *sentinels])
+            for sentinel in sentinels.keys() & set(ready):
+                self._exited(sentinels[sentinel])
+            if self._link.fileno() in ready:
                 self._receive()
 
     def _receive(self) -> None:
@@ -65,12 +65,12 @@ class HorovodNode:
     def _exited(self, key: tuple[str, int]) -> None:
         process, page = self._workers.pop(key)
         process.join()
-        step, at_s = read_page(page)  # type: ignore[arg-type]
+        step, at_s = read_page(page)
         self._link.send(
             {"op": "exit", "host": key[0], "local_rank": key[1], "rc": process.exitcode, "step": step, "at_s": at_s}
         )
 
 
-def _worker(link: AgentLink, argv: Sequence[str], environ: dict[str, str], page: object) -> None:
+def _worker(link: AgentLink, argv: Sequence[str], environ: dict[str, str], page: mmap.mmap) -> None:
     link.close_in_child()
-    os._exit(run_worker(argv, environ, page))  # type: ignore[arg-type]
+    os._exit(run_worker(argv, environ, page))

@@ -18,9 +18,9 @@ def main() -> None:
     """Serves until standard input ends."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    stores = []
+    stores: list[TCPStore] = []
     sys.stdout.buffer.write(encode({"op": "ready"}))
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:

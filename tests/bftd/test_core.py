@@ -34,6 +34,7 @@ def test_decisions_are_sentences_with_numbers() -> None:
     core.pool("n1", "n2")
     core.pool("n1", "n2", "n3", "n5")
     assert core.sentences() == [
+        "train-a waits: Slurm has not been read yet",
         "train-a starts on 2 nodes (n[1-2]): about 200 samples/s expected",
         "train-a grows from 2 to 4 nodes (n[3,5]): about +200 samples/s over the next 120 s outweigh 1.0 s of stall",
     ]

@@ -1,0 +1,163 @@
+"""The trainer's pilots: every lease that the daemon granted, from its placing to the end of its allocation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from elastic.driver.daemon import Lease
+from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
+
+Report = Callable[..., None]
+
+
+class Owner(Protocol):
+    """What the crew asks of the trainer."""
+
+    def log(self, text: str) -> None:
+        """Writes one line to the trainer's log."""
+
+    def wake(self) -> None:
+        """Something changed."""
+
+    def lost(self, pilot: Pilot) -> None:
+        """The pilot's processes are gone."""
+
+    def leave_at_once(self, pilot: Pilot) -> None:
+        """The node is needed: nothing but the last copy of the state is waited for."""
+
+    def failed(self, error: BaseException) -> None:
+        """A fault of the driver itself."""
+
+
+class Crew:
+    """Leases in, pilots out; `report(op, ...)` tells the daemon what became of them."""
+
+    def __init__(self, owner: Owner, starter: PilotStarter, report: Report) -> None:
+        self.pilots: dict[str, Pilot] = {}
+        self._owner = owner
+        self._starter = starter
+        self._report = report
+        self._ended: set[str] = set()
+        self._closed = False
+
+    # -- the daemon's list ---
+
+    def on_leases(self, leases: list[Lease]) -> None:
+        """Takes the daemon's full list: new ones are carried out, revoked and absent ones given back."""
+        listed = {str(lease["id"]) for lease in leases}
+        for lease in leases:
+            name = str(lease["id"])
+            pilot = self.pilots.get(name)
+            if pilot is None:
+                self._new_lease(name, lease)
+            elif lease["state"] == "revoked":
+                self._revoke(pilot, bool(lease["vacate"]), str(lease.get("reason", "")))
+        for name, pilot in list(self.pilots.items()):
+            if name not in listed:
+                self._revoke(pilot, False, "bftd does not know this lease")
+
+    def held(self) -> list[dict[str, Any]]:
+        """The leases that are still being carried out, for a daemon that was restarted."""
+        return [{"id": p.lease, "node": p.node, "job_id": p.job_id} for p in self.pilots.values() if p.job_id]
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], pilot: Pilot) -> asyncio.Task[None]:
+        """Runs something for a pilot in the background; it is cancelled when the pilot ends."""
+        task = asyncio.ensure_future(coroutine)
+        pilot.tasks.append(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def give_back(self, pilot: Pilot) -> None:
+        """Ends agent and allocation."""
+        pilot.tell({"op": "end"})
+        if pilot.job_id and pilot.agent is None:
+            await self._starter.cancel([pilot.job_id])
+        pilot.over.set()
+
+    async def close(self) -> None:
+        """Ends every pilot and waits for it; no lease is carried out any more."""
+        self._closed = True
+        alive = list(self.pilots.values())
+        for pilot in alive:
+            pilot.over.set()
+            pilot.tell({"op": "end"})
+        await self._starter.cancel([pilot.job_id for pilot in alive if pilot.job_id])
+        await asyncio.gather(*(pilot.carrier for pilot in alive if pilot.carrier), return_exceptions=True)
+
+    # -- one lease ---
+
+    def _new_lease(self, name: str, lease: Lease) -> None:
+        if lease["state"] != "granted" or name in self._ended or self._closed:
+            # Its end was reported to a daemon that has not taken it in yet, or that was restarted since.
+            self._report("lease", id=name, state="ended", job_id=None, reason="it had ended before")
+            return
+        pilot = Pilot(name, str(lease["node"]), float(lease["limit_s"]), str(lease.get("gres", "")))
+        self.pilots[name] = pilot
+        pilot.carrier = self.spawn(self._carry_out(pilot), pilot)
+
+    async def _carry_out(self, pilot: Pilot) -> None:
+        refused = await self._starter.place(pilot)
+        if refused is not None:
+            self._forget(pilot, "refused", refused)
+            return
+        pilot.state = "placed"
+        self.tell_state(pilot, "placed")
+        if not (pilot.revoked or self._closed):
+            self.spawn(self._give_up_late(pilot), pilot)
+            await self._starter.run_agent(pilot)
+        # Whatever ended the agent: an allocation without a process would hold the node to its time limit.
+        await self._starter.cancel([pilot.job_id] if pilot.job_id else [])
+        self._owner.lost(pilot)
+        self._forget(pilot, "ended", pilot.reason)
+
+    async def _give_up_late(self, pilot: Pilot) -> None:
+        """Gives a pilot back that does not get ready."""
+        for state, wait_s, what in (
+            ("placed", CONNECT_S, f"no agent came from {pilot.node} within {CONNECT_S:g} s"),
+            ("connected", WARM_S, f"{pilot.node} did not import torch within {WARM_S:g} s"),
+        ):
+            await asyncio.sleep(wait_s)
+            if pilot.state == state:
+                pilot.reason = what
+                self._owner.log(f"{what}; it is given back")
+                self._report("crash", node=pilot.node, rc=1, text=what)
+                await self.give_back(pilot)
+                return
+
+    def _revoke(self, pilot: Pilot, vacate: bool, reason: str) -> None:
+        if pilot.revoked and pilot.vacate >= vacate:
+            return
+        pilot.revoked, pilot.vacate, pilot.reason = True, vacate, reason
+        if pilot.state == "placing":
+            return
+        if vacate:
+            self._owner.leave_at_once(pilot)
+        else:
+            self.spawn(self._force_leave(pilot), pilot)
+        self._owner.wake()
+
+    async def _force_leave(self, pilot: Pilot) -> None:
+        await asyncio.sleep(GRACEFUL_LEAVE_S)
+        self._owner.log(f"{pilot.node} did not leave training within {GRACEFUL_LEAVE_S:g} s; its workers are ended")
+        await self.give_back(pilot)
+
+    def _forget(self, pilot: Pilot, state: str, reason: str) -> None:
+        pilot.state = "ended"
+        for task in pilot.tasks:
+            if task is not pilot.carrier:
+                task.cancel()
+        self.pilots.pop(pilot.lease, None)
+        self._ended.add(pilot.lease)
+        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=reason)
+        self._owner.wake()
+
+    def tell_state(self, pilot: Pilot, state: str) -> None:
+        """Reports what has become of a lease."""
+        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=pilot.reason)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._owner.failed(error)

@@ -1,0 +1,81 @@
+"""Bringing the workers' last state into the store: at a step boundary when there is time, else as it was saved last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from elastic.driver.checkpoint import CheckpointStore
+from elastic.driver.pilots import Peer
+from elastic.timing import PAUSE_S, SHIP_S
+from elastic.wire import Message, encode
+
+_GONE = "gone"
+
+
+class StateSaver:
+    """Asks workers for their state and waits for it; any worker's will do, the highest step is kept."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+        self._answers: dict[Peer, str] = {}
+        self._news = asyncio.Event()
+
+    async def save(
+        self, workers: Sequence[Peer], *, graceful: bool, pause_s: float = PAUSE_S, ship_s: float = SHIP_S
+    ) -> None:
+        """Returns when the state is in the store, or when nobody has delivered one in time.
+
+        `graceful` lets rank 0 come to the end of its step and save there; it then waits to be ended.
+        """
+        if graceful:
+            self._ask(workers, "pause")
+            if await self._answered(workers, {"paused"}, pause_s):
+                return
+        for worker in workers:
+            self._ask([worker], "ship")
+            if await self._answered([worker], {"shipped"}, ship_s):
+                return
+
+    async def received(self, worker: Peer, message: Message, reader: asyncio.StreamReader) -> None:
+        """Takes a worker's answer; a state's payload is read from `reader`."""
+        op = message["op"]
+        if op == "state":
+            await self.store.receive(reader, int(message["bytes"]), int(message["step"]), int(message["samples"]))
+            op = "shipped"
+        self._note(worker, op)
+
+    async def fetched(self, worker: Peer) -> None:
+        """Sends the state to a worker that begins with it."""
+        await self.store.send(worker.writer, encode({"op": "fetched", "bytes": self.store.size_bytes}))
+
+    def gone(self, worker: Peer) -> None:
+        """No answer will come from this worker."""
+        self._note(worker, _GONE)
+
+    def _note(self, worker: Peer, answer: str) -> None:
+        self._answers[worker] = answer
+        self._news.set()
+
+    def _ask(self, workers: Sequence[Peer], op: str) -> None:
+        for worker in workers:
+            if self._answers.get(worker) != _GONE:
+                self._answers.pop(worker, None)
+                worker.send({"op": op})
+
+    async def _answered(self, workers: Sequence[Peer], wanted: set[str], timeout_s: float) -> bool:
+        """Whether one of the workers gives a wanted answer in time; ends early when none can any more."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answers = {self._answers.get(worker) for worker in workers}
+            if answers & wanted:
+                return True
+            left = deadline - time.monotonic()
+            if answers <= {_GONE, "nothing_saved"} or left <= 0:
+                return False
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except asyncio.TimeoutError:
+                return False
