@@ -45,6 +45,8 @@ def _check_leases(state: State) -> None:
 
 
 def _check_plan(state: State) -> None:
+    if not state.pool.seen:
+        return
     planned = state.planned
     _require(planned.pool_version == state.pool.version, "S5: the plan was made for another pool")
     used = Counter(node for nodes in planned.assignment.values() for node in nodes)
@@ -67,7 +69,7 @@ def _check_trainers(state: State) -> None:
     for id_, trainer in state.trainers.items():
         _require(trainer.id == id_, f"{id_} is filed under another id")
         live = sum(lease.live for lease in state.leases.values() if lease.trainer == id_)
-        _require(trainer.allows(live), f"L4: {id_} holds {live} nodes, which it cannot run on")
+        _require(trainer.allows(live) or not state.pool.seen, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
         _require(not known & {stray.id for stray in trainer.strays}, f"{id_} has a stray lease that is known")
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]

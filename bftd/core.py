@@ -37,11 +37,13 @@ from bftd.turn import Turn
 def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
     """Fold one event into the state; returns the next state and the actions to carry out, in order.
 
-    An event about a trainer that is not known changes nothing.
+    An event about a trainer that is not known changes nothing, and before the first snapshot nothing is planned: what
+    a restarted daemon finds in its ledger stays until the pool says otherwise.
     """
     turn = Turn(state, event.time_s)
     _HANDLERS[type(event)](turn, event)
-    if turn.needs_plan or turn.now - turn.planned.time_s >= turn.settings.t_fwd_s:
+    outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
+    if turn.pool.seen and (turn.needs_plan or outdated):
         replan(turn, solve)
     return turn.close()
 

@@ -46,7 +46,7 @@ def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
 def load(path: Path) -> Config:
     """Read the configuration and check what only other packages know."""
     loaded = config.load(path)
-    solvers = ("auto", *milp.solver_names())
+    solvers = milp.solver_names()
     if loaded.decide.solver not in solvers:
         raise ConfigError(f"{path}: [decide] solver must be one of {', '.join(solvers)}, not {loaded.decide.solver!r}")
     return loaded

@@ -58,7 +58,8 @@ class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
     `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
-    job ids running in the preemptible partition to their nodes and `job_ids` holds every job that Slurm knows.
+    job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
+    trainer, and `job_ids` holds every job that Slurm knows.
     """
 
     version: int = 0
@@ -66,7 +67,13 @@ class PoolView:
     hold: str | None = None
     nodes: Mapping[str, PoolNode] = field(default_factory=dict)
     pilots: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
     job_ids: frozenset[str] = frozenset()
+
+    @property
+    def seen(self) -> bool:
+        """Whether any snapshot was read since the daemon started."""
+        return self.time_s > float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +203,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that the core knows between two events; `trainers` is in order of arrival, `leases` holds those not ended."""
+    """All that the core knows between two events.
+
+    `trainers` is in order of arrival, `leases` holds those not ended, `orphans` are pilots of our trainers that belong
+    to no lease, with the time since when.
+    """
 
     settings: Settings = Settings()
     time_s: float = float("-inf")
@@ -208,6 +219,7 @@ class State:
     backoff: Mapping[str, Backoff] = field(default_factory=dict)
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict)
     quarantined: Mapping[str, float] = field(default_factory=dict)
+    orphans: Mapping[str, float] = field(default_factory=dict)
     grants: tuple[float, ...] = ()
     usage: Usage = Usage()
 
@@ -312,7 +324,7 @@ class CancelPilot:
     """A pilot is to be cancelled by the daemon because its driver did not end it."""
 
     job_id: str
-    lease: str
+    trainer: str
     reason: str
 
 

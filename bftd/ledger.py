@@ -193,8 +193,7 @@ def _row(action: Action) -> tuple[str, str | None, str | None, str]:
     if isinstance(action, Happened):
         return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
     if isinstance(action, CancelPilot):
-        cancelled = {"job_id": action.job_id, "lease": action.lease, "reason": action.reason}
-        return "cancel", None, None, json.dumps(cancelled)
+        return "cancel", action.trainer, None, json.dumps({"job_id": action.job_id, "reason": action.reason})
     assert isinstance(action, LeaseChanged)
     lease = action.lease
     data = {"lease": lease.id, "reason": action.reason, "vacate": lease.vacate, "job_id": lease.job_id}

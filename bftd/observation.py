@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from bftd import driver_events, reasons, timing
-from bftd.domain import Lease, PoolView, Usage
+from bftd.domain import CancelPilot, Lease, PoolView, Usage
 from bftd.turn import Turn
 
 GONE = "its pilot is gone from Slurm"
@@ -17,7 +17,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     if view.time_s <= turn.pool.time_s:
         return
     turn.usage = _used(turn, view.time_s)
-    changed = view.version != turn.pool.version
+    changed = view.version != turn.pool.version or not turn.pool.seen
     could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s
     if changed:
         _record_change(turn, view)
@@ -30,6 +30,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     for lease in list(turn.leases.values()):
         _follow_deadlines(turn, lease)
     _follow_drivers(turn)
+    _follow_orphans(turn)
     if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
         turn.needs_plan = True
 
@@ -161,3 +162,14 @@ def _follow_drivers(turn: Turn) -> None:
         )
         if strays != trainer.strays:
             turn.change(trainer, strays=strays, version=trainer.version + 1)
+
+
+def _follow_orphans(turn: Turn) -> None:
+    """Cancel pilots of our trainers that no lease accounts for (L3); those of other daemons' trainers are not ours."""
+    known = {lease.job_id for lease in turn.leases.values()}
+    known |= {stray.job_id for trainer in turn.trainers.values() for stray in trainer.strays}
+    owners = {job: owner for job, owner in turn.pool.owners.items() if owner in turn.trainers and job not in known}
+    turn.orphans = {job: turn.orphans.get(job, turn.now) for job in owners}
+    for job, since_s in turn.orphans.items():
+        if turn.now - since_s > timing.ORPHAN_GRACE_S:
+            turn.actions.append(CancelPilot(job, owners[job], "it belongs to no lease"))

@@ -204,6 +204,4 @@ def _explain_stay(turn: Turn, trainer: Trainer, held: int, assignment: Assignmen
 
 
 def _why_no_growth(turn: Turn) -> str:
-    if not turn.pool.nodes:
-        return "Slurm has not been read yet"
     return turn.pool.hold or "the last good snapshot of Slurm is too old"

@@ -15,6 +15,8 @@ from bftd.config import PoolConfig
 from bftd.domain import PoolNode, PoolView
 from slurm_plugin.types import Job, Node, Snapshot
 
+# The first word of the comment of every pilot.
+PILOT_COMMENT = "bft"
 # Reasons with which Slurm would start a pending job if there were room: only these wait for a plan.
 _SCHEDULABLE = frozenset({"", "None", "Resources", "Priority"})
 # Reasons with which a pending job starts by no passing of time: its old plan binds nobody.
@@ -123,6 +125,7 @@ def observe(
         hold=_hold(planless, config, now),
         nodes=seen,
         pilots={job: node for node, job in pilots.items() if node in nodes},
+        owners=_owners(snapshot.jobs, partition),
         job_ids=frozenset(job.id for job in snapshot.jobs),
     )
     return PoolMemory(version, members, remembered, planless, vacated), view
@@ -132,6 +135,16 @@ def _running_on(jobs: Iterable[Job], partition: str) -> dict[str, str]:
     """Node to running job of the preemptible partition; one that is still completing no longer counts."""
     running = (job for job in jobs if job.state in _RUNNING and partition in job.partition)
     return {node: job.id for job in running for node in job.nodes}
+
+
+def _owners(jobs: Iterable[Job], partition: str) -> dict[str, str]:
+    """Job id to trainer of the pilots that drivers started: their comment is "bft <trainer> <lease>"."""
+    owners = {}
+    for job in jobs:
+        words = job.comment.split()
+        if job.state in _RUNNING and partition in job.partition and len(words) == 3 and words[0] == PILOT_COMMENT:
+            owners[job.id] = words[1]
+    return owners
 
 
 def _is_regular(job: Job, nodes: Mapping[str, Node], partition: str) -> bool:

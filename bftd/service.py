@@ -104,7 +104,7 @@ class Service:
             elif isinstance(action, LeaseChanged):
                 log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
             elif isinstance(action, CancelPilot):
-                log.warning("cancelling pilot %s of %s: %s", action.job_id, action.lease, action.reason)
+                log.warning("cancelling pilot %s of trainer %s: %s", action.job_id, action.trainer, action.reason)
         overstaying = [action.job_id for action in actions if isinstance(action, CancelPilot)]
         if overstaying:
             self._cancel(overstaying)

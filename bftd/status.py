@@ -100,13 +100,12 @@ def overview(
     give_backs_s: Sequence[float],
 ) -> dict[str, Any]:
     """All of `GET /v1/status`."""
-    seen = state.pool.time_s
     usage = state.usage
     return {
         "time_s": now_s,
         "version": version,
         "mode": mode,
-        "snapshot_age_s": now_s - seen if seen > 0 else None,
+        "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
         "hold": state.pool.hold,
         "nodes": nodes(state),
         "trainers": [trainer(state, item) for item in state.trainers.values()],

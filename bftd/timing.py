@@ -21,6 +21,8 @@ VACATE_GRACE_S = 1.5
 GRACEFUL_GRACE_S = 60.0
 # A finished trainer's driver ends its pilots before it exits.
 FINISHED_GRACE_S = 5.0
+# A driver reports a pilot within a second of placing it; one that belongs to no lease for longer was left behind.
+ORPHAN_GRACE_S = 15.0
 # A revoked lease that never had a pilot and that its driver does not acknowledge.
 UNPLACED_GRACE_S = 30.0
 # The pilot is given back this long before its time limit, so that Slurm never has to kill a worker in mid-step.

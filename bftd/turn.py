@@ -41,6 +41,7 @@ class Turn:
         self.backoff = dict(state.backoff)
         self.failures = dict(state.failures)
         self.quarantined = dict(state.quarantined)
+        self.orphans = state.orphans
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
         self.usage = state.usage
         self.actions: list[Action] = []
@@ -59,6 +60,7 @@ class Turn:
             backoff=self.backoff,
             failures=self.failures,
             quarantined=self.quarantined,
+            orphans=self.orphans,
             grants=self.grants,
             usage=self.usage,
         )
@@ -165,7 +167,7 @@ class Turn:
     def cancel_pilot(self, lease: Lease, reason: str) -> None:
         """Have the daemon cancel the pilot of a lease."""
         if lease.job_id is not None:
-            self.actions.append(CancelPilot(lease.job_id, lease.id, reason))
+            self.actions.append(CancelPilot(lease.job_id, lease.trainer, reason))
 
     def back_off(self, node: str) -> None:
         """Leave a node out for a while that doubles with every refusal in a row."""

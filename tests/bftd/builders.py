@@ -127,6 +127,7 @@ class Core:
         self.solve: Any = None
         self.pilots: dict[str, str] = {}
         self.job_ids: frozenset[str] | None = None  # None: the drivers' jobs all run
+        self.owners: dict[str, str] = {}
         self._version = 0
         self._members: frozenset[str] = frozenset()
         self.apply(Configured(self.time_s, settings or Settings()))
@@ -161,7 +162,9 @@ class Core:
             self._members = frozenset(names)
             self._version += 1
         job_ids = frozenset(self.state.trainers) if self.job_ids is None else self.job_ids
-        view = PoolView(self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), job_ids)
+        view = PoolView(
+            self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids
+        )
         return self.apply(PoolObserved(self.time_s, view))
 
     def arrive(self, item: Trainer, *held: Held, after_s: float = 0.0) -> tuple[Action, ...]:

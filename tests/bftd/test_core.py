@@ -34,7 +34,6 @@ def test_decisions_are_sentences_with_numbers() -> None:
     core.pool("n1", "n2")
     core.pool("n1", "n2", "n3", "n5")
     assert core.sentences() == [
-        "train-a waits: Slurm has not been read yet",
         "train-a starts on 2 nodes (n[1-2]): about 200 samples/s expected",
         "train-a grows from 2 to 4 nodes (n[3,5]): about +200 samples/s over the next 120 s outweigh 1.0 s of stall",
     ]
@@ -348,11 +347,10 @@ def test_a_lost_driver_ends_its_trainer_and_its_pilots_are_cancelled() -> None:
     cancelled = set()
     for _ in range(70):
         actions = core.pool("n1", "n2")
-        cancelled |= {action.lease for action in actions if isinstance(action, CancelPilot)}
+        cancelled |= {(action.job_id, action.trainer) for action in actions if isinstance(action, CancelPilot)}
     assert core.state.trainers["1"].state == "finished"
     assert core.state.trainers["2"].active
-    assert cancelled
-    assert all(core.state.leases[id_].trainer == "1" for id_ in cancelled)
+    assert {trainer_id for _, trainer_id in cancelled} == {"1"}
 
 
 def test_a_returning_driver_keeps_the_leases_it_holds_and_fences_the_older_one() -> None:
@@ -370,6 +368,16 @@ def test_a_returning_driver_keeps_the_leases_it_holds_and_fences_the_older_one()
     assert all(int(item.id.rpartition(".")[2]) > 900 for item in core.leases("1") if item.id != kept.id)
     core.report("1", lease("n7.900", "ended"))
     assert core.state.trainers["1"].strays == ()
+
+
+def test_L3_a_pilot_of_a_known_trainer_that_belongs_to_no_lease_is_cancelled_after_a_grace() -> None:
+    core = Core()
+    core.arrive(trainer("1"))
+    core.pilots, core.owners = {"55": "n1", "56": "n2"}, {"55": "1", "56": "of-another-daemon"}
+    cancelled = []
+    for _ in range(17):
+        cancelled.append([action.job_id for action in core.pool() if isinstance(action, CancelPilot)])
+    assert cancelled == [[]] * 16 + [["55"]]
 
 
 def test_a_lease_of_another_trainer_is_not_adopted() -> None:

@@ -1,0 +1,262 @@
+"""How fast a node is given back and taken up, and what a resize costs training: real Slurm, Horovod and torchrun.
+
+    python -m benchmarks.give_back [--json] [--repeats N]
+
+Each repetition runs the three cases of the give-back part one after the other, so that they share the machine's mood;
+medians are reported, with the spread beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bftd.sandbox_site import SandboxSite
+from examples.regular_jobs import RegularJob, stream
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+COMMIT_EVERY = 5
+NODES = 8
+FOR_EVER = 1_000_000
+
+# A script whose worker neither ends on SIGTERM nor comes to the end of a step.
+IGNORING = """#!{python}
+import signal, time
+import torch.distributed as dist
+import elastic
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+dist.init_process_group("gloo")
+elastic.step()
+while True:
+    try:
+        time.sleep(1000)
+    except BaseException:
+        pass
+"""
+
+
+class Bench:
+    """A site with one trainer at a time, and the ledger's events as they come."""
+
+    def __init__(self, site: SandboxSite) -> None:
+        self.site = site
+        self._seen = 0
+        self.events: list[dict[str, Any]] = []
+
+    def refresh(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        while batch := self.site.client.events(after=self._seen):
+            self.events += batch
+            self._seen = batch[-1]["rowid"]
+        return self.events
+
+    def wait(self, what: str, condition: Callable[[], Any], limit_s: float = 90.0) -> Any:
+        """The first true value of `condition()`; ends the benchmark when it does not come."""
+        deadline = time.time() + limit_s
+        while time.time() < deadline:
+            if value := condition():
+                return value
+            time.sleep(0.1)
+        log = "\n".join(path.read_text()[-2000:] for path in self.site.work.glob("*.log"))
+        raise SystemExit(f"give_back: {what} did not happen within {limit_s:g} s\n{log}")
+
+    def submit(self, name: str, script: Path, elastic: str, *arguments: str) -> str:
+        """Submits a trainer and returns its job id."""
+        words = [f"--elastic={elastic}", f"--job-name={name}", f"--output={name}.log", "--parsable"]
+        done = self.site.bft("sbatch", *words, str(script), *arguments)
+        if done.returncode:
+            raise SystemExit(f"give_back: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def working(self) -> int:
+        """How many nodes take part in training."""
+        return sum(node["lease_state"] == "working" for node in self.site.client.status()["nodes"])
+
+    def end(self, job: str) -> None:
+        """Cancels a trainer and waits until its nodes are idle again."""
+        self.site.slurm("scancel", job)
+        self.wait("the trainer's end", lambda: not self.site.slurm("squeue", "-h", "-o", "%i"))
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value that `share` of the values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else None
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, range and number of values."""
+    if not values:
+        return {"median": None, "min": None, "max": None, "n": 0}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
+
+
+# -- give-back and taking up ---
+
+
+def give_back(repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
+    """A regular 4-node job on a cluster that is idle, harvested by willing workers, and by workers that ignore SIGTERM."""
+    delays: dict[str, list[float]] = {"baseline": [], "cooperative": [], "ignoring": []}
+    to_pilot: list[float] = []
+    to_used: list[float] = []
+    with SandboxSite(nodes=NODES) as site:
+        script = site.work / "ignoring.py"
+        script.write_text(IGNORING.format(python=sys.executable))
+        site.start_daemon()
+        bench = Bench(site)
+        for repeat in range(repeats):
+            delays["baseline"] += _delays(bench)
+            job = bench.submit("cooperative", EXAMPLES / "train_horovod.py", f"1-{NODES}", f"--steps={FOR_EVER}")
+            _warm(bench)
+            freed_s = time.time()
+            delays["cooperative"] += _delays(bench)
+            _warm(bench)
+            pilots, used = _taken_up(bench, freed_s)
+            to_pilot += pilots
+            to_used += used
+            bench.end(job)
+            job = bench.submit("ignoring", script, f"1-{NODES},backend=torchrun")
+            _warm(bench)
+            delays["ignoring"] += _delays(bench)
+            bench.end(job)
+            log(f"repetition {repeat + 1} of {repeats}: " + _recent(delays))
+    return {
+        **{f"{case}_delay_s": statistics.median(values) for case, values in delays.items()},
+        "idle_to_used_s": {"p50": percentile(to_used, 0.5), "p95": percentile(to_used, 0.95)},
+        "idle_to_pilot_s": {"p50": percentile(to_pilot, 0.5), "p95": percentile(to_pilot, 0.95)},
+        "spread": {case: spread(values) for case, values in delays.items()} | {"idle_to_used": spread(to_used)},
+    }
+
+
+def _warm(bench: Bench) -> None:
+    bench.wait("all nodes training", lambda: bench.working() == NODES)
+
+
+def _delays(bench: Bench) -> list[float]:
+    rows = stream(bench.site, [RegularJob(0.0, 4, 3.0)], lambda: None)
+    return [row["delay_s"] for row in rows if row["delay_s"] is not None]
+
+
+def _taken_up(bench: Bench, since_s: float) -> tuple[list[float], list[float]]:
+    """Seconds from a node's becoming idle to its pilot, and to its worker's first step, for nodes freed since then."""
+    ends = [path.stat().st_mtime for path in bench.site.work.glob("ended-*")]
+    freed_s = max((end for end in ends if end >= since_s), default=None)
+    if freed_s is None:
+        return [], []
+    leases = [event for event in bench.refresh() if event["kind"] == "lease" and event["data"]["at_s"] > freed_s]
+    pilots = {e["node"]: e["data"]["at_s"] - freed_s for e in leases if e["data"]["state"] == "placed"}
+    used = {
+        e["node"]: e["data"]["at_s"] - freed_s
+        for e in leases
+        if e["data"]["state"] == "working" and e["node"] in pilots
+    }
+    return list(pilots.values()), list(used.values())
+
+
+def _recent(delays: dict[str, list[float]]) -> str:
+    return ", ".join(f"{case} {values[-1]:.2f} s" for case, values in delays.items() if values)
+
+
+# -- what a resize costs ---
+
+
+def resizes(backend: str, repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
+    """Two of four nodes leave in order (drained) and come back, then one worker is killed; again and again."""
+    with SandboxSite(nodes=4) as site:
+        site.start_daemon()
+        bench = Bench(site)
+        arguments = [f"--steps={FOR_EVER}", f"--{'commit' if backend == 'horovod' else 'save'}-every={COMMIT_EVERY}"]
+        job = bench.submit(backend, EXAMPLES / f"train_{backend}.py", f"1-4,backend={backend}", *arguments)
+        bench.wait("all nodes training", lambda: bench.working() == 4)
+        found: dict[str, list[dict[str, Any]]] = {"down": [], "up": [], "crash": []}
+        for repeat in range(repeats):
+            for kind, act in (("down", _drain), ("up", _resume), ("crash", _kill_a_worker)):
+                time.sleep(2.0)  # steps of the present size, against which a stall is measured
+                before = len(_resizes(bench, kind))
+                act(bench)
+                bench.wait(f"a resize ({kind})", lambda kind=kind, before=before: len(_resizes(bench, kind)) > before)
+                found[kind] += _resizes(bench, kind)[before:]
+                bench.wait("the nodes' work", lambda kind=kind: bench.working() == (2 if kind == "down" else 4))
+            log(f"{backend}: repetition {repeat + 1} of {repeats}: " + _stalls(found))
+        bench.end(job)
+    graceful = [row["steps_lost"] for kind in ("up", "down") for row in found[kind]]
+    return {
+        "grow_stall_s": statistics.median(row["stall_s"] for row in found["up"]),
+        "shrink_stall_s": statistics.median(row["stall_s"] for row in found["down"]),
+        "graceful_steps_lost": max(graceful),
+        "kill_steps_lost": max(row["steps_lost"] for row in found["crash"]),
+        "commit_every_steps": COMMIT_EVERY,
+        "spread": {kind: spread([row["stall_s"] for row in rows]) for kind, rows in found.items()},
+    }
+
+
+def _resizes(bench: Bench, kind: str) -> list[dict[str, Any]]:
+    return [e["data"] for e in bench.refresh() if e["kind"] == "resize" and e["data"]["kind"] == kind]
+
+
+def _drain(bench: Bench) -> None:
+    bench.site.slurm("scontrol", "update", "NodeName=n[3-4]", "State=DRAIN", "Reason=benchmark")
+
+
+def _resume(bench: Bench) -> None:
+    bench.site.slurm("scontrol", "update", "NodeName=n[3-4]", "State=RESUME")
+
+
+def _kill_a_worker(bench: Bench) -> None:
+    """Kills one worker: a fork of a node process, so both carry the same command line."""
+    root = str(bench.site.root)
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        line = process.info["cmdline"] or []
+        if "elastic.node" not in line or not (process.info["environ"] or {}).get("SLURM_CONF", "").startswith(root):
+            continue
+        if "elastic.node" in (process.parent().cmdline() if process.parent() else []):
+            process.kill()
+            return
+    raise SystemExit("give_back: no worker to kill")
+
+
+def _stalls(found: dict[str, list[dict[str, Any]]]) -> str:
+    return ", ".join(
+        f"{kind} {rows[-1]['stall_s']:.2f} s ({rows[-1]['steps_lost']} lost)" for kind, rows in found.items()
+    )
+
+
+def main() -> None:
+    """Runs all parts and prints a table, or JSON alone with --json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print only the JSON")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+
+    def log(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    result = give_back(options.repeats, log)
+    for backend in ("horovod", "torchrun"):
+        result[backend] = resizes(backend, options.repeats, log)
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    for case in ("baseline", "cooperative", "ignoring"):
+        print(f"{case + ' start delay':28} {result[case + '_delay_s']:.2f} s")
+    for what in ("idle_to_pilot_s", "idle_to_used_s"):
+        print(f"{what:28} p50 {result[what]['p50']:.1f} s, p95 {result[what]['p95']:.1f} s")
+    for backend in ("horovod", "torchrun"):
+        for key, value in result[backend].items():
+            if key != "spread":
+                print(
+                    f"{backend + ' ' + key:28} {value:.2f}" if isinstance(value, float) else f"{backend} {key}: {value}"
+                )
+
+
+if __name__ == "__main__":
+    main()

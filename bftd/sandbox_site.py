@@ -1,0 +1,150 @@
+"""A whole site on one machine: a private cluster with a daemon that harvests it; for the demo, tests and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bftd.client import Client
+from bftd.errors import BftError
+from slurm_plugin.sandbox import Sandbox
+
+_UP_S = 15.0
+_DOWN_S = 10.0
+
+
+class SandboxSite:
+    """Starts a cluster and, with `start_daemon`, bftd on it; both end with the context, and leave nothing behind."""
+
+    def __init__(self, config: Mapping[str, Mapping[str, Any]] | None = None, **shape: Any) -> None:
+        """`config`: sections of the daemon's configuration; `shape`: what Sandbox takes."""
+        self.cluster = Sandbox(**shape)
+        self._config = config or {}
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> SandboxSite:
+        self.cluster.__enter__()
+        self.work.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop_daemon()
+        finally:
+            self.cluster.__exit__(kind, error, trace)
+
+    @property
+    def root(self) -> Path:
+        """The folder of cluster and daemon; it goes with them."""
+        return self.cluster.root
+
+    @property
+    def work(self) -> Path:
+        """A folder to submit jobs from."""
+        return self.root / "work"
+
+    @property
+    def config_path(self) -> Path:
+        """The daemon's configuration."""
+        return self.root / "bftd.toml"
+
+    @property
+    def log_path(self) -> Path:
+        """The daemon's log."""
+        return self.root / "bftd.log"
+
+    @property
+    def client(self) -> Client:
+        """A client of the daemon."""
+        return Client(str(self.root / "bftd.sock"))
+
+    @property
+    def daemon_pid(self) -> int | None:
+        """None while no daemon runs."""
+        return self._daemon.pid if self._daemon is not None and self._daemon.poll() is None else None
+
+    def env(self) -> dict[str, str]:
+        """The environment of a user of this site: its Slurm, its daemon, and this installation's commands."""
+        environ = self.cluster.env()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+        return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path)}
+
+    def start_daemon(self) -> None:
+        """Starts bftd and waits until it answers; raises BftError with its last line when it does not."""
+        self.config_path.write_text(self._toml())
+        with self.log_path.open("ab") as log:
+            self._daemon = subprocess.Popen(
+                [sys.executable, "-m", "bftd.daemon", "--config", str(self.config_path)],
+                env=self.env(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _UP_S
+        while time.monotonic() < deadline and self._daemon.poll() is None:
+            with contextlib.suppress(BftError):
+                self.client.status()
+                return
+            time.sleep(0.05)
+        last = self.log_path.read_text(errors="replace").strip().splitlines()[-1:]
+        self.stop_daemon()
+        raise BftError(f"the daemon did not start: {last[0] if last else 'it said nothing'}")
+
+    def stop_daemon(self, number: signal.Signals = signal.SIGTERM) -> int | None:
+        """Ends bftd with a signal and returns its exit code; None when it did not run."""
+        daemon, self._daemon = self._daemon, None
+        if daemon is None:
+            return None
+        if daemon.poll() is None:
+            daemon.send_signal(number)
+        try:
+            return daemon.wait(_DOWN_S)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            return daemon.wait()
+
+    def bft(self, *words: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+        """Runs `bft` as a user of this site, in the folder for jobs."""
+        return self._run([sys.executable, "-m", "bftd.cli.main", *words], timeout_s)
+
+    def slurm(self, *words: str, timeout_s: float = 15.0) -> str:
+        """Runs a Slurm command in the folder for jobs and returns what it prints; raises BftError when it fails."""
+        done = self._run(list(words), timeout_s)
+        if done.returncode:
+            raise BftError(f"{words[0]} failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def _run(self, argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env=self.env(), cwd=self.work, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def _toml(self) -> str:
+        sections: dict[str, dict[str, Any]] = {
+            "slurm": {"conf": str(self.cluster.conf)},
+            "api": {"socket": str(self.root / "bftd.sock")},
+            "ledger": {"path": str(self.root / "ledger.sqlite")},
+        }
+        for name, keys in self._config.items():
+            sections.setdefault(name, {}).update(keys)
+        lines = []
+        for name, keys in sections.items():
+            lines.append(f"[{name}]")
+            lines += [f"{key} = {_literal(value)}" for key, value in keys.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,263 @@
+"""`make demo`: the main job on a private cluster, with real Slurm, Horovod and torch, in under four minutes.
+
+First a stream of regular jobs runs alone, then again while bftd harvests what it leaves for two elastic trainers. The
+summary goes to demo-summary.json; the exit code is 1 when something in it is not as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bftd.errors import BftError
+from bftd.sandbox_site import SandboxSite
+from examples.regular_jobs import RegularJob, median_delay_s, stream
+
+HERE = Path(__file__).resolve().parent
+SUMMARY = HERE.parent / "demo-summary.json"
+LOGS = HERE.parent / ".demo"
+
+NODES = 8
+STEPS = 330
+COMMIT_EVERY = 5
+WARM_UP_S = 24.0
+END_S = 230.0
+
+# The pool shrinks, shrinks, grows, falls to zero (8 nodes) and comes back.
+JOBS = (
+    RegularJob(0.0, 2, 14.0),
+    RegularJob(6.0, 3, 14.0),
+    RegularJob(12.0, 1, 16.0),
+    RegularJob(32.0, 8, 4.0),
+    RegularJob(54.0, 4, 8.0),
+    RegularJob(58.0, 2, 8.0),
+)
+
+ALLOWED_DELAY_S = 1.0
+ALLOWED_UNUSED_SHARE = 0.2
+
+
+class Demo:
+    """One run; `totals` are the daemon's node-seconds up to when the last trainer could still use a node."""
+
+    def __init__(self, site: SandboxSite, began_s: float) -> None:
+        self._site = site
+        self._began_s = began_s
+        self._show: Any = lambda status: None
+        self.totals: dict[str, float] = {}
+
+    def look(self) -> dict[str, Any]:
+        """Reads the daemon's status, shows it, and keeps the totals while a trainer wants nodes."""
+        status = self._site.client.status()
+        self._show(status)
+        wanting = [t for t in status["trainers"] if t["state"] != "finished" and t["observed"] < t["nodes_max"]]
+        if wanting:
+            self.totals = {
+                key: status[key] for key in ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
+            }
+        return status
+
+    def harvest(self) -> list[dict[str, Any]]:
+        """Submits two trainers, runs the stream beside them and waits for their end; returns the stream's rows."""
+        for backend in ("horovod", "torchrun"):
+            words = [f"--elastic=1-6,backend={backend}", f"--job-name={backend}", f"--output={backend}.log"]
+            script = [str(HERE / f"train_{backend}.py"), f"--steps={STEPS}"]
+            submitted = self._site.bft("sbatch", *words, *script)
+            if submitted.returncode:
+                raise BftError(submitted.stderr.strip())
+        with live_view() as self._show:
+            self._wait(WARM_UP_S, until_all_work=True)
+            rows = stream(self._site, JOBS, lambda: self._glance())
+            while not self._over():
+                time.sleep(0.25)
+        return rows
+
+    def _wait(self, limit_s: float, until_all_work: bool) -> None:
+        """Waits until every node trains: before that, there is nothing to give back."""
+        deadline = time.time() + limit_s
+        while time.time() < deadline:
+            status = self.look()
+            if until_all_work and sum(node["lease_state"] == "working" for node in status["nodes"]) == NODES:
+                return
+            time.sleep(0.25)
+
+    def _glance(self) -> None:
+        self.look()
+
+    def _over(self) -> bool:
+        if time.time() - self._began_s > END_S:
+            raise BftError(f"the trainers did not end within {END_S:g} s of the demo's start; see {LOGS}")
+        trainers = self.look()["trainers"]
+        return len(trainers) == 2 and all(trainer["state"] == "finished" for trainer in trainers)
+
+
+@contextmanager
+def live_view() -> Iterator[Any]:
+    """A function that shows a status: as a picture on a terminal, else as the sentences that are new in it."""
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        from rich.live import Live
+
+        from bftd.view import render
+
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda status: live.update(render(status), refresh=True)
+        return
+    told: set[tuple[float, str]] = set()
+
+    def tell(status: dict[str, Any]) -> None:
+        for decision in sorted(status["decisions"], key=lambda decision: decision["at_s"]):
+            key = (decision["at_s"], decision["text"])
+            if key not in told:
+                told.add(key)
+                print(time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), decision["text"], flush=True)
+
+    yield tell
+
+
+def summarize(
+    site: SandboxSite, demo: Demo, baseline: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The summary that is written."""
+    status = site.client.status()
+    finished = {event["trainer"]: event["data"] for event in _events(site) if event["kind"] == "finished"}
+    trainers = []
+    for trainer in sorted(status["trainers"], key=lambda trainer: trainer["name"]):
+        told = finished.get(trainer["id"], {}).get("summary", {})
+        trainers.append(
+            {
+                "name": trainer["name"],
+                "backend": trainer["backend"],
+                "resizes": told.get("resizes"),
+                "suspends": told.get("suspends"),
+                "steps": told.get("step"),
+                "steps_lost": told.get("steps_lost"),
+                "samples": told.get("samples"),
+                "first_loss": told.get("first_loss"),
+                "last_loss": told.get("last_loss"),
+                "exit_code": trainer["exit_code"],
+            }
+        )
+    leaked = site.slurm("squeue", "-h", "-n", "bft-pilot", "-o", "%i").split()
+    return {
+        "regular_jobs": list(rows),
+        "regular_jobs_baseline_delay_s": median_delay_s(baseline),
+        "trainers": trainers,
+        "give_back_s": {key: status["give_back_s"][key] for key in ("p50", "p99", "max")},
+        **demo.totals,
+        "leaked_pilots": len(leaked),
+    }
+
+
+def faults(summary: dict[str, Any], baseline: Sequence[dict[str, Any]]) -> list[str]:
+    """What in a summary is not as it should be, a sentence each."""
+    found = []
+    rows = summary["regular_jobs"]
+    if any(row["delay_s"] is None for row in [*rows, *baseline]):
+        found.append("a regular job did not start")
+    else:
+        delay_s = median_delay_s(rows)
+        if delay_s is None or delay_s - summary["regular_jobs_baseline_delay_s"] > ALLOWED_DELAY_S:
+            found.append(f"regular jobs waited more than {ALLOWED_DELAY_S:g} s longer than without harvesting (median)")
+    if len(summary["trainers"]) != 2:
+        found.append("not two trainers took part")
+    for trainer in summary["trainers"]:
+        found += [f"{trainer['name']}: {fault}" for fault in _trainer_faults(trainer)]
+    if summary["leaked_pilots"]:
+        found.append(f"{summary['leaked_pilots']} pilots were left behind")
+    pool_s, used_s = summary.get("pool_node_seconds", 0.0), summary.get("used_node_seconds", 0.0)
+    if pool_s <= 0 or (pool_s - used_s) / pool_s > ALLOWED_UNUSED_SHARE:
+        found.append(f"more than {ALLOWED_UNUSED_SHARE:.0%} of the pool went unused while a trainer could have used it")
+    return found
+
+
+def _trainer_faults(trainer: dict[str, Any]) -> Iterator[str]:
+    if trainer["exit_code"] != 0:
+        yield f"exit code {trainer['exit_code']}"
+    if not trainer["resizes"]:
+        yield "was never resized"
+    if not trainer["suspends"]:
+        yield "was never suspended, though the pool fell to zero"
+    if trainer["steps"] != STEPS:
+        yield f"made {trainer['steps']} steps of {STEPS}"
+    first, last = trainer["first_loss"], trainer["last_loss"]
+    if first is None or last is None or last >= first:
+        yield f"its loss did not fall ({first} to {last})"
+    lost = trainer["steps_lost"]
+    # Each regular job may cost at most the steps since the last commit.
+    if lost is None or lost > COMMIT_EVERY * (len(JOBS) + 1):
+        yield f"lost {lost} steps"
+
+
+def _events(site: SandboxSite) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    while batch := site.client.events(after=events[-1]["rowid"] if events else 0):
+        events += batch
+    return events
+
+
+def _keep_logs(site: SandboxSite) -> None:
+    LOGS.mkdir(exist_ok=True)
+    for log in [site.log_path, *site.work.glob("*.log")]:
+        if log.exists():
+            shutil.copy(log, LOGS / log.name)
+
+
+def main() -> int:
+    """Runs the demo; returns the exit code."""
+    began_s = time.time()
+    # As for Ctrl-C: the context managers end what was started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    SUMMARY.unlink(missing_ok=True)
+    with SandboxSite(nodes=NODES) as site:
+        try:
+            print(f"demo: {NODES} nodes; first the regular jobs alone, for comparison", flush=True)
+            baseline = stream(site, JOBS, lambda: None)
+            print("demo: now with bftd and two elastic trainers", flush=True)
+            site.start_daemon()
+            demo = Demo(site, began_s)
+            rows = demo.harvest()
+            summary = summarize(site, demo, baseline, rows)
+        finally:
+            _keep_logs(site)
+    SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
+    found = faults(summary, baseline)
+    _print(summary, time.time() - began_s)
+    for fault in found:
+        print(f"demo: FAILED: {fault}; logs are in {LOGS.name}/", file=sys.stderr)
+    return 1 if found else 0
+
+
+def _print(summary: dict[str, Any], took_s: float) -> None:
+    base_s, delay_s = summary["regular_jobs_baseline_delay_s"], median_delay_s(summary["regular_jobs"])
+    print(f"demo: {len(summary['regular_jobs'])} regular jobs, median delay {delay_s:.2f} s (alone {base_s:.2f} s)")
+    for trainer in summary["trainers"]:
+        print(
+            f"demo: {trainer['name']}: {trainer['steps']} steps, {trainer['resizes']} resizes, "
+            f"{trainer['suspends']} suspends, {trainer['steps_lost']} steps lost, "
+            f"loss {trainer['first_loss']:.2f} -> {trainer['last_loss']:.2f}, exit code {trainer['exit_code']}"
+        )
+    share = summary["used_node_seconds"] / summary["pool_node_seconds"]
+    print(f"demo: {share:.0%} of the idle node-seconds were used; {SUMMARY.name} is written after {took_s:.0f} s")
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        if getattr(error, "exit_code", None) is None:
+            raise
+        print(f"demo: {error}", file=sys.stderr)
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,86 @@
+"""The configuration file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bftd import config
+from bftd.daemon import _command
+from bftd.errors import ConfigError
+
+
+def test_an_empty_file_means_the_defaults() -> None:
+    assert config.parse("") == config.Config()
+
+
+def test_the_printed_configuration_reads_back_to_the_same_values() -> None:
+    changed = config.parse('[pool]\nmin_window_s = 33\n[slurm]\nconf = "/etc/x \\"y\\""\n')
+    assert changed.pool.min_window_s == 33.0
+    assert config.parse(config.to_toml(changed)) == changed
+    assert config.parse(config.to_toml(config.Config())) == config.Config()
+
+
+def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> None:
+    for key in config.reference():
+        assert key.doc.endswith((".", ")")), key
+        assert type(key.example).__name__ == key.type, key
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[pol]\n", "unknown section [pol]; did you mean pool?"),
+        ("[pool]\nmin_windw_s = 3\n", "unknown key min_windw_s in [pool]; did you mean min_window_s?"),
+        ("[decide]\nt_fwd_s = 'long'\n", "[decide] t_fwd_s must be a number, not 'long'; for example 120.0"),
+        ("[decide]\npj_max = 2.5\n", "[decide] pj_max must be a whole number, not 2.5"),
+        ("[decide]\npj_max = true\n", "[decide] pj_max must be a whole number, not True"),
+        ("[decide]\npj_max = 0\n", "[decide] pj_max must be at least 1, not 0"),
+        ("[decide]\nt_fwd_s = nan\n", "[decide] t_fwd_s must be a finite number"),
+        ("[slurm]\npoll_s = 1e9\n", "[slurm] poll_s must be at most 60.0"),
+        ("[slurm]\npilot_mode = 'srun'\n", "[slurm] pilot_mode must be one of salloc, sbatch, not 'srun'"),
+        ("pool = 3\n", "pool must be a section: write [pool]"),
+        ("[pool\n", "not valid TOML"),
+        ("[api]\ntcp = 'host:1'\n", "[api] tcp needs token_file"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "bftd.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        config.load(path)
+    message = str(error.value)
+    assert told in message
+    assert str(path) in message
+    assert "\n" not in message
+    assert error.value.exit_code == 2
+
+
+def test_a_missing_file_and_a_binary_one_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(tmp_path / "none.toml")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        config.load(tmp_path / "binary")
+
+
+def test_the_file_is_found_by_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BFTD_CONFIG", raising=False)
+    assert config.find() == Path("/etc/bftd/bftd.toml")
+    monkeypatch.setenv("BFTD_CONFIG", "/a")
+    assert config.find() == Path("/a")
+    assert config.find("/b") == Path("/b")
+
+
+def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("BFTD_CONFIG", raising=False)
+    path = tmp_path / "bftd.toml"
+    path.write_text("[decide]\nsolver = 'cplex'\n")
+    run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert isinstance(run.exception, ConfigError)
+    assert "solver must be one of auto, exact" in str(run.exception)
+    path.write_text("[decide]\nsolver = 'exact'\n")
+    assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
+    assert 'solver = "exact"' in CliRunner().invoke(_command, ["--config", str(path), "--print-config"]).output
