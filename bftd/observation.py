@@ -167,7 +167,8 @@ def _follow_drivers(turn: Turn) -> None:
 def _follow_orphans(turn: Turn) -> None:
     """Cancel pilots of our trainers that no lease accounts for (L3); those of other daemons' trainers are not ours."""
     known = {lease.job_id for lease in turn.leases.values()}
-    known |= {stray.job_id for trainer in turn.trainers.values() for stray in trainer.strays}
+    strays = [stray for trainer in turn.trainers.values() for stray in trainer.strays]
+    known |= {stray.job_id for stray in strays if turn.now - stray.granted_s <= timing.GRACEFUL_GRACE_S}
     owners = {job: owner for job, owner in turn.pool.owners.items() if owner in turn.trainers and job not in known}
     turn.orphans = {job: turn.orphans.get(job, turn.now) for job in owners}
     for job, since_s in turn.orphans.items():

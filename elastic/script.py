@@ -16,7 +16,7 @@ from pathlib import Path
 from elastic.errors import UsageError
 
 _MARK = "#BFT "
-_OPTION = re.compile(r"^#SBATCH\s+--elastic(?:=|\s+)(\S+)\s*(?:#.*)?$", re.MULTILINE)
+_OPTION = re.compile(r"^#SBATCH[ \t]+--elastic(?:=|[ \t]+)(\S+)[ \t\r]*(?:#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,18 @@ class Header:
 
 def elastic_option(source: str) -> str | None:
     """The value of the script's own `#SBATCH --elastic=...` line; the first one counts, as with Slurm's options."""
+    match = _OPTION.search(_head(source))
+    return match[1] if match else None
+
+
+def _head(source: str) -> str:
+    """The lines in which sbatch looks for options: they end at the first line of code."""
     head = []
-    for line in source.splitlines():
-        # As sbatch does: options end at the first line of code.
+    for line in source.split("\n"):
         if line.strip() and not line.startswith("#"):
             break
         head.append(line)
-    match = _OPTION.search("\n".join(head))
-    return match[1] if match else None
+    return "\n".join(head)
 
 
 def interpreter_of(source: str, path: str) -> str:
@@ -49,7 +53,10 @@ def interpreter_of(source: str, path: str) -> str:
     first = source.splitlines()[0] if source else ""
     if not first.startswith("#!"):
         raise UsageError(f"{path}: the first line must name its Python, for example #!/usr/bin/env python3")
-    words = shlex.split(first[2:])
+    try:
+        words = shlex.split(first[2:])
+    except ValueError:
+        words = []
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-")]
     if not words or not re.match(r"(python|pypy)[\d.]*$", Path(words[0]).name):
@@ -72,18 +79,21 @@ def rewrite(source: str, driver: str, header: Header) -> str:
 
     The user's `#SBATCH --elastic` lines become plain comments: an sbatch without the plug-in refuses them.
     """
-    _, _, rest = source.partition("\n")
-    rest = _OPTION.sub(lambda match: "#" + match[0], rest)
-    first = source.splitlines()[0] if source else ""
+    first, _, rest = source.partition("\n")
+    head = _head(rest)
+    rest = _OPTION.sub(lambda match: "#" + match[0], head) + rest[len(head) :]
     return f"#!{driver}\n{_MARK}{json.dumps({**asdict(header), 'first': first})}\n{rest}"
 
 
 def restore(text: str) -> tuple[Header, str]:
     """The header and the user's script from what `rewrite` made; raises UsageError when it is not of that form."""
     lines = text.split("\n", 2)
-    if len(lines) < 3 or not lines[1].startswith(_MARK):
-        raise UsageError("this is not an elastic job's script; submit it with: bft sbatch --elastic=MIN-MAX SCRIPT")
-    fields = json.loads(lines[1][len(_MARK) :])
-    first = fields.pop("first")
-    fields["pilot_options"] = tuple(fields["pilot_options"])
-    return Header(**fields), f"{first}\n{lines[2]}"
+    try:
+        mark, fields = lines[1][: len(_MARK)], json.loads(lines[1][len(_MARK) :])
+        first = fields.pop("first")
+        header = Header(**{**fields, "pilot_options": tuple(fields["pilot_options"])})
+        if mark == _MARK:
+            return header, f"{first}\n{lines[2]}"
+    except (IndexError, ValueError, AttributeError, KeyError, TypeError):
+        pass
+    raise UsageError("this is not an elastic job's script; submit it with: bft sbatch --elastic=MIN-MAX SCRIPT")

@@ -10,6 +10,7 @@ from elastic.errors import UsageError
 
 BACKENDS = ("horovod", "torchrun")
 _KEYS = ("backend", "sizes", "weight", "up", "down", "workers")
+_COUNT = "[0-9]{1,9}"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,10 @@ class ElasticSpec:
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N]"; raises UsageError."""
-        head, *rest = text.strip().split(",")
+        text = text.strip()
+        if not text.isprintable():
+            raise UsageError(f"--elastic={text!r}: give the nodes as MIN-MAX, for example --elastic=1-8")
+        head, *rest = text.split(",")
         nodes_min, nodes_max = _range(head, text)
         options = dict(_option(part) for part in rest)
         return cls(
@@ -50,18 +54,22 @@ class ElasticSpec:
         if self.sizes:
             parts.append("sizes=" + ":".join(map(str, self.sizes)))
         if self.weight != 1.0:
-            parts.append(f"weight={self.weight:g}")
+            parts.append(f"weight={_shortest(self.weight)}")
         if self.up_cost_s is not None:
-            parts.append(f"up={self.up_cost_s:g}")
+            parts.append(f"up={_shortest(self.up_cost_s)}")
         if self.down_cost_s is not None:
-            parts.append(f"down={self.down_cost_s:g}")
+            parts.append(f"down={_shortest(self.down_cost_s)}")
         if self.workers_per_node is not None:
             parts.append(f"workers={self.workers_per_node}")
         return ",".join(parts)
 
 
+def _shortest(number: float) -> str:
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
 def _range(head: str, text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", head)
+    match = re.fullmatch(rf"({_COUNT})(?:-({_COUNT}))?", head)
     if not match:
         raise UsageError(f"--elastic={text}: give the nodes as MIN-MAX, for example --elastic=1-8")
     low = int(match[1])
@@ -93,7 +101,7 @@ def _backend(value: str | None) -> str | None:
 def _sizes(value: str | None, low: int, high: int) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not re.fullmatch(r"\d+(:\d+)*", value):
+    if not re.fullmatch(rf"{_COUNT}(:{_COUNT})*", value):
         raise UsageError(f"--elastic: sizes={value}: give node counts between colons, for example sizes=1:2:4:8")
     sizes = tuple(sorted({int(size) for size in value.split(":")}))
     outside = [size for size in sizes if not low <= size <= high]
@@ -117,6 +125,6 @@ def _positive(value: str | None, name: str) -> float | None:
 def _count(value: str | None, name: str) -> int | None:
     if value is None:
         return None
-    if not value.isdigit() or int(value) < 1:
+    if not re.fullmatch(_COUNT, value) or int(value) < 1:
         raise UsageError(f"--elastic: {name}={value}: give a whole number of at least 1")
     return int(value)

@@ -29,7 +29,7 @@ def decode(line: bytes) -> Message:
     """One line as a message; raises WireError when it is not an object with a string `op`."""
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"not a message: {line[:80]!r}") from error
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):
         raise WireError(f"not a message: {line[:80]!r}")

@@ -1,0 +1,170 @@
+"""The daemon on a real cluster, with a driver that speaks the wire API and places real pilots."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.client import Client
+from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
+from slurm_plugin.sandbox import Sandbox
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parents[2]
+# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
+PATIENCE_S = 60.0
+
+
+class Driver:
+    """A trainer's driver without training: it places pilots and gives them back."""
+
+    def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int) -> None:
+        self.client = client
+        self.launcher = PilotLauncher(sandbox.client())
+        self.request = {
+            "id": "run-test-1", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": nodes_max,
+            "partition": "elastic", "user": "root", "held": [],
+        }  # fmt: skip
+        self.jobs: dict[str, str] = {}
+        self.register()
+
+    def register(self) -> None:
+        """Come, or come back with the leases that are held."""
+        held = [{"id": id_, "node": id_.rpartition(".")[0], "job_id": job_id} for id_, job_id in self.jobs.items()]
+        answer = self.client.request("POST", "/v1/trainers", self.request | {"held": held})
+        self.epoch, self.version = answer["epoch"], answer["version"]
+        self.leases = answer["leases"]
+
+    def act(self) -> None:
+        """One long poll, and all that it asks for."""
+        path = f"/v1/trainers/run-test-1/leases?epoch={self.epoch}&version={self.version}&wait_s=0.5"
+        answer = self.client.request("GET", path)
+        self.version, self.leases = answer["version"], answer["leases"]
+        for lease in self.leases:
+            if lease["state"] == "granted" and lease["id"] not in self.jobs:
+                self._place(lease)
+            elif lease["state"] == "revoked":
+                job_id = self.jobs.pop(lease["id"], None)
+                if job_id is not None:
+                    self.launcher.withdraw(job_id)
+                self._report(lease["id"], "ended", job_id)
+
+    def _place(self, lease: dict[str, Any]) -> None:
+        request = PilotRequest(
+            lease["node"], "elastic", lease["limit_s"], "bft-pilot", f"bft run-test-1 {lease['id']}", lease["gres"]
+        )
+        outcome = self.launcher.place(request)
+        if isinstance(outcome, Placed):
+            self.jobs[lease["id"]] = outcome.job_id
+            self._report(lease["id"], "placed", outcome.job_id)
+            self._report(lease["id"], "working", outcome.job_id)
+        else:
+            self._report(lease["id"], "refused", None, outcome.reason)
+
+    def _report(self, lease: str, state: str, job_id: str | None, reason: str = "") -> None:
+        event = {"op": "lease", "at_s": time.time(), "id": lease, "state": state, "job_id": job_id, "reason": reason}
+        self.client.request("POST", "/v1/trainers/run-test-1/report", {"epoch": self.epoch, "events": [event]})
+
+    def until(self, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Act until the status is as wanted."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            self.act()
+            status = self.client.status()
+            if reached(status):
+                return status
+            assert time.monotonic() < end, status
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """Three compute nodes."""
+    with Sandbox(nodes=3, service_nodes=1) as cluster:
+        yield cluster
+
+
+def start(root: Path, sandbox: Sandbox) -> tuple[subprocess.Popen[bytes], Client]:
+    """A daemon that serves."""
+    config = root / "bftd.toml"
+    config.write_text(
+        f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.5\n[api]\nsocket = "{root}/socket"\n'
+        f'[ledger]\npath = "{root}/ledger"\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bftd.daemon", "--config", str(config)], env=sandbox.env() | {"PYTHONPATH": str(ROOT)}
+    )
+    end = time.monotonic() + PATIENCE_S
+    while not (root / "socket").exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return process, Client(str(root / "socket"))
+
+
+def working(status: dict[str, Any]) -> int:
+    """Nodes on which a pilot works that Slurm shows."""
+    return sum(min(trainer["working"], trainer["observed"]) for trainer in status["trainers"])
+
+
+def test_idle_nodes_are_lent_given_to_a_regular_job_and_lent_again_across_a_restart(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    process, client = start(tmp_path, sandbox)
+    try:
+        driver = Driver(client, sandbox, nodes_max=3)
+        status = driver.until(lambda status: working(status) == 3)
+        assert {node["lease_state"] for node in status["nodes"]} == {"working"}
+
+        script = "#!/bin/sh\nexec sleep 300\n"
+        job_id = sandbox.client().submit(["--partition=batch", "--nodes=2", "--output=/dev/null"], script)
+
+        def runs(_: dict[str, Any]) -> bool:
+            job = sandbox.client().job(job_id)
+            return job is not None and job.state == "RUNNING"
+
+        driver.until(runs)
+        status = driver.until(lambda status: working(status) == 1 and status["trainers"][0]["requested"] == 1)
+        assert any("gives back" in decision["text"] for decision in status["decisions"])
+
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        process, client = start(tmp_path, sandbox)
+        driver.client = client
+        before = dict(driver.jobs)
+        driver.register()
+        driver.until(lambda status: working(status) == 1)
+        assert driver.jobs == before, "a restart of the daemon cost a pilot"
+
+        sandbox.client().cancel([job_id])
+        status = driver.until(lambda status: working(status) == 3)
+        assert 0 < status["training_node_seconds"] <= status["used_node_seconds"] <= status["pool_node_seconds"]
+        client.request("POST", "/v1/trainers/run-test-1/finish", {"epoch": driver.epoch, "exit_code": 0, "reason": ""})
+
+        # the driver is gone and has left its pilots: the daemon cancels them
+        end = time.monotonic() + PATIENCE_S
+        while any("elastic" in job.partition for job in sandbox.client().snapshot().jobs):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_nodes_are_shown_as_json(sandbox: Sandbox) -> None:
+    import json
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "bftd.cli.main", "nodes", "--json"],
+        env=sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert {node["name"] for node in json.loads(shown.stdout)["nodes"]} == {"n1", "n2", "n3", "svc1"}

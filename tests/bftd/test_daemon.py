@@ -1,0 +1,252 @@
+"""The daemon around the core: delays, signals, systemd, its command line and its client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bftd.client import Client, find
+from bftd.daemon import next_delay_s
+from bftd.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.notify import notify
+
+ROOT = Path(__file__).parents[2]
+# What a cluster of two idle nodes answers; the real commands are tried in the cluster tests.
+SCONTROL = """#!/bin/sh
+case "$2" in
+nodes) for n in n1 n2; do
+  echo "NodeName=$n CPUAlloc=0 CPUTot=4 RealMemory=1000 State=IDLE Partitions=batch,elastic CfgTRES=cpu=4"; done ;;
+partition) echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED" ;;
+*) echo "No reservations in the system" ;;
+esac
+"""
+# No jobs: the header line alone, in the format that was asked for.
+SQUEUE = """#!/bin/sh
+echo "${1#--format=}" | sed 's/%i/JOBID/; s/%[A-Za-z]/X/g'
+"""
+
+
+def test_S8_a_slow_controller_is_asked_less_often() -> None:
+    assert next_delay_s(1.0, 0.02, 0) == 1.0
+    assert next_delay_s(1.0, 2.0, 0) == 8.0
+    assert [next_delay_s(1.0, 0.1, failures) for failures in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert next_delay_s(60.0, 0.1, 0) == 60.0
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_is_told_over_its_socket(tmp_path: Path, monkeypatch, abstract: bool) -> None:
+    address = f"\0bftd-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
+        notify("READY=1", "STATUS=fine")
+        assert manager.recv(100) == b"READY=1\nSTATUS=fine"
+    notify("STOPPING=1")  # nobody listens any more: no error
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify("STOPPING=1")
+
+
+class Running:
+    """A daemon process over fake Slurm commands."""
+
+    def __init__(self, root: Path, process: subprocess.Popen[str], manager: socket.socket) -> None:
+        self.root = root
+        self.process = process
+        self.client = Client(str(root / "socket"))
+        self._manager = manager
+
+    def told(self, line: str) -> None:
+        """Wait until the daemon has told systemd so."""
+        while line not in self._manager.recv(1000).decode().splitlines():
+            pass
+
+
+def environment(root: Path) -> dict[str, str]:
+    """An environment with fake Slurm commands."""
+    commands = root / "bin"
+    commands.mkdir(exist_ok=True)
+    for name, text in {"scontrol": SCONTROL, "squeue": SQUEUE, "scancel": "#!/bin/sh\n"}.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    return os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def write_config(root: Path, more: str = "") -> Path:
+    """A configuration of a daemon that lives in `root`."""
+    path = root / "bftd.toml"
+    path.write_text(f'[api]\nsocket = "{root}/socket"\n[ledger]\npath = "{root}/ledger"\n{more}')
+    return path
+
+
+@contextmanager
+def running(root: Path) -> Iterator[Running]:
+    """A daemon that is ready; killed at the end if it has not stopped."""
+    env = environment(root)
+    path = write_config(root)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(root / "notify"))
+        manager.settimeout(30)
+        env["NOTIFY_SOCKET"] = str(root / "notify")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bftd.daemon", "--config", str(path)], env=env, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            daemon = Running(root, process, manager)
+            daemon.told("READY=1")
+            yield daemon
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        daemon.told("WATCHDOG=1")
+        assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o666
+        assert daemon.client.status()["settings"]["pj_max"] == 10
+
+        write_config(tmp_path, "[decide]\npj_max = 3\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.told("READY=1")
+        assert daemon.client.status()["settings"]["pj_max"] == 3
+        write_config(tmp_path, "[decide]\npj_max = 4\nt_fwd = 3\n")  # one key is wrong: none is taken
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.told("READY=1")
+        assert daemon.client.status()["settings"]["pj_max"] == 3
+        assert daemon.client.tune(pj_max=7)["pj_max"] == 7
+
+        write_config(tmp_path)
+        command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "bftd.toml")]
+        second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1
+        assert second.stderr.startswith("bftd: another bftd uses the ledger")
+        assert second.stderr.count("\n") == 1
+
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.told("STOPPING=1")
+        _, errors = daemon.process.communicate(timeout=30)
+        assert daemon.process.returncode == 0
+        assert "unknown key t_fwd in [decide]; did you mean t_fwd_s?" in errors
+        assert "Traceback" not in errors
+        assert not (tmp_path / "socket").exists()
+
+
+def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
+    path = write_config(tmp_path, '[slurm]\npartition = "elastik"\n')
+    command = [sys.executable, "-m", "bftd.daemon", "--config", str(path)]
+    run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr == "bftd: no partition elastik: did you mean elastic?\n"
+
+
+def bft(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "bftd.cli.main", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_help_lists_all_commands_without_importing_them() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from bftd.cli.main import bft;"
+        "print(CliRunner().invoke(bft, ['--help']).output);"
+        "print([name for name in ('aiohttp', 'rich', 'milp', 'elastic', 'slurm_plugin') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60).stdout
+    for name in ("sbatch", "run", "status", "explain", "tune", "nodes", "sandbox"):
+        assert f"\n  {name} " in out
+    assert out.endswith("[]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["status"], 1, "no daemon answers at"),
+        (["explain", "12"], 1, "no daemon answers at"),
+        (["tune"], 2, "give at least one of --t-fwd, --objective and --pj-max"),
+        (["tune", "--objective", "fun"], 2, "'fun' is not one of"),
+        (["status", "--json", "--watch"], 2, "exclude each other"),
+        (["stats"], 2, "No such command 'stats'"),
+        (["status", "--config", "/does/not/exist"], 2, "cannot read the configuration /does/not/exist"),
+        (["sandbox", "up", "--gpus", "a100"], 2, "--gpus must be TYPE:N"),
+    ],
+)
+def test_what_a_user_does_wrong_is_told_in_one_line(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    env = {} if "--config" in arguments else {"BFTD_SOCKET": str(tmp_path / "none")}
+    run = bft(*arguments, env=env)
+    assert run.returncode == code
+    assert told in run.stderr
+    assert run.stderr.startswith("bft: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        daemon.client.request(
+            "POST",
+            "/v1/trainers",
+            {"id": "12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"},
+        )
+        end = time.monotonic() + 30
+        while "starts" not in str(daemon.client.status()["decisions"]) and time.monotonic() < end:
+            time.sleep(0.1)
+        env = {"BFTD_SOCKET": str(tmp_path / "socket")}
+        shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
+        assert "train-a" in shown
+        assert "n[1-2]" in shown
+        assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "12", env=env).stdout
+        tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
+        assert tuned.stdout == "t_fwd_s=60.0  objective=throughput  pj_max=2\n"
+        unknown = bft("explain", "99", env=env)
+        assert (unknown.returncode, unknown.stderr) == (
+            1,
+            "bft: no trainer 99 is known: `bft status` lists those there are\n",
+        )
+        with pytest.raises(ApiError) as refused:
+            daemon.client.tune(pj_max=0)
+        assert refused.value.status == 400
+
+
+def test_the_client_is_found_by_socket_variable_configuration_and_default(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("BFTD_CONFIG", raising=False)
+    monkeypatch.delenv("BFTD_SOCKET", raising=False)
+    path = write_config(tmp_path)
+    assert find(str(path)).address == f"{tmp_path}/socket"
+    monkeypatch.setenv("BFTD_CONFIG", str(path))
+    assert find().address == f"{tmp_path}/socket"
+    monkeypatch.setenv("BFTD_SOCKET", "/else/where")
+    assert find().address == "/else/where"
+    monkeypatch.delenv("BFTD_SOCKET")
+    (tmp_path / "token").write_text("secret\n")
+    tcp = f'[api]\nsocket = "{tmp_path}/none"\ntcp = "host:7"\ntoken_file = "{tmp_path}/token"\n'
+    path.write_text(tcp)
+    assert find().address == "host:7"
+    (tmp_path / "token").unlink()
+    with pytest.raises(ConfigError, match="cannot read"):
+        find()
+
+
+def test_a_daemon_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DaemonUnreachable, match=r"no daemon answers at .*/none: start bftd"):
+        Client(str(tmp_path / "none")).status()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        with pytest.raises(DaemonUnreachable, match="does not answer"):
+            Client(str(tmp_path / "silent"), timeout_s=0.1).status()

@@ -1,0 +1,180 @@
+"""What the driver makes of the workers' reports: nothing counts twice or goes back, and a resize has its price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.driver.progress import Progress
+
+Event = dict[str, Any]
+
+
+def told(progress: Progress, step: int, at_s: float, **fields: Any) -> list[Event]:
+    """Rank 0 reports `step`; every step has 10 samples unless the test says otherwise, all of them saved."""
+    message = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
+    message |= {"step": step, "at_s": at_s, "saved_step": step, "saved_samples": step * 10, **fields}
+    return progress.report(message)
+
+
+def resizes(events: list[Event]) -> list[Event]:
+    return [event for event in events if event["op"] == "resize"]
+
+
+def running(size: int, steps: int = 5, step_s: float = 1.0) -> Progress:
+    """A trainer that made `steps` steps from second 100 on."""
+    progress = Progress()
+    for step in range(1, steps + 1):
+        told(progress, step, 100 + step * step_s, first=step == 1, size=size)
+    return progress
+
+
+def test_the_first_start_is_no_resize() -> None:
+    progress = Progress()
+    assert resizes(told(progress, 1, 100.0, first=True, size=3)) == []
+    assert (progress.resizes, progress.steps_lost, progress.nodes) == (0, 0, 3)
+
+
+def test_growing_costs_the_gap_less_the_step_that_would_have_been_done_anyway() -> None:
+    progress = running(2)
+    [event] = resizes(told(progress, 6, 109.0, first=True, size=4))
+    assert (event["kind"], event["from_nodes"], event["to_nodes"]) == ("up", 2, 4)
+    assert event["stall_s"] == 3.0
+    assert (event["steps_lost"], progress.steps_lost, progress.resizes) == (0, 0, 1)
+
+
+def test_shrinking_without_a_loss_is_told_as_down() -> None:
+    progress = running(4)
+    [event] = resizes(told(progress, 6, 106.5, first=True, size=1))
+    assert (event["kind"], event["stall_s"], event["steps_lost"]) == ("down", 0.5, 0)
+
+
+def test_a_crash_counts_the_steps_since_the_last_save_and_the_time_since_the_last_step() -> None:
+    progress = running(3, steps=8)
+    progress.broke(9, 109.0)
+    [event] = resizes(told(progress, 6, 112.0, first=True, size=2, steps_lost=3))
+    # Step 9 was done by the worker that died; 6, 7, 8 and 9 are done again.
+    assert (event["kind"], event["steps_lost"], event["stall_s"]) == ("crash", 4, 2.0)
+    assert progress.steps_lost == 4
+
+
+def test_a_crash_that_changes_no_size_is_still_told() -> None:
+    progress = running(3)
+    progress.broke(5, 105.0)
+    [event] = resizes(told(progress, 6, 107.0, first=True, size=3))
+    assert (event["kind"], event["from_nodes"], event["to_nodes"]) == ("crash", 3, 3)
+    assert progress.resizes == 0
+
+
+def test_the_resize_after_a_crash_is_an_ordinary_one_again() -> None:
+    progress = running(3)
+    progress.broke(5, 105.0)
+    told(progress, 6, 107.0, first=True, size=2)
+    [event] = resizes(told(progress, 7, 108.0, first=True, size=3))
+    assert event["kind"] == "up"
+
+
+def test_a_suspension_costs_the_steps_that_were_not_saved_and_a_resumption_is_no_resize() -> None:
+    progress = running(2, steps=7)
+    progress.suspended(5)
+    assert (progress.suspends, progress.steps_lost, progress.samples_per_s) == (1, 2, 0.0)
+    assert resizes(told(progress, 6, 500.0, first=True, size=4)) == []
+    assert progress.steps_lost == 2
+
+
+def test_a_suspension_at_a_step_boundary_loses_nothing() -> None:
+    progress = running(2, steps=7)
+    progress.suspended(7)
+    told(progress, 8, 500.0, first=True, size=4)
+    assert progress.steps_lost == 0
+
+
+def test_several_workers_a_node_make_one_node() -> None:
+    progress = Progress(workers_per_node=4)
+    told(progress, 1, 100.0, first=True, size=8)
+    assert progress.nodes == 2
+    [event] = resizes(told(progress, 2, 101.0, first=True, size=12))
+    assert (event["from_nodes"], event["to_nodes"]) == (2, 3)
+
+
+def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
+    progress = Progress()
+    told(progress, 1, 100.0, first=True, size=1, samples=0)
+    told(progress, 2, 100.5, samples=1000)
+    assert progress.samples_per_s == 0.0
+    told(progress, 3, 102.0, samples=2000)
+    [event] = told(progress, 4, 104.0, samples=2100)
+    assert (event["samples_per_s"], event["window_s"]) == (50.0, 2.0)
+    told(progress, 5, 105.0, first=True, size=2, samples=2150)
+    told(progress, 6, 107.0, size=2, samples=2350)
+    [event] = told(progress, 7, 109.0, size=2, samples=2550)
+    assert event["samples_per_s"] == 100.0
+
+
+def test_only_what_is_saved_is_told_as_progress() -> None:
+    progress = Progress()
+    [event] = told(progress, 9, 100.0, first=True, saved_step=5, saved_samples=50)
+    assert (event["step"], event["samples"]) == (5, 50)
+    progress.saved(7, 70)
+    assert (progress.step, progress.samples) == (7, 70)
+    progress.saved(6, 60)
+    assert (progress.step, progress.samples) == (7, 70)
+
+
+def test_the_first_and_the_last_loss_are_remembered() -> None:
+    progress = Progress()
+    told(progress, 1, 100.0, first=True, loss=2.0)
+    told(progress, 2, 101.0, loss=None)
+    told(progress, 3, 102.0, loss=1.0)
+    assert (progress.first_loss, progress.loss) == (2.0, 1.0)
+
+
+def test_other_ranks_tell_only_what_rank_0_cannot_know() -> None:
+    progress = running(2)
+    assert told(progress, 6, 106.0, first=True, rank=1, size=4) == []
+    assert (progress.size, progress.step) == (2, 5)
+
+
+happenings = st.lists(
+    st.one_of(
+        st.tuples(st.just("steps"), st.integers(1, 5)),
+        st.tuples(st.just("resize"), st.integers(1, 6)),
+        st.tuples(st.just("crash"), st.integers(1, 6)),
+        st.tuples(st.just("suspend"), st.integers(1, 6)),
+    ),
+    max_size=25,
+)
+
+
+@given(happenings, st.integers(1, 4))
+def test_whatever_happens_progress_never_goes_back_and_every_step_done_twice_is_lost_once(
+    happenings: list[tuple[str, int]], save_every: int
+) -> None:
+    progress, at_s = Progress(), 100.0
+    step = saved = done = 0
+    size, first = 1, True
+    before = (0, 0, 0)
+    for kind, count in happenings:
+        if kind == "steps":
+            for _ in range(count):
+                step, done, at_s = step + 1, done + 1, at_s + 1
+                saved = step if step % save_every == 0 else saved
+                told(progress, step, at_s, first=first, size=size, saved_step=saved, saved_samples=saved * 10)
+                first = False
+                now = (progress.step, progress.samples, progress.steps_lost)
+                assert all(new >= old for new, old in zip(now, before, strict=True))
+                before = now
+        else:
+            size, first = count, True
+            if kind == "crash":
+                progress.broke(step, at_s)
+                step = saved
+            elif kind == "suspend":
+                progress.suspended(saved)
+                step = saved
+    # What was thrown away in the end and not done again yet is seen only when it is.
+    if not first:
+        assert done == step + progress.steps_lost
+    assert progress.step == saved

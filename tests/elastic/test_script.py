@@ -1,0 +1,118 @@
+"""The rewritten script: the user's lines stay the user's, at their own line numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.errors import UsageError
+from elastic.script import Header, default_backend, elastic_option, interpreter_of, restore, rewrite
+
+HEADER = Header("1-4", "elastic", "/run/bftd.sock", "/home/a/train.py", "/usr/bin/python3", ("--nice=5",), "sbatch")
+
+lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
+scripts = st.lists(lines | st.sampled_from(["#SBATCH --time=5", "import torch", "", "# hello"]), max_size=12).map(
+    lambda some: "\n".join(["#!/usr/bin/env python3", *some]) + "\n"
+)
+
+
+@given(scripts)
+def test_the_driver_gets_back_exactly_the_script_that_was_submitted(source: str) -> None:
+    assert restore(rewrite(source, "/opt/bft-driver", HEADER)) == (HEADER, source)
+
+
+@given(scripts)
+def test_the_rewritten_script_has_one_line_more_and_runs_the_driver(source: str) -> None:
+    rewritten = rewrite(source, "/opt/bft-driver", HEADER)
+    assert rewritten.startswith("#!/opt/bft-driver\n")
+    assert rewritten.count("\n") == source.count("\n") + 1
+
+
+def test_the_first_line_comes_back_even_where_its_end_is_unusual() -> None:
+    for source in ("#!/usr/bin/python3\r\nimport os\r\n", "#!/usr/bin/python3 \x0c\nimport os\n"):
+        assert restore(rewrite(source, "/d", HEADER))[1] == source
+
+
+def test_sbatch_never_sees_the_elastic_option_of_the_script_and_line_numbers_stay() -> None:
+    source = "#!/usr/bin/env python3\n#SBATCH --elastic=1-4\n#SBATCH --time=5\nraise SystemExit\n"
+    rewritten = rewrite(source, "/d", HEADER)
+    assert "\n#SBATCH --elastic" not in rewritten
+    assert "\n#SBATCH --time=5\n" in rewritten
+    back = restore(rewritten)[1].split("\n")
+    assert back.index("raise SystemExit") == source.split("\n").index("raise SystemExit")
+
+
+def test_text_of_the_body_that_looks_like_an_option_is_left_alone() -> None:
+    source = '#!/usr/bin/env python3\nJOB = """\n#SBATCH --elastic=1-4\n"""\n'
+    assert elastic_option(source) is None
+    assert restore(rewrite(source, "/d", HEADER))[1] == source
+
+
+@pytest.mark.parametrize(
+    ("head", "value"),
+    [
+        ("#SBATCH --elastic=1-4\n", "1-4"),
+        ("#SBATCH   --elastic 2-8,backend=torchrun\n", "2-8,backend=torchrun"),
+        ("\n# words\n#SBATCH --time=5\n#SBATCH --elastic=1-4  # as many as there are\n", "1-4"),
+        ("#SBATCH --elastic=1-2\n#SBATCH --elastic=1-4\n", "1-2"),
+        ("import os\n#SBATCH --elastic=1-4\n", None),
+        ("##SBATCH --elastic=1-4\n", None),
+        ("# SBATCH --elastic=1-4\n", None),
+        ("#SBATCH --elastic\n#SBATCH-like comment\n", None),
+        ("#SBATCH --elastic\n#comment\n", None),
+        ("", None),
+    ],
+)
+def test_the_option_is_found_in_the_head_of_the_script_only(head: str, value: str | None) -> None:
+    assert elastic_option("#!/usr/bin/env python3\n" + head + "print()\n") == value
+
+
+def test_the_interpreter_is_the_one_that_the_first_line_names() -> None:
+    here = sys.executable
+    assert interpreter_of(f"#!{here}\n", "a.py") == here
+    assert interpreter_of(f"#!{here} -u\n", "a.py") == here
+
+
+def test_env_is_followed_to_the_python_of_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert interpreter_of("#!/usr/bin/env python3\n", "a.py") == str(python)
+    assert interpreter_of("#!/usr/bin/env -S python3 -u\n", "a.py") == str(python)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["", "import os\n", "#!/bin/sh\n", "#!/usr/bin/env bash\n", "#!/nowhere/python3\n", "#!\n", "#!/usr/bin/env\n"]
+    + ["#!/usr/bin/env 'python3\n"],
+)
+def test_a_script_without_a_python_is_refused_with_one_line_that_names_it(source: str) -> None:
+    with pytest.raises(UsageError, match=r"^train.py: ") as caught:
+        interpreter_of(source, "train.py")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "backend"),
+    [
+        ("import horovod.torch as hvd\n", "horovod"),
+        ("import elastic.horovod\n", "horovod"),
+        ("from horovod import torch\n", "horovod"),
+        ("if x:\n    import horovod.torch as hvd\n", "horovod"),
+        ("import torch\nimport elastic\n", "torchrun"),
+        ("# import horovod\nprint('import horovod')\n", "torchrun"),
+        ("import horovodlike\n", "torchrun"),
+    ],
+)
+def test_the_back_end_is_horovod_where_the_script_imports_it(source: str, backend: str) -> None:
+    assert default_backend(source) == backend
+
+
+@pytest.mark.parametrize("text", ["", "#!/d\n", "#!/d\nprint()\n", "#!/d\nprint()\nprint()\n", "#!/d\n#BFT {\nx\n"])
+def test_a_script_that_was_not_rewritten_is_refused_with_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="bft sbatch"):
+        restore(text)

@@ -1,0 +1,90 @@
+"""The value of --elastic: what is written is read again, and what cannot be is one line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.errors import UsageError
+from elastic.spec import BACKENDS, ElasticSpec
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ElasticSpec:
+    low = draw(st.integers(1, 5000))
+    high = draw(st.integers(low, 6000))
+    positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False)
+    sizes = draw(st.none() | st.sets(st.integers(low, high), min_size=1, max_size=6))
+    return ElasticSpec(
+        low,
+        high,
+        backend=draw(st.none() | st.sampled_from(BACKENDS)),
+        sizes=tuple(sorted(sizes)) if sizes else None,
+        weight=draw(positive),
+        up_cost_s=draw(st.none() | positive),
+        down_cost_s=draw(st.none() | positive),
+        workers_per_node=draw(st.none() | st.integers(1, 64)),
+    )
+
+
+@given(specs())
+def test_a_spec_that_is_written_is_read_again_the_same(spec: ElasticSpec) -> None:
+    assert ElasticSpec.parse(spec.format()) == spec
+
+
+@given(st.text() | st.text("0123456789-,=:.abceiknorstuwz", max_size=30).map(lambda tail: "1-4," + tail))
+def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> None:
+    try:
+        spec = ElasticSpec.parse(text)
+    except UsageError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert 1 <= spec.nodes_min <= spec.nodes_max
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "MIN-MAX"),
+        ("four", "MIN-MAX"),
+        ("1-", "MIN-MAX"),
+        ("-3", "MIN-MAX"),
+        ("1-2-3", "MIN-MAX"),
+        ("9" * 5000, "MIN-MAX"),
+        ("1-4\n2", "MIN-MAX"),
+        ("0", "smallest number of nodes is 1"),
+        ("0-3", "smallest number of nodes is 1"),
+        ("4-1", "did you mean --elastic=1-4?"),
+        ("1-4,backend=mpi", "known: horovod, torchrun"),
+        ("1-4,backend=horvod", "did you mean horovod?"),
+        ("1-4,bakend=horovod", "did you mean backend=?"),
+        ("1-4,fast", "known: backend="),
+        ("1-4,", "unknown option ''"),
+        ("1-4,sizes=1:8", "size 8 is outside 1-4"),
+        ("1-4,sizes=", "sizes=1:2:4:8"),
+        ("1-4,sizes=1/2", "sizes=1:2:4:8"),
+        ("1-4,weight=0", "weight=0: give a positive number"),
+        ("1-4,weight=nan", "positive number"),
+        ("1-4,up=inf", "positive number"),
+        ("1-4,up=-1", "positive number"),
+        ("1-4,down=soon", "positive number"),
+        ("1-4,workers=0", "whole number of at least 1"),
+        ("1-4,workers=1.5", "whole number of at least 1"),
+        ("1-4,workers=²", "whole number of at least 1"),
+    ],
+)
+def test_an_impossible_value_is_refused_with_one_line_that_helps(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ElasticSpec.parse(text)
+    assert hint in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.exit_code == 2
+
+
+def test_one_number_means_exactly_so_many_nodes() -> None:
+    assert ElasticSpec.parse("3") == ElasticSpec(3, 3)
+
+
+def test_sizes_are_kept_in_order_and_once_each() -> None:
+    assert ElasticSpec.parse("1-8,sizes=4:1:4:8").sizes == (1, 4, 8)
