@@ -81,7 +81,7 @@ class Lease:
     """The grant of one node to one trainer; its id, `node.sequence`, never comes back.
 
     `asked_back_s` is when Slurm first needed the node (start of the give-back), `missed_polls` counts snapshots in a
-    row that do not show the pilot after it was placed.
+    row that do not show the pilot after it was placed, the first of them at `missed_s`.
     """
 
     id: str
@@ -100,6 +100,7 @@ class Lease:
     asked_back_s: float | None = None
     observed: bool = False
     missed_polls: int = 0
+    missed_s: float | None = None
     alarmed: bool = False
 
     @property

@@ -70,7 +70,10 @@ class Ledger:
         rows = self._db.execute("SELECT body FROM trainers ORDER BY arrived_s, id")
         trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in rows]
         rows = self._db.execute("SELECT body FROM leases ORDER BY granted_s, id")
-        leases = [codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0}) for (body,) in rows]
+        leases = [
+            codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
+            for (body,) in rows
+        ]
         return State(
             trainers={trainer.id: trainer for trainer in trainers},
             leases={lease.id: lease for lease in leases},

@@ -87,13 +87,14 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
     running = node is not None and node.pilot is not None
     if lease.job_id is not None:
         running = turn.pool.pilots.get(lease.job_id) == lease.node
-    missed = 0
+    missed, missed_s = 0, None
     if not running and lease.placed_s is not None and turn.pool.time_s > lease.placed_s:
         missed = lease.missed_polls + 1
+        missed_s = lease.missed_s if lease.missed_s is not None else turn.pool.time_s
     if missed >= timing.MISSED_POLLS:
-        turn.end(lease, GONE)
+        turn.end(lease, GONE, at_s=missed_s)
     elif (running, missed) != (lease.observed, lease.missed_polls):
-        turn.change_lease(lease, observed=running, missed_polls=missed)
+        turn.change_lease(lease, observed=running, missed_polls=missed, missed_s=missed_s)
 
 
 def _take_back_lost_nodes(turn: Turn) -> None:
@@ -108,7 +109,7 @@ def _take_back_lost_nodes(turn: Turn) -> None:
             lost[lease.trainer][lease.node] = why
         turn.revoke(lease, why, vacate=node is not None and node.wanted)
     for trainer_id, nodes in lost.items():
-        left = len(turn.live_nodes(trainer_id))
+        left = sum(lease.live for lease in turn.leases_of(trainer_id))
         text = reasons.loss(turn.trainers[trainer_id], list(nodes), left, "; ".join(sorted(set(nodes.values()))))
         turn.say(trainer_id, text)
 

@@ -7,7 +7,7 @@ map is kept as far as it is feasible (S9, L2), and a trainer that falls below no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import milp
 from bftd import learn, objective, reasons
@@ -28,16 +28,19 @@ def replan(turn: Turn, solve: Solver) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
     admitted = [trainer for trainer in turn.trainers.values() if trainer.active][: turn.settings.pj_max]
     curves = _curves(turn, admitted)
-    kept = {trainer.id: _kept(turn, trainer) for trainer in admitted}
-    assignment: Assignment = kept
+    held = turn.live_nodes()
+    ordered = by_preference(turn.pool.nodes)
+    places = {name: place for place, name in enumerate(ordered)}
+    assignment: Assignment = {trainer.id: _kept(trainer, held[trainer.id], places) for trainer in admitted}
     if turn.may_grow and admitted:
         try:
-            assignment = _solved(turn, admitted, curves, solve)
+            problem = build_problem(turn, admitted, curves, held, ordered)
+            assignment = _solved(turn, problem, admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
             turn.happened("solver_failed", data={"error": text})
             turn.say(None, f"the current map is kept: the solver failed: {text}")
-    _carry_out(turn, assignment, curves)
+    _carry_out(turn, assignment, held, curves)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
@@ -46,39 +49,42 @@ def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, reasons.Points]:
     return {trainer.id: learn.curve(trainer.knowledge, trainer.nodes_max, guess) for trainer in trainers}
 
 
-def _kept(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
+def _kept(trainer: Trainer, held: Sequence[str], places: Mapping[str, int]) -> tuple[str, ...]:
     """The nodes of a trainer as far as they make an allowed size; the least wanted ones go first."""
-    held = set(turn.live_nodes(trainer.id))
-    ordered = [node.name for node in by_preference(turn.pool.nodes) if node.name in held]
+    ordered = sorted((node for node in held if node in places), key=places.__getitem__)
     return tuple(ordered[: trainer.largest_allowed(len(ordered))])
 
 
-def by_preference(pool: Mapping[str, PoolNode]) -> list[PoolNode]:
-    """The pool's nodes, those that stay longest first."""
+def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
+    """The names of the pool's nodes, those that stay longest first."""
 
     def key(node: PoolNode) -> tuple[float, int, str]:
         return (-node.window_s if node.window_s is not None else float("-inf"), len(node.name), node.name)
 
-    return sorted((node for node in pool.values() if node.in_pool), key=key)
+    return [node.name for node in sorted((node for node in pool.values() if node.in_pool), key=key)]
 
 
-def _solved(turn: Turn, trainers: list[Trainer], curves: Mapping[str, reasons.Points], solve: Solver) -> Assignment:
+def _solved(turn: Turn, problem: Problem, trainers: list[Trainer], solve: Solver) -> Assignment:
     settings = turn.settings
-    problem = build_problem(turn, trainers, curves)
     plan = solve(problem, settings.solver, time_limit_s=settings.solve_time_limit_s, gap=SOLVER_GAP)
     milp.verify(problem, plan)
     # a trainer that may not grow now and holds too few nodes was no part of the problem: it gets nothing
     return {trainer.id: tuple(plan.assignment.get(trainer.id, ())) for trainer in trainers}
 
 
-def build_problem(turn: Turn, trainers: list[Trainer], curves: Mapping[str, reasons.Points]) -> Problem:
-    """The allocation problem of the draft.
+def build_problem(
+    turn: Turn,
+    trainers: list[Trainer],
+    curves: Mapping[str, reasons.Points],
+    current: Assignment,
+    nodes: Sequence[str],
+) -> Problem:
+    """The allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
 
     Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
     with different GPUs, and does so at the pace of the slowest.
     """
-    current = {trainer.id: turn.live_nodes(trainer.id) for trainer in trainers}
-    held = {node for nodes in current.values() for node in nodes}
+    held = {node for trainer in trainers for node in current[trainer.id]}
     specs = []
     for trainer in trainers:
         most = _most_nodes(turn, trainer, len(current[trainer.id]))
@@ -99,7 +105,6 @@ def build_problem(turn: Turn, trainers: list[Trainer], curves: Mapping[str, reas
                 weight=weight,
             )
         )
-    nodes = [node.name for node in by_preference(turn.pool.nodes)]
     usable = tuple(NodeSpec(name) for name in nodes if name in held or not _backs_off(turn, name))
     return Problem(usable, tuple(specs), turn.settings.t_fwd_s)
 
@@ -121,10 +126,9 @@ def _backs_off(turn: Turn, node: str) -> bool:
     return node in turn.backoff and turn.backoff[node].until_s > turn.now
 
 
-def _carry_out(turn: Turn, assignment: Assignment, curves: Mapping[str, reasons.Points]) -> None:
+def _carry_out(turn: Turn, assignment: Assignment, held: Assignment, curves: Mapping[str, reasons.Points]) -> None:
     """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
     active = [trainer for trainer in turn.trainers.values() if trainer.active]
-    held = {trainer.id: turn.live_nodes(trainer.id) for trainer in active}
     growing = {t.id: t.name for t in active if len(assignment.get(t.id, ())) > len(held[t.id])}
     added = _grantable(turn, active, assignment, held)
     for trainer in active:
@@ -137,11 +141,12 @@ def _carry_out(turn: Turn, assignment: Assignment, curves: Mapping[str, reasons.
             others = [name for id_, name in growing.items() if id_ != trainer.id]
             why = _why_dropped(turn, trainer, len(held[trainer.id]), trainer.id in assignment, others)
             _drop(turn, trainer, held[trainer.id], dropped, why)
+    free = _free_nodes(turn, assignment)
     for trainer in active:
         if added[trainer.id]:
             _add(turn, trainer, len(held[trainer.id]), added[trainer.id], curves[trainer.id])
         elif trainer.id in curves and len(assignment.get(trainer.id, ())) == len(held[trainer.id]):
-            _explain_stay(turn, trainer, len(held[trainer.id]), assignment, curves[trainer.id])
+            _explain_stay(turn, trainer, len(held[trainer.id]), free, curves[trainer.id])
 
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
@@ -183,11 +188,15 @@ def _add(turn: Turn, trainer: Trainer, held: int, added: list[str], points: reas
     turn.change(turn.trainers[trainer.id], said="")
 
 
-def _explain_stay(turn: Turn, trainer: Trainer, held: int, assignment: Assignment, points: reasons.Points) -> None:
-    """Say once why a trainer below nodes_max does not take free nodes."""
+def _free_nodes(turn: Turn, assignment: Assignment) -> int:
+    """How many nodes of the pool the plan leaves to nobody though they could be lent now."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     unused = (node.name for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
-    free = sum(not _backs_off(turn, name) for name in unused)
+    return sum(not _backs_off(turn, name) for name in unused)
+
+
+def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: reasons.Points) -> None:
+    """Say once why a trainer below nodes_max does not take free nodes."""
     if held >= trainer.nodes_max or (held > 0 and not free):
         return
     stays = f"stays at {reasons.nodes(held)}" if held else "waits"

@@ -85,9 +85,13 @@ class Turn:
         """All leases of a trainer that have not ended, oldest first."""
         return [lease for lease in self.leases.values() if lease.trainer == trainer]
 
-    def live_nodes(self, trainer: str) -> tuple[str, ...]:
-        """The nodes that a trainer may keep, in the order in which it got them."""
-        return tuple(lease.node for lease in self.leases_of(trainer) if lease.live)
+    def live_nodes(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that each trainer may keep, in the order in which it got them."""
+        nodes: dict[str, list[str]] = {trainer: [] for trainer in self.trainers}
+        for lease in self.leases.values():
+            if lease.live:
+                nodes[lease.trainer].append(lease.node)
+        return {trainer: tuple(names) for trainer, names in nodes.items()}
 
     def change(self, trainer: Trainer, **fields: Any) -> Trainer:
         """Replace fields of a trainer in the draft."""
@@ -155,12 +159,15 @@ class Turn:
         return changed
 
     def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
-        """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back."""
+        """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back.
+
+        A give-back that was over before anybody saw it begin has no duration and is not counted.
+        """
         del self.leases[lease.id]
         self._tell("ended", lease, reason)
-        if lease.asked_back_s is not None and lease.job_id is not None:
-            ended_s = min(self.now, at_s) if at_s is not None else self.now
-            data = {"duration_s": max(0.0, ended_s - lease.asked_back_s), "lease": lease.id, "job_id": lease.job_id}
+        ended_s = min(self.now, at_s) if at_s is not None else self.now
+        if lease.asked_back_s is not None and lease.job_id is not None and ended_s > lease.asked_back_s:
+            data = {"duration_s": ended_s - lease.asked_back_s, "lease": lease.id, "job_id": lease.job_id}
             self.happened("give_back", lease.trainer, lease.node, data)
         self.needs_plan = True
 

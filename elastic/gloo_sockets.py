@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Iterator
 
 
@@ -15,10 +16,15 @@ def connected_sockets() -> dict[int, int]:
     """The connected TCP sockets of this process: file descriptor -> inode."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
-            if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
-                sock.getpeername()
-                found[int(name)] = os.fstat(int(name)).st_ino
+        with contextlib.suppress(OSError):
+            about = os.fstat(int(name))
+            # Asked first: a socket object that cannot be made of a file would leave the copy of its descriptor behind.
+            if not stat.S_ISSOCK(about.st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
+                    sock.getpeername()
+                    found[int(name)] = about.st_ino
     return found
 
 

@@ -173,8 +173,9 @@ class Session:
     # -- the side thread ---
 
     def _commands(self) -> None:
-        assert self._channel is not None
-        while (message := self._channel.receive()) is not None:
+        channel = self._channel  # a failed send of another thread's takes it away
+        assert channel is not None
+        while (message := channel.receive()) is not None:
             op = message["op"]
             if op == "ping":
                 self._send({"op": "pong"})
@@ -186,7 +187,7 @@ class Session:
                 self.on_abort()
             elif op == "fetched":
                 size_bytes = int(message.get("bytes", 0))
-                self._answers.put(self._channel.receive_payload(size_bytes) if size_bytes else None)
+                self._answers.put(channel.receive_payload(size_bytes) if size_bytes else None)
         self._answers.put(None)
 
     def _ship_loop(self) -> None:

@@ -69,7 +69,7 @@ install_packages() {
 
 stamp() { cat setup.cfg pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum | cut -c1-16; }
 
-pip_install() { "$VENV/bin/pip" install -q -c tools/constraints.txt "$@"; }
+pip_install() { "$VENV/bin/pip" install -qq -c tools/constraints.txt "$@"; }
 
 make_venv() {
     local mark="$VENV/.bftd-setup"

@@ -105,7 +105,8 @@ class Progress:
 
     def _first_of_group(self, message: Event, step: int, size: int, at_s: float, lost: int) -> list[Event]:
         before, self.size = self.nodes, size
-        self._window = None
+        # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
+        self._window, self.samples_per_s = None, 0.0
         previous_s = max(float(message.get("previous_s", 0.0)), self._last_step_s)
         # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.
         lost = max(lost, self.live_step - step + 1 if self.live_step else 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import socket
+from multiprocessing.connection import wait
 
 from elastic.wire import Message, decode, encode
 
@@ -25,7 +25,7 @@ class AgentLink:
     def poll(self, timeout_s: float | None = 0.0) -> Message | None:
         """The next message, or None when there is none within the time; raises EOFError when the agent is gone."""
         while b"\n" not in self._buffer:
-            if timeout_s is not None and not select.select([self._sock], [], [], timeout_s)[0]:
+            if timeout_s is not None and not wait([self._sock], timeout_s):
                 return None
             data = self._sock.recv(65536)
             if not data:
@@ -33,11 +33,6 @@ class AgentLink:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return decode(line)
-
-    @property
-    def pending(self) -> bool:
-        """Whether a whole message is buffered already (select would not tell)."""
-        return b"\n" in self._buffer
 
     def close_in_child(self) -> None:
         """A worker must not hold the agent's socket: the agent could not tell the node process's end."""

@@ -97,6 +97,26 @@ def test_a_pilot_that_slurm_asks_to_leave_is_measured_from_its_notice() -> None:
     assert measured.data["duration_s"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("polls_with_pilot", "durations"), [(2, [2.0]), (0, [])])
+def test_a_give_back_that_the_driver_does_not_report_is_measured_by_the_snapshots(
+    polls_with_pilot: int, durations: list[float]
+) -> None:
+    core = Core()
+    core.arrive(trainer("1", nodes_max=1))
+    core.pool("n1")
+    core.place_all()
+    core.pool("n1")
+    actions = []
+    for _ in range(polls_with_pilot):
+        actions += core.pool(out={"n1": OUT})
+    core.pilots.clear()
+    for _ in range(2):  # gone for two polls: the first one counts
+        actions += core.pool(out={"n1": OUT})
+    measured = [action for action in actions if isinstance(action, Happened) and action.kind == "give_back"]
+    assert [item.data["duration_s"] for item in measured] == durations
+    assert not core.state.leases
+
+
 def test_a_draining_node_is_given_back_gracefully() -> None:
     core = Core()
     core.arrive(trainer("1"))

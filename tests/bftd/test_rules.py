@@ -307,6 +307,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = Cluster.TestCase
+# no shrinking: it takes minutes for such histories, and a failure prints its steps anyway
 TestCluster.settings = settings(
     max_examples=60,
     stateful_step_count=40,

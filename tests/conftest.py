@@ -1,0 +1,25 @@
+"""Skips what this machine cannot run, with the reason; where everything is required, a gap is a failure instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+
+_NEEDS = {
+    "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
+    "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
+    "horovod": (lambda: importlib.util.find_spec("horovod") is not None, "horovod is not installed"),
+}
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, (there, reason) in _NEEDS.items():
+        if item.get_closest_marker(marker) is None or there():
+            continue
+        if os.environ.get("BFTD_REQUIRE_ALL") or os.environ.get("CI"):
+            pytest.fail(f"{reason}; `make test` installs it", pytrace=False)
+        pytest.skip(reason)

@@ -1,0 +1,181 @@
+"""Stand-ins for the edges of a driver: Slurm, the daemon, connections and the back-ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic.driver.backend import Backend, Host
+from elastic.driver.pilots import Peer, Pilot
+from elastic.driver.settings import DriverSettings
+from elastic.spec import ElasticSpec
+from elastic.wire import Message, decode
+
+LIMIT_S = 20.0
+
+
+async def until(what: str, condition: Callable[[], Any]) -> Any:
+    """Waits until a condition holds; a test whose condition never does fails by name."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not (result := condition()):
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        await asyncio.sleep(0.002)
+    return result
+
+
+def settings_for(folder: Path, spec: str = "1-8", backend: str = "horovod", **fields: Any) -> DriverSettings:
+    return DriverSettings(
+        trainer_id="7",
+        name="test",
+        spec=ElasticSpec.parse(spec),
+        backend=backend,
+        interpreter="/usr/bin/python3",
+        argv=(str(folder / "train.py"), "--fast"),
+        cwd=folder,
+        script_dir=folder,
+        state_dir=folder / "state",
+        socket_path=str(folder / "s"),
+        partition="elastic",
+        user="ada",
+        address="127.0.0.1",
+        **fields,
+    )
+
+
+class FakeWriter:
+    """A connection that keeps what is sent over it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def drain(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def sent(self) -> list[Message]:
+        return [decode(line) for line in self.data.splitlines()]
+
+
+def peer(**hello: Any) -> Peer:
+    return Peer(FakeWriter(), {"op": "hello", **hello})  # type: ignore[arg-type]
+
+
+def sent(to: Peer) -> list[Message]:
+    assert isinstance(to.writer, FakeWriter)
+    return to.writer.sent
+
+
+def ops(to: Peer) -> list[str]:
+    """What a peer was told, beats left out."""
+    return [message["op"] for message in sent(to) if message["op"] not in ("beat", "ping")]
+
+
+class FakeStarter:
+    """Slurm: places what it is not told to refuse, and runs "agents" until their allocation is cancelled."""
+
+    def __init__(self) -> None:
+        self.placed: list[str] = []
+        self.cancelled: list[str] = []
+        self.refuse: dict[str, str] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def place(self, pilot: Pilot) -> str | None:
+        self.placed.append(pilot.lease)
+        await self.hold.wait()
+        if pilot.node in self.refuse:
+            return self.refuse[pilot.node]
+        pilot.job_id, pilot.placed_s = f"job-{pilot.lease}", time.time()
+        self._ends[pilot.job_id] = asyncio.Event()
+        return None
+
+    async def run_agent(self, pilot: Pilot) -> None:
+        assert pilot.job_id is not None
+        await self._ends[pilot.job_id].wait()
+
+    async def cancel(self, jobs: list[str]) -> None:
+        self.cancelled += jobs
+        for job in jobs:
+            self.end(job)
+
+    def end(self, job: str) -> None:
+        """The agent of this job ends by itself."""
+        self._ends[job].set()
+
+
+class FakeDaemon:
+    """The daemon link: keeps the events."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def report(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
+        return [e for e in self.events if e["op"] == op and all(e.get(key) == value for key, value in fields.items())]
+
+
+class FakeBackend(Backend):
+    """Trains at once on whatever members it is given."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.members: list[Pilot] = []
+        self.calls: list[list[str]] = []
+        self.suspended = 0
+
+    @property
+    def running(self) -> bool:
+        return bool(self.members)
+
+    def uses(self, pilot: Pilot) -> bool:
+        return pilot in self.members
+
+    async def start(self) -> None:
+        pass
+
+    async def set_members(self, pilots: Sequence[Pilot]) -> None:
+        if list(pilots) != self.members:
+            self.members = list(pilots)
+            self.calls.append([pilot.node for pilot in pilots])
+
+    async def suspend(self) -> None:
+        self.members = []
+        self.suspended += 1
+
+    def lost(self, pilot: Pilot) -> None:
+        self.members = [member for member in self.members if member is not pilot]
+
+    def received(self, pilot: Pilot, message: Message) -> None:
+        if message["op"] == "exit":
+            self._host.crashed(pilot, int(message["rc"]), int(message["step"]), float(message["at_s"]))
+
+    async def close(self) -> None:
+        pass
+
+
+def lease(node: str, number: int = 1, state: str = "granted", **fields: Any) -> dict[str, Any]:
+    return {"id": f"{node}.{number}", "node": node, "state": state, "vacate": False, "limit_s": 3600.0} | {
+        "gres": "",
+        "gpus": 0,
+        "reason": "the test says so",
+        **fields,
+    }

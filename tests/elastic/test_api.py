@@ -1,0 +1,126 @@
+"""What a torchrun script calls, outside bftd and with a driver."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from elastic import api
+from elastic import session as sessions
+from elastic.session import Session
+from elastic.wire import Message
+
+OUTSIDE = """
+import sys, elastic
+assert elastic.load() is None
+dues = [elastic.step(samples=4, loss=1.0, save_every=2) for _ in range(4)]
+assert dues == [False, True, False, True], dues
+assert elastic.step() is False
+elastic.save({"weights": object()})
+assert "torch" not in sys.modules
+print("fine")
+"""
+
+
+def test_outside_bftd_a_script_runs_unchanged_and_imports_nothing_for_it() -> None:
+    said = subprocess.run([sys.executable, "-c", OUTSIDE], capture_output=True, text=True, check=False)
+    assert (said.stdout, said.stderr, said.returncode) == ("fine\n", "", 0)
+
+
+class FakeChannel:
+    """Keeps what a worker sends, and answers a fetch with a state."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Message, bytes | None]] = []
+        self.news = threading.Event()
+
+    def send(self, message: Message, payload: bytes | None = None) -> None:
+        self.sent.append((message, payload))
+        self.news.set()
+
+    def ops(self) -> list[str]:
+        return [message["op"] for message, _ in self.sent]
+
+
+@pytest.fixture
+def channel(monkeypatch: pytest.MonkeyPatch) -> FakeChannel:
+    channel = FakeChannel()
+    monkeypatch.setattr(sessions, "_current", Session(channel))  # type: ignore[arg-type]
+    monkeypatch.setattr(api, "_progress", api._Progress())
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    return channel
+
+
+def test_samples_are_those_of_every_worker(channel: FakeChannel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    api.step(samples=8)
+    assert (channel.sent[0][0]["samples"], channel.sent[0][0]["size"]) == (24, 3)
+
+
+def test_a_save_is_due_when_bftd_wants_to_resize_and_only_for_rank_0(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.step(save_every=100) is False
+    sessions.current().pause_requested.set()
+    assert api.step(save_every=100) is True
+    monkeypatch.setenv("RANK", "1")
+    assert api.step(save_every=100) is False
+
+
+@pytest.mark.torch
+def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        api.step(samples=5)
+    api.save({"answer": 42})
+    while "state" not in channel.ops():
+        assert channel.news.wait(20)
+    message, payload = next(item for item in channel.sent if item[0]["op"] == "state")
+    assert (message["step"], message["samples"]) == (3, 15)
+    monkeypatch.setattr(api, "_progress", api._Progress())
+    monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
+    assert api.load() == {"answer": 42}
+    api.step(samples=5)
+    assert channel.sent[-1][0]["step"] == 4
+    assert channel.sent[-1][0]["samples"] == 20
+
+
+@pytest.mark.torch
+def test_a_save_keeps_a_copy_of_what_the_script_then_changes(channel: FakeChannel) -> None:
+    import torch
+
+    weights = torch.zeros(2)
+    api.step()
+    api.save({"weights": weights})
+    weights += 1
+    sessions.current().ship()
+    payload = next(data for message, data in channel.sent if message["op"] == "state")
+    assert payload is not None
+    state = torch.load(io.BytesIO(payload), weights_only=False)["state"]
+    assert state["weights"].tolist() == [0.0, 0.0]
+
+
+def test_other_ranks_save_nothing(channel: FakeChannel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    api.save({"answer": 42})
+    sessions.current().ship()
+    assert channel.ops() == ["nothing_saved"]
+
+
+@pytest.mark.torch
+def test_a_save_that_bftd_asked_for_rests_until_the_worker_is_ended(channel: FakeChannel) -> None:
+    api.step()
+    sessions.current().pause_requested.set()
+    saving = threading.Thread(target=api.save, args=({"answer": 42},), daemon=True)
+    saving.start()
+    while "paused" not in channel.ops():
+        channel.news.clear()
+        assert "paused" in channel.ops() or channel.news.wait(20)
+    assert channel.ops()[-2:] == ["state", "paused"]
+    assert saving.is_alive()
