@@ -69,7 +69,9 @@ def _check_trainers(state: State) -> None:
     for id_, trainer in state.trainers.items():
         _require(trainer.id == id_, f"{id_} is filed under another id")
         live = sum(lease.live for lease in state.leases.values() if lease.trainer == id_)
-        _require(trainer.allows(live) or not state.pool.seen, f"L4: {id_} holds {live} nodes, which it cannot run on")
+        # What drivers report is planned for at the next snapshot; a driver below nodes_min suspends by itself at once.
+        unplanned = state.plan_due or not state.pool.seen
+        _require(trainer.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
         _require(not known & {stray.id for stray in trainer.strays}, f"{id_} has a stray lease that is known")
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]

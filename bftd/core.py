@@ -33,18 +33,22 @@ from bftd.domain import (
 from bftd.planning import Solver, replan
 from bftd.turn import Turn
 
+_PLANNED_AT_ONCE = (PoolObserved, Registered, Finished, Configured)
+
 
 def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
     """Fold one event into the state; returns the next state and the actions to carry out, in order.
 
     An event about a trainer that is not known changes nothing, and before the first snapshot nothing is planned: what
-    a restarted daemon finds in its ledger stays until the pool says otherwise.
+    a restarted daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at
+    the next snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows.
     """
     turn = Turn(state, event.time_s)
     _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
-    if turn.pool.seen and (turn.needs_plan or outdated):
+    if turn.pool.seen and (turn.needs_plan or outdated) and isinstance(event, _PLANNED_AT_ONCE):
         replan(turn, solve)
+        turn.needs_plan = False
     return turn.close()
 
 

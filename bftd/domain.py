@@ -207,7 +207,7 @@ class State:
     """All that the core knows between two events.
 
     `trainers` is in order of arrival, `leases` holds those not ended, `orphans` are pilots of our trainers that belong
-    to no lease, with the time since when.
+    to no lease, with the time since when. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -223,6 +223,7 @@ class State:
     orphans: Mapping[str, float] = field(default_factory=dict)
     grants: tuple[float, ...] = ()
     usage: Usage = Usage()
+    plan_due: bool = False
 
 
 # Events: what happened, each with its time.

@@ -66,6 +66,7 @@ def _lease(turn: Turn, trainer: Trainer, report: Report) -> None:
 
 def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: str, job_id: str | None) -> None:
     """The pilot runs, is warm, or works."""
+    first_work = phase == "working" and lease.phase != "working"
     placed_s = lease.placed_s if lease.placed_s is not None else turn.now
     turn.change_lease(lease, phase=phase, job_id=job_id, placed_s=placed_s)
     turn.backoff.pop(lease.node, None)
@@ -73,7 +74,10 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: str, job_id: str 
         turn.change(trainer, refused_rounds=0)
     if phase == "working":
         trainer = turn.trainers[trainer.id]
-        turn.change(trainer, state="running")
+        knowledge = trainer.knowledge
+        if first_work:
+            knowledge = learn.observe_warm_up(knowledge, turn.now - lease.granted_s)
+        turn.change(trainer, state="running", knowledge=knowledge)
 
 
 def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: Report) -> None:

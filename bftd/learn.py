@@ -19,6 +19,8 @@ STALLS_KEPT = 5
 # Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring.
 UNKNOWN_UP_COST_S = 2.0
 UNKNOWN_DOWN_COST_S = 1.0
+# From the grant of a node to its first step: placing the pilot and importing torch, before any was seen.
+UNKNOWN_WARM_UP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Knowledge:
     given_down_cost_s: float | None = None
     up_stalls_s: tuple[float, ...] = ()
     down_stalls_s: tuple[float, ...] = ()
+    warm_ups_s: tuple[float, ...] = ()
 
     @property
     def up_cost_s(self) -> float:
@@ -44,6 +47,11 @@ class Knowledge:
     def down_cost_s(self) -> float:
         """R_j^dw of the paper: median of the last shrink stalls, else what the user said."""
         return _cost(self.down_stalls_s, self.given_down_cost_s, UNKNOWN_DOWN_COST_S)
+
+    @property
+    def warm_up_s(self) -> float:
+        """How long a node is granted before it takes part in training: median of the last ones."""
+        return _cost(self.warm_ups_s, None, UNKNOWN_WARM_UP_S)
 
     @property
     def rate_per_node(self) -> float | None:
@@ -69,6 +77,13 @@ def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s:
     if to_nodes > from_nodes:
         return replace(knowledge, up_stalls_s=(*knowledge.up_stalls_s, stall_s)[-STALLS_KEPT:])
     return replace(knowledge, down_stalls_s=(*knowledge.down_stalls_s, stall_s)[-STALLS_KEPT:])
+
+
+def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
+    """Add one node's time from grant to first step."""
+    if not math.isfinite(duration_s) or duration_s < 0:
+        return knowledge
+    return replace(knowledge, warm_ups_s=(*knowledge.warm_ups_s, duration_s)[-STALLS_KEPT:])
 
 
 def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> tuple[tuple[int, float], ...]:

@@ -92,6 +92,8 @@ def build_problem(
             held -= set(current[trainer.id])
             continue
         points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.weight)
+        held_now = len(current[trainer.id])
+        points = objective.after_warm_up(points, held_now, trainer.knowledge.warm_up_s / turn.settings.t_fwd_s)
         specs.append(
             TrainerSpec(
                 name=trainer.id,

@@ -45,7 +45,7 @@ class Turn:
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
         self.usage = state.usage
         self.actions: list[Action] = []
-        self.needs_plan = False
+        self.needs_plan = state.plan_due
 
     def close(self) -> tuple[State, tuple[Action, ...]]:
         """The next state and what is to be done."""
@@ -63,6 +63,7 @@ class Turn:
             orphans=self.orphans,
             grants=self.grants,
             usage=self.usage,
+            plan_due=self.needs_plan,
         )
         return state, tuple(self.actions)
 

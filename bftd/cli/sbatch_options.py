@@ -56,7 +56,7 @@ class CommandLine:
 
 def parse(words: Sequence[str]) -> CommandLine:
     """Take a command line apart; raises UsageError when a value is missing."""
-    options = []
+    options: list[Option] = []
     rest = iter(enumerate(words))
     for index, word in rest:
         if word == "--":

@@ -66,6 +66,8 @@ class HorovodBackend(Backend):
             return
         # Removed workers end by an abort in Horovod's library: after a revocation any code is a good one.
         planned = self._life is None or rc == 0 or pilot.revoked or pilot.expiring or host not in self._listed
+        # After the first crash on a node its other workers are killed: they are not crashes of their own.
+        planned = planned or host != pilot.host
         if not planned and pilot.wanted:
             self._host.crashed(pilot, rc, int(message["step"]), float(message["at_s"]))
         self._ended(pilot, host, local_rank, rc, planned)

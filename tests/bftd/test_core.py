@@ -140,6 +140,9 @@ def test_S4_a_node_moves_to_another_trainer_only_after_the_first_has_ended_its_l
     assert given_up
     assert "fast makes more of them" in core.sentences()[-1] + core.sentences()[-2]
     core.report("1", *(lease(item.id, "ended") for item in given_up))
+    for item in given_up:
+        core.pilots.pop(item.job_id or "", None)
+    core.pool("n1", "n2", "n3", "n4")
     assert core.nodes("2") == {item.node for item in given_up}
 
 
@@ -508,3 +511,35 @@ def test_events_about_trainers_that_are_not_known_change_nothing() -> None:
     core.report("9", lease("n1.1", "ended"))
     core.finish("9")
     assert not core.state.trainers
+
+
+def test_nodes_that_slurm_takes_one_by_one_are_not_lent_again_before_the_next_snapshot() -> None:
+    core = Core()
+    core.arrive(trainer("1"))
+    core.arrive(trainer("2"))
+    core.pool("n1", "n2", "n3", "n4")
+    core.place_all()
+    for item in [*core.leases("1"), *core.leases("2")]:
+        actions = core.report(item.trainer, lease(item.id, "leaving"), lease(item.id, "ended"))
+        core.pilots.pop(item.job_id or "", None)
+        assert granted(actions) == []
+    busy = {name: PoolNode(name, "ALLOCATED", False, "runs a job") for name in ("n1", "n2", "n3", "n4")}
+    assert granted(core.pool(out=busy)) == []
+
+
+def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
+    def plan_for(warm_up_s: float) -> set[str]:
+        core = Core()
+        flat = Knowledge(given=((1, 100.0), (2, 200.0)), given_up_cost_s=0.0, given_down_cost_s=0.0)
+        steep = Knowledge(
+            given=((1, 100.0), (2, 206.0)), given_up_cost_s=0.0, given_down_cost_s=0.0, warm_ups_s=(warm_up_s,)
+        )
+        core.arrive(trainer("1", nodes_max=2, knowledge=flat))
+        core.pool("n1", "n2")
+        core.place_all()
+        core.arrive(trainer("2", nodes_max=2, knowledge=steep))
+        core.pool("n1", "n2", "n3")
+        return {item.node for item in core.leases("1", live=False)}
+
+    assert plan_for(warm_up_s=0.0)
+    assert not plan_for(warm_up_s=12.0)

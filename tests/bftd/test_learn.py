@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.learn import Knowledge, curve, median_rate_per_node, observe_rate, observe_stall, rate
+from bftd.learn import (
+    UNKNOWN_WARM_UP_S,
+    Knowledge,
+    curve,
+    median_rate_per_node,
+    observe_rate,
+    observe_stall,
+    observe_warm_up,
+    rate,
+)
 from bftd.objective import values
 
 SIZES = st.integers(1, 64)
@@ -95,3 +104,11 @@ def test_objectives_value_the_same_curve_differently() -> None:
     assert values(points, "efficiency", 5.0) == (((0, 0.0), (1, 1.0), (2, 1.5)), 1.0)
     assert values(points, "priority", 5.0) == (((0, 0.0), (1, 1.0), (2, 1.5)), 5.0)
     assert values(((0, 0.0), (2, 0.0)), "efficiency", 1.0)[0] == ((0, 0.0), (2, 0.0))
+
+
+def test_the_warm_up_is_the_median_of_the_last_ones_and_a_guess_before() -> None:
+    assert Knowledge().warm_up_s == UNKNOWN_WARM_UP_S
+    knowledge = Knowledge()
+    for duration_s in (100.0, 4.0, 6.0, 5.0, 4.0, 6.0, float("nan"), -1.0):
+        knowledge = observe_warm_up(knowledge, duration_s)
+    assert knowledge.warm_up_s == 5.0

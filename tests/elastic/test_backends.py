@@ -115,7 +115,9 @@ def play(kind: type[Backend], folder: Path, body: Callable[[Any, Host], Awaitabl
 
 def start_worker(life: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
     """Horovod's driver asks for a worker, and it connects."""
-    life.on_message({"op": "start", "host": host or member.host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}})
+    life.on_message(
+        {"op": "start", "host": host or member.host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}}
+    )
     member.workers[local_rank] = peer(role="worker", host=member.host)
 
 
@@ -161,9 +163,7 @@ def test_when_every_old_node_goes_at_once_the_state_goes_by_way_of_the_disk(
     play(HorovodBackend, tmp_path, body)
 
 
-def test_a_crashed_workers_host_comes_back_under_another_name(
-    tmp_path: Path, companions: list[FakeCompanion]
-) -> None:
+def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, companions: list[FakeCompanion]) -> None:
     async def body(backend: HorovodBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
@@ -299,9 +299,7 @@ async def gathered(backend: TorchrunBackend, *members: Pilot) -> None:
     forming = asyncio.create_task(backend.set_members(members))
     seen = {member.lease: len(told(member)) for member in members if member.lease in backend._invited}
     for member in members:
-        await until(
-            f"{member.node} is called", lambda member=member: len(told(member)) > seen.get(member.lease, 0)
-        )
+        await until(f"{member.node} is called", lambda member=member: len(told(member)) > seen.get(member.lease, 0))
         backend.received(member, {"op": "join", "generation": -1})
     await forming
 

@@ -159,9 +159,7 @@ def test_no_more_nodes_are_used_than_the_trainer_may(play: Play) -> None:
     play(body, "1-2")
 
 
-def test_newcomers_that_get_warm_one_after_the_other_join_together(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainers, "COALESCE_S", 1000.0)
 
     async def body(stage: Stage) -> None:

@@ -1,0 +1,216 @@
+"""Both back-ends on a real cluster: real pilots, real workers, real regular jobs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import venv
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.elastic.cluster import EVERY, SCRIPTS, TrainerJob
+
+pytestmark = pytest.mark.cluster
+HOROVOD = pytest.param("horovod", marks=pytest.mark.horovod)
+TORCHRUN = pytest.param("torchrun", marks=pytest.mark.torch)
+both = pytest.mark.parametrize("backend", [HOROVOD, TORCHRUN])
+
+
+def assert_state_is_whole(trainer: TrainerJob) -> None:
+    """The weight always was what so many steps make it: no state was mixed, lost or applied twice."""
+    assert trainer.rows
+    assert [row["weight"] for row in trainer.rows] == [float(row["step"]) for row in trainer.rows]
+
+
+def assert_no_gap(trainer: TrainerJob) -> None:
+    steps = {row["step"] for row in trainer.rows}
+    assert steps == set(range(1, max(steps) + 1))
+
+
+@both
+def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_losing_a_step(
+    trainer: TrainerJob, backend: str
+) -> None:
+    trainer.count(backend, "n1")
+    trainer.daemon.grant("n2", "n3")
+    trainer.trains_on(3)
+    # n1 holds rank 0.
+    trainer.daemon.revoke("n1")
+    trainer.trains_on(2)
+    trainer.wait("n1 is given back", lambda: trainer.state("n1") == "ended")
+    trainer.daemon.revoke("n2", "n3")
+    [suspended] = trainer.wait("suspended", lambda: trainer.daemon.of("suspend"))
+    trainer.wait("all given back", lambda: trainer.state("n2") == trainer.state("n3") == "ended")
+    last = trainer.rows[-1]["step"]
+    assert suspended["step"] == last
+    trainer.daemon.grant("n4")
+    trainer.trains_on(1)
+    assert [row["node"] for row in trainer.rows if row["step"] == last + 1] == ["n4"]
+    assert trainer.daemon.of("resume")
+    assert trainer.again == 0
+    assert_no_gap(trainer)
+    assert_state_is_whole(trainer)
+    # Horovod ends the workers that it removed by SIGABRT: that is success.
+    assert trainer.daemon.of("crash") == []
+    kinds = [event["kind"] for event in trainer.daemon.of("resize")]
+    assert kinds == ["up", "down"]
+    assert trainer.daemon.of("progress")[-1]["steps_lost"] == 0
+
+
+@both
+def test_regular_jobs_get_their_nodes_also_from_a_worker_that_is_stopped(trainer: TrainerJob, backend: str) -> None:
+    trainer.count(backend, "n1", "n2", "n3")
+    trainer.run_regular_job("n1")
+    trainer.trains_on(2)
+    assert trainer.daemon.of("lease", state="leaving")
+    # Ignores SIGTERM as every worker does, and cannot even be asked.
+    [worker] = trainer.workers("n2")
+    worker.suspend()
+    trainer.run_regular_job("n2")
+    trainer.trains_on(1)
+    assert_no_gap(trainer)
+    assert_state_is_whole(trainer)
+    assert trainer.again <= 2 * EVERY
+    # The last node goes too: its state is fetched within the notice.
+    trainer.run_regular_job("n3")
+    trainer.wait("suspended", lambda: trainer.daemon.of("suspend"))
+    trainer.daemon.grant("n4")
+    trainer.trains_on(1)
+    assert_no_gap(trainer)
+    assert_state_is_whole(trainer)
+
+
+@both
+def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_again(
+    trainer: TrainerJob, backend: str
+) -> None:
+    trainer.count(backend, "n1", "n2")
+    # Rank 0's: the one that reports, saves and holds the group together.
+    [worker] = trainer.workers("n1")
+    before = len(trainer.rows)
+    worker.send_signal(signal.SIGKILL)
+    [crash] = trainer.wait("told", lambda: trainer.daemon.of("crash"))
+    assert (crash["node"], crash["rc"]) == ("n1", -9)
+    trainer.trains_on(2)
+    assert len(trainer.rows) > before
+    assert trainer.again <= EVERY
+    assert_no_gap(trainer)
+    assert_state_is_whole(trainer)
+    [resize] = trainer.wait("its cost is told", lambda: trainer.daemon.of("resize", kind="crash"))
+    assert resize["steps_lost"] <= EVERY
+    assert trainer.state("n1") == trainer.state("n2") == "working"
+    assert "a worker on n1 ended with signal SIGKILL" in trainer.output
+
+
+@both
+def test_a_dead_driver_is_survived_by_none_of_its_processes(trainer: TrainerJob, backend: str) -> None:
+    trainer.count(backend, "n1", "n2")
+    [driver] = [found for found in trainer.processes() if Path(found.cmdline()[1]).name == "bft-driver"]
+    pilots = [process for process in trainer.processes() if "BFT_LEASE" in process.environ()]
+    assert len(pilots) >= 6
+    driver.kill()
+    _, alive = psutil.wait_procs(pilots, timeout=60)
+    assert alive == []
+    status = trainer.sandbox.status
+    trainer.wait("the nodes are idle", lambda: set(status().values()) == {"IDLE"})
+    assert trainer.daemon.finished is None
+
+
+@both
+def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJob, backend: str) -> None:
+    trainer.count(backend, "n1", "n2")
+    trainer.cancel()
+    state, _ = trainer.ended()
+    assert state == "CANCELLED"
+    assert trainer.daemon.finished is not None
+    assert trainer.daemon.finished["exit_code"] == 143
+    last = trainer.rows[-1]["step"]
+    kept = int(re.findall(r"the state of step (\d+) is kept in", trainer.output)[0])
+    assert last - EVERY <= kept <= last
+    assert (trainer.folder / ".bft" / trainer.job_id / "state.pt").stat().st_size > 0
+    assert "Traceback" not in trainer.output
+
+
+@both
+def test_training_that_is_complete_ends_the_job_well_and_leaves_no_file(trainer: TrainerJob, backend: str) -> None:
+    trainer.submit(f"count_{backend}.py", 12, 0.02, EVERY, backend=backend)
+    trainer.daemon.grant("n1", "n2")
+    assert trainer.ended() == ("COMPLETED", 0)
+    assert [row["step"] for row in trainer.rows] == list(range(1, 13))
+    assert trainer.daemon.finished is not None
+    assert trainer.daemon.finished["exit_code"] == 0
+    assert trainer.daemon.finished["summary"]["step"] == 12
+    assert {path.name for path in trainer.folder.iterdir()} == {"out", "s", "steps.jsonl"}
+
+
+@both
+def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exit_code(
+    trainer: TrainerJob, backend: str
+) -> None:
+    trainer.submit("crash.py", 42, backend=backend)
+    trainer.daemon.grant("n1", "n2")
+    assert trainer.ended() == ("FAILED", 42)
+    assert trainer.daemon.finished is not None
+    assert trainer.daemon.finished["exit_code"] == 42
+    assert "3 crashes without a step" in trainer.output
+    assert "Traceback" not in trainer.output
+
+
+@both
+def test_a_script_that_fails_shows_its_own_traceback_and_nothing_of_bftds(trainer: TrainerJob, backend: str) -> None:
+    trainer.submit("crash.py", backend=backend)
+    trainer.daemon.grant("n1")
+    assert trainer.ended() == ("FAILED", 1)
+    line = (SCRIPTS / "crash.py").read_text().splitlines().index("build_model()") + 1
+    said = trainer.output
+    assert re.search(rf'n1:   File ".*/crash\.py", line {line}, in <module>', said)
+    assert "n1: ValueError: no layer of that name" in said
+    assert "runpy" not in said
+    assert "elastic/" not in said
+
+
+@both
+def test_a_python_without_torch_ends_the_trainer_with_one_line(trainer: TrainerJob, backend: str) -> None:
+    venv.create(trainer.folder / "bare", symlinks=True)
+    python = str(trainer.folder / "bare" / "bin" / "python")
+    trainer.submit(f"count_{backend}.py", 9, 0.1, EVERY, backend=backend, interpreter=python)
+    trainer.daemon.grant("n1")
+    assert trainer.ended() == ("FAILED", 1)
+    assert "Traceback" not in trainer.output
+    assert len([line for line in trainer.output.splitlines() if python in line]) == 1
+    assert trainer.daemon.finished is not None
+    assert "torch" in trainer.daemon.finished["reason"] or "horovod" in trainer.daemon.finished["reason"]
+
+
+@pytest.mark.torch
+def test_workers_get_nothing_of_the_drivers_job_and_no_command_line_tells_the_secret(trainer: TrainerJob) -> None:
+    trainer.count("torchrun", "n1")
+    [worker] = trainer.workers("n1")
+    environ = worker.environ()
+    assert environ["SLURM_JOB_ID"] != trainer.job_id
+    assert environ["SLURM_JOB_PARTITION"] == "elastic"
+    assert environ["SLURM_JOB_NODELIST"] == "n1"
+    assert not {name for name in environ if name.startswith(("SBATCH_", "SALLOC_", "SQUEUE_"))}
+    assert trainer.job_id not in {value for name, value in environ.items() if name.startswith("SLURM_")}
+    secret = environ["BFT_SECRET"]
+    assert len(secret) >= 32
+    processes = trainer.processes()
+    assert len(processes) >= 4
+    assert not [process for process in processes if secret in " ".join(process.cmdline())]
+    assert secret not in trainer.output
+
+
+def test_the_driver_needs_no_script_of_bftds_to_say_what_is_wrong(tmp_path: Path) -> None:
+    plain = tmp_path / "train.py"
+    plain.write_text("#!/usr/bin/env python3\nprint()\n")
+    for argv in ([], [str(plain)], [str(tmp_path / "nothing.py")]):
+        said = psutil.Popen(
+            [sys.executable, "-c", "from elastic.driver.main import main; main()", *argv], stderr=-1, stdout=-1
+        )
+        out, err = said.communicate()
+        assert (said.returncode, out) == (2, b"")
+        assert err.startswith(b"bft: ")
+        assert err.count(b"\n") == 1
