@@ -21,7 +21,7 @@ from typing import Any
 
 from elastic.child import prepare_child
 from elastic.interface import interface_of
-from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, LEAVE_S
+from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, LEAVE_S
 from elastic.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
 
 
@@ -173,18 +173,19 @@ class Agent:
             theirs.close()
         self._send({"op": "node", "workers_per_node": workers})
         reader, self._to_node = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
-        self._spawn(self._relay(reader))
-        self._spawn(self._output())
+        self._spawn(self._relay(reader, self._spawn(self._output())))
 
     def _tell_node(self, message: Message) -> None:
         if self._to_node is not None and not self._to_node.is_closing():
             self._to_node.write(encode(message))
 
-    async def _relay(self, reader: asyncio.StreamReader) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, output: asyncio.Task[None]) -> None:
         while (message := await receive(reader)) is not None:
             self._send(message)
         assert self._node is not None
         rc = await self._node.wait()
+        # The driver ends this agent on the news, and why the node process ended may be in its last lines.
+        await asyncio.wait([output], timeout=FAREWELL_S)
         self._send({"op": "node_exit", "rc": rc})
 
     async def _output(self) -> None:
@@ -200,10 +201,11 @@ class Agent:
                 return
             self._send({"op": "out", "line": line.decode(errors="replace").rstrip("\n")})
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _run() -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from elastic.timing import REPORT_S
+from elastic.timing import REPORT_S, SHIP_SHARE
 from elastic.wire import BlockingChannel, Message
 
 _PAGE = struct.Struct("=qd")
@@ -57,6 +57,7 @@ class Session:
         self._ship_lock = threading.Lock()
         self._ship_wanted = threading.Event()
         self._shipper: threading.Thread | None = None
+        self._next_ship_s = 0.0
         self._reported_s = 0.0
         self._last: Message | None = None
         self._first = True
@@ -156,6 +157,11 @@ class Session:
             self._shipper.start()
         self._ship_wanted.set()
 
+    def ship_in_passing(self) -> None:
+        """As `ship_soon`, but only so often that shipping stays a small share of the work."""
+        if time.monotonic() >= self._next_ship_s:
+            self.ship_soon()
+
     def rest(self) -> None:
         """Ships the state just saved at a step boundary, says so, and waits for the end that the driver will send."""
         self.ship()
@@ -193,7 +199,10 @@ class Session:
     def _ship_loop(self) -> None:
         while self._ship_wanted.wait():
             self._ship_wanted.clear()
+            began_s = time.monotonic()
             self.ship()
+            ended_s = time.monotonic()
+            self._next_ship_s = ended_s + max(REPORT_S, (ended_s - began_s) / SHIP_SHARE)
 
     def _send(self, message: Message, payload: bytes | None = None) -> None:
         if self._channel is None:

@@ -26,6 +26,9 @@ PAUSE_S = 5.0
 # The last state is fetched from the workers so often at least, so that losing every node at once loses little.
 SHIP_EVERY_S = 10.0
 
+# Shipping in the background may take this share of a worker's time.
+SHIP_SHARE = 0.05
+
 # A worker whose side thread does not answer is stopped (SIGSTOP, a hung device): everybody else waits for it.
 PING_S = 2.0
 FROZEN_S = 15.0

@@ -49,7 +49,9 @@ class Hub:
         try:
             hello = await asyncio.wait_for(receive(reader), CONNECT_S)
             # Secret first: nothing else of a stranger's message is looked at.
-            if hello is None or not hmac.compare_digest(str(hello.get("secret", "")).encode(), self._secret.encode()):
+            if hello is None or not hmac.compare_digest(
+                str(hello.get("secret")).encode(errors="replace"), self._secret.encode()
+            ):
                 return
             peer = Peer(writer, hello)
             if not self._listener.connected(peer):

@@ -69,8 +69,6 @@ class Progress:
         lost = int(message.get("steps_lost", 0))
         if message["first"] and int(message["rank"]) == 0:
             events += self._first_of_group(message, step, size, at_s, lost)
-        elif lost:
-            self._lose(lost)
         if int(message["rank"]) != 0:
             return events
         self._time_steps(step, at_s, bool(message["first"]))

@@ -103,6 +103,10 @@ class TorchrunBackend(Backend):
                 pilot.tell({"op": "join"})
         deadline = asyncio.get_running_loop().time() + _JOIN_S
         while missing := [pilot for pilot in pilots if pilot.lease not in self._waiting]:
+            # Looked at before every wait: a node may have been lost while the state of the others was being saved.
+            if not all(pilot.wanted for pilot in pilots):
+                self._host.wake()
+                return None
             self._news.clear()
             left = deadline - asyncio.get_running_loop().time()
             try:
@@ -111,9 +115,6 @@ class TorchrunBackend(Backend):
                 for pilot in missing:
                     self._host.log(f"{pilot.node} did not come to the rendezvous; it is given back")
                     pilot.expiring = True
-            if not all(pilot.wanted for pilot in pilots):
-                self._host.wake()
-                return None
         return pilots
 
     def _release(self, members: list[Pilot], port: int) -> None:

@@ -57,6 +57,7 @@ class Trainer:
         self._wake = asyncio.Event()
         self._pongs: dict[Peer, float] = {}
         self._life_failures = 0
+        self._training = False
 
     def man(self, starter: PilotStarter, daemon: DaemonLink) -> Crew:
         """Gives the trainer its way to Slurm and to the daemon; returns the crew that takes the daemon's leases."""
@@ -103,7 +104,8 @@ class Trainer:
         """Saves what can be saved at once, and ends every pilot; called once `run` has returned."""
         workers = [peer for pilot in self.pilots for peer in pilot.workers.values()]
         if workers and self.result.result()[0]:
-            await self.saver.save(workers, graceful=True, pause_s=LEAVE_S)
+            # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
+            await self.saver.save(workers, graceful=False, ship_s=LEAVE_S)
         await self._backend.close()
         await self.crew.close()
 
@@ -133,6 +135,7 @@ class Trainer:
         for pilot in self.pilots:
             if pilot.agent is peer:
                 pilot.agent = None
+                pilot.over.set()
                 self.lost(pilot)
             for local_rank, worker in list(pilot.workers.items()):
                 if worker is peer:
@@ -271,11 +274,11 @@ class Trainer:
     async def _reconcile(self) -> None:
         members = self._members()
         if members:
-            began = not self._backend.running
+            began, self._training = not self._training, True
             await self._backend.set_members(members)
-            if began and self._backend.running and self.progress.suspends:
+            if began and self.progress.suspends:
                 self._report("resume", step=max(self.store.step, 0))
-        elif self._backend.running:
+        elif self._training:
             await self._suspend()
         for pilot in self.pilots:
             if (pilot.revoked or pilot.expiring) and pilot.state != "placing" and not self._backend.uses(pilot):
@@ -299,6 +302,7 @@ class Trainer:
         return max((size for size in sizes if size <= count), default=0)
 
     async def _suspend(self) -> None:
+        self._training = False
         await self._backend.suspend()
         step = max(self.store.step, 0)
         self.progress.suspended(step)

@@ -18,7 +18,11 @@ def main() -> None:
     """Serves until standard input ends."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    try:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    except ImportError:
+        # The driver says it in one line.
+        raise SystemExit(1) from None
 
     stores: list[TCPStore] = []
     sys.stdout.buffer.write(encode({"op": "ready"}))

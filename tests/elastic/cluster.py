@@ -18,7 +18,7 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DRIVER = Path(sys.executable).parent / "bft-driver"
-LIMIT_S = 90.0
+LIMIT_S = 20.0
 """Long enough for torch to be imported by four processes on a machine that does other things as well."""
 
 EVERY = 5
@@ -45,16 +45,23 @@ class TrainerJob:
     ) -> None:
         path = SCRIPTS / script
         header = Header(
-            f"{spec},backend={backend}", "elastic", str(self.folder / "s"), str(path), interpreter, pilot_mode=pilot_mode
+            f"{spec},backend={backend}",
+            "elastic",
+            str(self.folder / "s"),
+            str(path),
+            interpreter,
+            pilot_mode=pilot_mode,
         )
-        argv = ["sbatch", "--parsable", "-p", "bft-driver", "-n1", f"--chdir={self.folder}", "-o", "out", "/dev/stdin"]
+        argv = ["sbatch", "--parsable", "-p", "bft-driver", "-c3", f"--chdir={self.folder}", "-o", "out", "/dev/stdin"]
         source = rewrite(path.read_text(), str(DRIVER), header)
         said = subprocess.run(
             [*argv, *map(str, arguments)], input=source, env=self.env(), text=True, capture_output=True, check=True
         )
         self.job_id = said.stdout.strip()
 
-    def count(self, backend: str, *nodes: str, steps: int = 1_000_000, step_time_s: float = 0.03, **fields: Any) -> None:
+    def count(
+        self, backend: str, *nodes: str, steps: int = 1_000_000, step_time_s: float = 0.03, **fields: Any
+    ) -> None:
         """Starts a counting script and trains on `nodes`."""
         self.submit(f"count_{backend}.py", steps, step_time_s, EVERY, backend=backend, **fields)
         self.daemon.grant(*nodes)
@@ -95,7 +102,12 @@ class TrainerJob:
         for process in self.processes():
             try:
                 parent = process.parent()
-                if process.environ().get("SLURMD_NODENAME") == node and parent and _is_node(process) and _is_node(parent):
+                if (
+                    process.environ().get("SLURMD_NODENAME") == node
+                    and parent
+                    and _is_node(process)
+                    and _is_node(parent)
+                ):
                     found.append(process)
             except psutil.Error:
                 continue

@@ -23,6 +23,8 @@ class ScriptedDaemon:
         self.events: list[dict[str, Any]] = []
         self.registrations: list[dict[str, Any]] = []
         self.finished: dict[str, Any] | None = None
+        self.refused_texts: set[str] = set()
+        self._forgotten = False
         self._leases: dict[str, dict[str, Any]] = {}
         self._version = 0
         self._count = 0
@@ -73,6 +75,10 @@ class ScriptedDaemon:
                     lease.update(state="revoked", vacate=vacate)
             self._version += 1
 
+    def forget(self) -> None:
+        """Knows no trainer any more, until one registers."""
+        self._forgotten = True
+
     def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
         """The events of one kind so far, those with the given fields."""
         with self._lock:
@@ -108,18 +114,26 @@ class ScriptedDaemon:
 
     async def _register(self, request: web.Request) -> web.Response:
         self.registrations.append(await request.json())
+        self._forgotten = False
         return web.json_response({"epoch": len(self.registrations), "poll_s": 1.0, **self._answer()})
 
     async def _poll(self, request: web.Request) -> web.Response:
+        if self._forgotten:
+            return web.json_response({"error": "unknown trainer"}, status=404)
         if int(request.query["epoch"]) != len(self.registrations):
             return web.json_response({"error": "fenced"}, status=409)
         seen, deadline = int(request.query["version"]), time.monotonic() + float(request.query["wait_s"])
-        while self._version <= seen and time.monotonic() < deadline:
+        known = len(self.registrations)
+        while self._version <= seen and time.monotonic() < deadline and len(self.registrations) == known:
             await asyncio.sleep(0.02)
+        if len(self.registrations) != known:
+            return web.json_response({"error": "fenced"}, status=409)
         return web.json_response(self._answer())
 
     async def _report(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if self.refused_texts & {event.get("text") for event in body["events"]}:
+            return web.json_response({"error": "this text is refused"}, status=400)
         with self._lock:
             self.events += body["events"]
             for event in body["events"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,14 +17,13 @@ from elastic.driver.pilots import Peer, Pilot
 from elastic.driver.settings import DriverSettings
 from elastic.driver.torchrun import TorchrunBackend
 from elastic.wire import Message
-
 from tests.elastic.fakes import ops, peer, sent, settings_for, until
 
 
 class FakeCompanion:
     """A helper process: keeps its commands; the store answers at once."""
 
-    made: list[FakeCompanion] = []
+    made: ClassVar[list[FakeCompanion]] = []
 
     def __init__(self, on_message: Callable[[Message], None], on_exit: Callable[[int], None]) -> None:
         self.on_message, self.on_exit = on_message, on_exit

@@ -11,7 +11,6 @@ import pytest
 from elastic.driver import crew as crews
 from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot
-
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 
 

@@ -11,7 +11,6 @@ import pytest
 from elastic.driver.hub import Hub
 from elastic.driver.pilots import Peer
 from elastic.wire import Message, encode
-
 from tests.elastic.fakes import until
 
 SECRET = "5a17"
@@ -67,6 +66,7 @@ def test_a_peer_with_the_secret_is_heard_until_it_hangs_up() -> None:
         encode({"op": "hello", "secret": "", "host": "n1.1"}),
         encode({"op": "hello", "secret": None, "host": "n1.1"}),
         encode({"op": "hello", "secret": "é", "host": "n1.1"}),
+        encode({"op": "hello", "secret": "\ud800", "host": "n1.1"}),
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
         b"\x80\x04\x95\n",
         b"[" * 100_000 + b"\n",

@@ -13,7 +13,6 @@ from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.pilots import Peer
 from elastic.driver.saving import StateSaver
 from elastic.errors import WireError
-
 from tests.elastic.fakes import ops, peer, sent, until
 
 

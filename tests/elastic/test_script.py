@@ -87,8 +87,16 @@ def test_env_is_followed_to_the_python_of_the_path(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "source",
-    ["", "import os\n", "#!/bin/sh\n", "#!/usr/bin/env bash\n", "#!/nowhere/python3\n", "#!\n", "#!/usr/bin/env\n"]
-    + ["#!/usr/bin/env 'python3\n"],
+    [
+        "",
+        "import os\n",
+        "#!/bin/sh\n",
+        "#!/usr/bin/env bash\n",
+        "#!/usr/bin/env 'python3\n",
+        "#!/nowhere/python3\n",
+        "#!\n",
+        "#!/usr/bin/env\n",
+    ],
 )
 def test_a_script_without_a_python_is_refused_with_one_line_that_names_it(source: str) -> None:
     with pytest.raises(UsageError, match=r"^train.py: ") as caught:

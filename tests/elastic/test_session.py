@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -145,6 +146,21 @@ def test_saving_in_the_background_ships_the_newest_state(driver: Driver) -> None
     assert driver.next_state()[1] == b"one"
     driver.session.commit(saved(2, b"two"))
     driver.session.ship_soon()
+    assert driver.next_state()[1] == b"two"
+
+
+def test_shipping_in_passing_stays_a_small_share_of_the_work(driver: Driver) -> None:
+    driver.session.commit(saved(1, b"one"))
+    driver.session.ship_in_passing()
+    assert driver.next_state()[1] == b"one"
+    while driver.session._next_ship_s == 0.0:
+        time.sleep(0.001)
+    driver.session.commit(saved(2, b"two"))
+    driver.session.ship_in_passing()
+    driver.channel.send({"op": "ping"})
+    assert driver.next() == {"op": "pong"}
+    driver.session._next_ship_s = 0.0
+    driver.session.ship_in_passing()
     assert driver.next_state()[1] == b"two"
 
 

@@ -14,7 +14,6 @@ from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Peer, Pilot
 from elastic.driver.trainer import Trainer
 from elastic.wire import Message
-
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, ops, peer, sent, settings_for, until
 
 

@@ -1,0 +1,160 @@
+"""The main job on real daemons: bftd, Slurm, Horovod and torchrun together."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.sandbox_site import SandboxSite
+
+pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.horovod]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIMIT_S = 90.0
+
+
+def until(what: str, condition: Callable[[], Any], site: SandboxSite) -> Any:
+    """Waits for a true value; fails with the logs when it does not come."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    logs = "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in [site.log_path, *site.work.glob("*.log")])
+    pytest.fail(f"{what} did not happen within {LIMIT_S:g} s\n{logs}")
+
+
+def submit(site: SandboxSite, backend: str, elastic: str, *arguments: str) -> str:
+    words = [f"--elastic={elastic},backend={backend}", "--parsable", f"--output={backend}.log", f"-J{backend}"]
+    script = str(EXAMPLES / f"train_{backend}.py")
+    done = site.bft("sbatch", *words, script, "--step-time-s=0.05", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def trainer(site: SandboxSite, job: str) -> dict[str, Any]:
+    found = [item for item in site.client.status()["trainers"] if item["id"] == job]
+    return dict(found[0]) if found else {"state": "unknown", "working": 0, "step": 0}
+
+
+def pilots(site: SandboxSite) -> dict[str, str]:
+    """Pilot's job id -> node."""
+    rows = site.slurm("squeue", "-h", "-n", "bft-pilot", "-t", "RUNNING", "-o", "%i %N").splitlines()
+    return dict(row.split() for row in rows)  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SandboxSite]:
+    with SandboxSite(nodes=4, gpus={"a100": 2}) as site:
+        site.start_daemon()
+        yield site
+
+
+@pytest.fixture(autouse=True)
+def empty_cluster(site: SandboxSite) -> Iterator[None]:
+    yield
+    site.slurm("scancel", "--user=root") if Path.home() == Path("/root") else site.slurm("scancel", "--me")
+    until("an empty queue", lambda: not site.slurm("squeue", "-h", "-o", "%i"), site)
+
+
+def test_two_trainers_share_the_idle_nodes_and_a_regular_job_takes_its_nodes_back(site: SandboxSite) -> None:
+    horovod = submit(site, "horovod", "1-2,workers=1", "--steps=100000")
+    torchrun = submit(site, "torchrun", "1-2,workers=1", "--steps=100000")
+    until("both train", lambda: all(trainer(site, job)["working"] == 2 for job in (horovod, torchrun)), site)
+    until("steps", lambda: all(trainer(site, job)["step"] > 20 for job in (horovod, torchrun)), site)
+
+    site.slurm("sbatch", "-p", "batch", "-N", "4", "-t", "1", "-o", "/dev/null", "--wrap", "touch regular; sleep 1")
+    until("the regular job's start", lambda: (site.work / "regular").exists(), site)
+    assert not pilots(site)
+    until("both suspended", lambda: all(trainer(site, job)["suspends"] == 1 for job in (horovod, torchrun)), site)
+    steps = {job: trainer(site, job)["step"] for job in (horovod, torchrun)}
+    until("both go on", lambda: all(trainer(site, job)["step"] > steps[job] for job in steps), site)
+
+    text = site.bft("explain", horovod).stdout
+    assert "horovod" in text
+    assert "suspended to disk" in text
+    seen = json.loads(site.bft("status", "--json").stdout)
+    assert seen["give_back_s"]["count"] == 4
+    assert seen["training_node_seconds"] <= seen["used_node_seconds"] <= seen["pool_node_seconds"]
+
+
+def test_S3_a_killed_daemon_harms_nobody_and_L3_its_successor_adopts_every_pilot(site: SandboxSite) -> None:
+    job = submit(site, "torchrun", "1-3,workers=1", "--steps=100000", "--save-every=5")
+    until("training", lambda: trainer(site, job)["working"] == 3, site)
+    before = pilots(site)
+    leases = {node["lease"] for node in site.client.status()["nodes"] if node["lease"]}
+    assert site.stop_daemon(signal.SIGKILL) == -signal.SIGKILL
+    state = site.work / ".bft" / job / "state.json"
+    step = json.loads(state.read_text())["step"]
+    until("steps without a daemon", lambda: json.loads(state.read_text())["step"] > step + 20, site)
+    assert pilots(site) == before
+    site.start_daemon()
+    until("the driver's return", lambda: trainer(site, job)["working"] == 3, site)
+    assert pilots(site) == before
+    assert {node["lease"] for node in site.client.status()["nodes"] if node["lease"]} == leases
+
+
+def test_a_trainer_in_the_foreground_ends_with_its_scripts_exit_code_and_leaves_no_pilot(site: SandboxSite) -> None:
+    script = site.work / "short.py"
+    script.write_text(
+        "import os, sys, elastic\n"
+        "elastic.step(samples=1)\n"
+        "print('workers', os.environ['LOCAL_WORLD_SIZE'], os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        "sys.exit(0 if elastic.load() is None else 9)\n"
+    )
+    done = site.bft("run", "--nodes=1-1", str(script), timeout_s=90.0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # One worker a GPU, and every worker sees the node's GPUs as under plain torchrun.
+    assert done.stdout.count("workers 2 0,1") == 2
+    until("the pilot's end", lambda: not pilots(site), site)
+
+
+def test_a_script_that_always_dies_ends_its_job_with_its_own_exit_code_and_error(site: SandboxSite) -> None:
+    script = site.work / "broken.py"
+    script.write_text(f"#!{sys.executable}\nimport sys\nprint('about to fail')\nsys.exit(41)\n")
+    done = site.bft("run", "--nodes=1-2,workers=1", str(script), timeout_s=90.0)
+    assert done.returncode == 41, done.stdout + done.stderr
+    assert "3 crashes without a step" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_drained_node_is_given_back_in_order_and_nothing_is_lost(site: SandboxSite) -> None:
+    job = submit(site, "horovod", "1-3,workers=1", "--steps=100000")
+    until("training", lambda: trainer(site, job)["working"] == 3, site)
+    node = next(iter(pilots(site).values()))
+    site.slurm("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    try:
+        # It goes on with the fourth node as soon as that one is warm.
+        until("the node's return", lambda: node not in pilots(site).values(), site)
+        until("training elsewhere", lambda: trainer(site, job)["working"] == 3, site)
+        assert trainer(site, job)["steps_lost"] == 0
+    finally:
+        site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_bft_nodes_prints_what_it_sees(site: SandboxSite) -> None:
+    seen = json.loads(site.bft("nodes", "--json").stdout)
+    assert {node["name"] for node in seen["nodes"]} >= {"n1", "n2", "n3", "n4", "svc1"}
+    assert all(node["gpus"] == {"a100": 2} for node in seen["nodes"] if node["name"] != "svc1")
+
+
+def test_the_live_view_runs_in_a_terminal_and_ends_on_interrupt(site: SandboxSite) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "bftd.cli.main", "status", "--watch"],
+        env={**site.env(), "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        assert b"bftd" in process.stdout.read(2000)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(10) == 130

@@ -1,0 +1,154 @@
+"""The driver's link to the daemon, over the real wire: what happens when the daemon is away, forgets, or refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.driver import daemon as daemons
+from elastic.driver.daemon import DaemonLink, read_token
+from tests.elastic.fakes import until
+from tests.elastic.scripted_daemon import ScriptedDaemon
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
+    monkeypatch.setattr(daemons, "DAEMON_RETRY_S", 0.01)
+    monkeypatch.setattr(daemons, "LONG_POLL_S", 0.2)
+    with ScriptedDaemon(tmp_path_factory.mktemp("d") / "s") as daemon:
+        yield daemon
+
+
+class Client:
+    """A link, and what it told."""
+
+    def __init__(self, daemon: ScriptedDaemon) -> None:
+        self.leases: list[list[str]] = []
+        self.fenced = 0
+        self.lines: list[str] = []
+        self.link = DaemonLink(
+            str(daemon.socket_path),
+            lambda: {"id": "7", "name": "test", "held": []},
+            lambda leases: self.leases.append([lease["id"] for lease in leases]),
+            self._on_fenced,
+            self.lines.append,
+        )
+
+    def _on_fenced(self) -> None:
+        self.fenced += 1
+
+
+def scene(daemon: ScriptedDaemon, body: Callable[[Client], Awaitable[None]]) -> Client:
+    async def run() -> Client:
+        client = Client(daemon)
+        running = asyncio.create_task(client.link.run())
+        await asyncio.wait_for(body(client), 30)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return client
+
+    return asyncio.run(run())
+
+
+def notes(daemon: ScriptedDaemon) -> list[str]:
+    return [event["text"] for event in daemon.of("note")]
+
+
+def note(text: str) -> dict[str, Any]:
+    return {"op": "note", "at_s": 1.0, "text": text}
+
+
+def test_leases_come_as_they_are_granted_and_events_go_out_in_order(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        client.link.report(note("one"))
+        await until("registered", lambda: client.leases == [[]])
+        daemon.grant("n1")
+        await until("granted", lambda: client.leases[-1] == ["n1.1"])
+        client.link.report(note("two"))
+        client.link.report(note("three"))
+        await until("delivered", lambda: notes(daemon) == ["one", "two", "three"])
+
+    scene(daemon, body)
+
+
+def test_while_the_daemon_is_away_events_are_kept_and_it_is_said_once(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases)
+        await asyncio.to_thread(daemon.stop)
+        await until("said", lambda: client.lines)
+        for text in ("one", "two"):
+            client.link.report(note(text))
+        await asyncio.to_thread(daemon.start)
+        await until("delivered", lambda: notes(daemon) == ["one", "two"])
+        await until("said", lambda: client.lines[-1] == "bftd is back")
+        assert len([line for line in client.lines if "does not answer" in line]) == 1
+
+    scene(daemon, body)
+
+
+def test_a_daemon_that_lost_its_ledger_gets_the_trainer_again(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases)
+        daemon.forget()
+        await until("registered again", lambda: len(daemon.registrations) == 2)
+        client.link.report(note("still here"))
+        await until("delivered", lambda: notes(daemon) == ["still here"])
+
+    assert scene(daemon, body).fenced == 0
+
+
+def test_a_driver_that_was_replaced_learns_it(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases)
+        daemon.registrations.append({"id": "7"})
+        await until("fenced", lambda: client.fenced)
+
+    scene(daemon, body)
+
+
+def test_an_event_that_the_daemon_refuses_does_not_hold_up_the_others(daemon: ScriptedDaemon) -> None:
+    daemon.refused_texts.add("bad")
+
+    async def body(client: Client) -> None:
+        for text in ("one", "bad", "two"):
+            client.link.report(note(text))
+        await until("delivered", lambda: notes(daemon) == ["one", "two"])
+
+    scene(daemon, body)
+
+
+def test_the_backlog_of_a_long_absence_drops_old_progress_first(
+    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemons, "_BACKLOG", 3)
+
+    async def body(client: Client) -> None:
+        for event in (note("a"), {"op": "progress", "step": 1}, {"op": "progress", "step": 2}, note("b")):
+            client.link.report(event)
+        await until("delivered", lambda: len(daemon.events) == 3)
+        assert [event.get("step", event.get("text")) for event in daemon.events] == ["a", 2, "b"]
+
+    scene(daemon, body)
+
+
+def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_no_exit(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases)
+
+    client = scene(daemon, body)
+    client.link.report(note("last"))
+    asyncio.run(client.link.finish(3, "crashed", {"step": 4}))
+    assert notes(daemon) == ["last"]
+    assert daemon.finished == {"epoch": 1, "exit_code": 3, "reason": "crashed", "summary": {"step": 4}}
+    daemon.stop()
+    asyncio.run(asyncio.wait_for(client.link.finish(3, "crashed", {}), 20))
+
+
+def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("5a17\n")
+    assert read_token(str(tmp_path / "token")) == "5a17"
+    assert read_token(None) is None
