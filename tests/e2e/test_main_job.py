@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -147,14 +150,29 @@ def test_bft_nodes_prints_what_it_sees(site: SandboxSite) -> None:
 
 
 def test_the_live_view_runs_in_a_terminal_and_ends_on_interrupt(site: SandboxSite) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "bftd.cli.main", "status", "--watch"],
-        env={**site.env(), "TERM": "xterm"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        assert b"bftd" in process.stdout.read(2000)
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(10) == 130
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "bftd.cli.main", "status", "--watch"],
+            env={**site.env(), "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        ) as process:
+            shown = b""
+
+            def picture() -> bool:
+                nonlocal shown
+                while select.select([ours], [], [], 0)[0]:
+                    shown += os.read(ours, 65536)
+                return b"Nodes" in shown
+
+            until("a picture", picture, site)
+            process.send_signal(signal.SIGINT)
+            until("the end", lambda: picture() and process.poll() is not None, site)
+            assert process.returncode == 130
+            assert b"Traceback" not in shown
+    finally:
+        os.close(ours)
+        os.close(theirs)

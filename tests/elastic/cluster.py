@@ -18,7 +18,7 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DRIVER = Path(sys.executable).parent / "bft-driver"
-LIMIT_S = 20.0
+LIMIT_S = 90.0
 """Long enough for torch to be imported by four processes on a machine that does other things as well."""
 
 EVERY = 5
@@ -134,6 +134,10 @@ class TrainerJob:
             return len(rows) >= steps and all(row["size"] == size for row in rows[-steps:])
 
         self.wait(f"{steps} steps of {size} workers", seen)
+
+    def crashed(self, times: int) -> None:
+        """Waits until so many crashes are told."""
+        self.wait(f"crash {times}", lambda: len(self.daemon.of("crash")) == times)
 
     def ended(self) -> tuple[str, int]:
         """Waits for the job's end; its state and exit code as Slurm tells them."""

@@ -24,6 +24,7 @@ class ScriptedDaemon:
         self.registrations: list[dict[str, Any]] = []
         self.finished: dict[str, Any] | None = None
         self.refused_texts: set[str] = set()
+        self.slow = False
         self._forgotten = False
         self._leases: dict[str, dict[str, Any]] = {}
         self._version = 0
@@ -111,6 +112,11 @@ class ScriptedDaemon:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        # Long polls that outlive the runner would be destroyed pending, with a complaint of asyncio's.
+        polls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
 
     async def _register(self, request: web.Request) -> web.Response:
         self.registrations.append(await request.json())
@@ -140,6 +146,8 @@ class ScriptedDaemon:
                 if event["op"] == "lease" and event["state"] in ("ended", "refused"):
                     self._leases.pop(event["id"], None)
                     self._version += 1
+        while self.slow:
+            await asyncio.sleep(0.01)
         return web.json_response({"version": self._version})
 
     async def _finish(self, request: web.Request) -> web.Response:

@@ -59,7 +59,12 @@ class Pilot:
         interpreter = self.folder / "python"
         interpreter.write_text(f"#!/bin/sh\necho up $$\n{body}\n")
         interpreter.chmod(0o755)
-        message = {"op": "configure", "backend": "horovod", "interpreter": str(interpreter), "argv": ["train.py"]}
+        message: Message = {
+            "op": "configure",
+            "backend": "horovod",
+            "interpreter": str(interpreter),
+            "argv": ["train.py"],
+        }
         message |= {"cwd": str(self.folder), "script_dir": "/s", "workers_per_node": 0, "env": {"BFT_TRAINER": "7"}}
         self.channel.send({**message, **fields})
         assert self.next() == {"op": "node", "workers_per_node": fields.get("workers_per_node") or 1}
@@ -196,7 +201,7 @@ def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None
 
 def test_an_interpreter_that_is_not_there_is_one_line(pilot: Pilot) -> None:
     pilot.start()
-    message = {"op": "configure", "backend": "horovod", "interpreter": "/nowhere/python", "argv": ["train.py"]}
+    message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/nowhere/python", "argv": ["train.py"]}
     message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, "env": {}}
     pilot.channel.send(message)
     said = pilot.next()
@@ -212,7 +217,7 @@ def test_each_gpu_of_the_node_gets_a_worker_where_the_user_says_nothing(
     pilot.start(
         "-c", "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0,1,2'; import elastic.agent; elastic.agent.main()"
     )
-    message = {"op": "configure", "backend": "horovod", "interpreter": "/bin/true", "argv": ["train.py"]}
+    message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/bin/true", "argv": ["train.py"]}
     message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 0, "env": {}}
     pilot.channel.send(message)
     assert pilot.next() == {"op": "node", "workers_per_node": 3}

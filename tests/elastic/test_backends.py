@@ -297,8 +297,8 @@ async def gathered(backend: TorchrunBackend, *members: Pilot) -> None:
     """Forms a generation of these pilots: each comes to the rendezvous once it is asked to."""
     forming = asyncio.create_task(backend.set_members(members))
     seen = {member.lease: len(told(member)) for member in members if member.lease in backend._invited}
+    await until("they are called", lambda: all(len(told(one)) > seen.get(one.lease, 0) for one in members))
     for member in members:
-        await until(f"{member.node} is called", lambda member=member: len(told(member)) > seen.get(member.lease, 0))
         backend.received(member, {"op": "join", "generation": -1})
     await forming
 

@@ -12,7 +12,6 @@ import time
 import psutil
 import pytest
 
-from elastic import child
 from elastic.child import die_with_parent, prepare_child
 
 LIMIT_S = 20.0
@@ -68,7 +67,7 @@ def test_a_prepared_child_dies_with_a_parent_that_is_killed() -> None:
 
 def test_a_child_whose_parent_ended_before_it_could_ask_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([4242, 1])
-    monkeypatch.setattr(child.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     pid = os.fork()
     if pid == 0:
         die_with_parent()

@@ -25,14 +25,22 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 
 pytestmark = pytest.mark.cluster
 
-Offer = Callable[[], None]
-LEASE = {"id": str, "node": str, "state": str, "vacate": bool, "limit_s": (int, float), "gres": str, "gpus": int}
+Offer = Callable[[], object]
+LEASE: dict[str, Any] = {
+    "id": str,
+    "node": str,
+    "state": str,
+    "vacate": bool,
+    "limit_s": (int, float),
+    "gres": str,
+    "gpus": int,
+}
 
 
 @contextmanager
 def scripted(_: Sandbox, folder: Path) -> Iterator[Offer]:
     with ScriptedDaemon(folder / "s") as daemon:
-        yield lambda: daemon.grant("n1") and None
+        yield lambda: daemon.grant("n1")
 
 
 @contextmanager

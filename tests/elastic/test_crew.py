@@ -237,7 +237,7 @@ def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
         async def broken(_: Any) -> str | None:
             raise RuntimeError("a fault")
 
-        stage.starter.place = broken  # type: ignore[method-assign]
+        stage.starter.place = broken  # type: ignore[method-assign, assignment]
         stage.crew.on_leases([lease("n1")])
         await until("told", lambda: stage.owner.errors)
         stage.owner.errors.clear()

@@ -121,6 +121,18 @@ def test_an_event_that_the_daemon_refuses_does_not_hold_up_the_others(daemon: Sc
     scene(daemon, body)
 
 
+def test_what_happens_while_a_report_is_under_way_is_reported_next(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        daemon.slow = True
+        client.link.report(note("one"))
+        await until("under way", lambda: notes(daemon) == ["one"])
+        client.link.report(note("two"))
+        daemon.slow = False
+        await until("delivered", lambda: notes(daemon) == ["one", "two"])
+
+    scene(daemon, body)
+
+
 def test_the_backlog_of_a_long_absence_drops_old_progress_first(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_host_is_usable_again_however_often_its_workers_crash_in_between_steps
     for count in range(1, 5):
         [worker] = trainer.workers("n2")
         worker.send_signal(signal.SIGKILL)
-        trainer.wait(f"crash {count}", lambda count=count: len(trainer.daemon.of("crash")) == count)
+        trainer.crashed(count)
         trainer.trains_on(2)
     assert trainer.again <= 4 * EVERY
     assert trainer.daemon.finished is None

@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 def told(progress: Progress, step: int, at_s: float, **fields: Any) -> list[Event]:
     """Rank 0 reports `step`; every step has 10 samples unless the test says otherwise, all of them saved."""
-    message = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
+    message: Event = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
     message |= {"step": step, "at_s": at_s, "saved_step": step, "saved_samples": step * 10, **fields}
     return progress.report(message)
 
@@ -120,6 +120,7 @@ def test_only_what_is_saved_is_told_as_progress() -> None:
     progress.saved(7, 70)
     assert (progress.step, progress.samples) == (7, 70)
     progress.saved(6, 60)
+    told(progress, 10, 101.0, saved_step=5, saved_samples=50)
     assert (progress.step, progress.samples) == (7, 70)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastic.errors import WireError
 from elastic.node.link import AgentLink
-from elastic.wire import MAX_LINE_BYTES, BlockingChannel, decode, encode, receive
+from elastic.wire import MAX_LINE_BYTES, BlockingChannel, Message, decode, encode, receive
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
@@ -75,9 +75,14 @@ def test_an_endless_line_is_refused_instead_of_kept() -> None:
 def test_a_payload_travels_whole_between_messages_of_several_threads() -> None:
     ours, theirs = (BlockingChannel(sock) for sock in socket.socketpair())
     payload = bytes(range(256)) * 4096
+
+    def send(times: int, message: Message, data: bytes | None) -> None:
+        for _ in range(times):
+            ours.send(message, data)
+
     senders = [
-        threading.Thread(target=lambda: [ours.send({"op": "state"}, payload) for _ in range(3)]),
-        threading.Thread(target=lambda: [ours.send({"op": "pong"}) for _ in range(200)]),
+        threading.Thread(target=send, args=(3, {"op": "state"}, payload)),
+        threading.Thread(target=send, args=(200, {"op": "pong"}, None)),
     ]
     for sender in senders:
         sender.start()
