@@ -104,7 +104,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def give_back(repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
-    """A regular 4-node job on a cluster that is idle, harvested by willing workers, and by workers that ignore SIGTERM."""
+    """A regular 4-node job on an idle cluster, and on one filled by workers that leave or that ignore SIGTERM."""
     delays: dict[str, list[float]] = {"baseline": [], "cooperative": [], "ignoring": []}
     to_pilot: list[float] = []
     to_used: list[float] = []

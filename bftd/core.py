@@ -33,7 +33,7 @@ from bftd.domain import (
 from bftd.planning import Solver, replan
 from bftd.turn import Turn
 
-_PLANNED_AT_ONCE = (PoolObserved, Registered, Finished, Configured)
+_PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
 
 
 def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
@@ -41,7 +41,8 @@ def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State,
 
     An event about a trainer that is not known changes nothing, and before the first snapshot nothing is planned: what
     a restarted daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at
-    the next snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows.
+    the next snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows; a
+    trainer that has finished still has pilots that end.
     """
     turn = Turn(state, event.time_s)
     _HANDLERS[type(event)](turn, event)

@@ -33,6 +33,7 @@ class SandboxSite:
     def __enter__(self) -> SandboxSite:
         self.cluster.__enter__()
         self.work.mkdir(exist_ok=True)
+        self._temporary.mkdir(exist_ok=True)
         return self
 
     def __exit__(
@@ -52,6 +53,10 @@ class SandboxSite:
     def work(self) -> Path:
         """A folder to submit jobs from."""
         return self.root / "work"
+
+    @property
+    def _temporary(self) -> Path:
+        return self.root / "tmp"
 
     @property
     def config_path(self) -> Path:
@@ -77,7 +82,8 @@ class SandboxSite:
         """The environment of a user of this site: its Slurm, its daemon, and this installation's commands."""
         environ = self.cluster.env()
         path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-        return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path)}
+        # What libraries cache in the folder for temporary files goes with the site too.
+        return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path), "TMPDIR": str(self._temporary)}
 
     def start_daemon(self) -> None:
         """Starts bftd and waits until it answers; raises BftError with its last line when it does not."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Coroutine
 from typing import Any
 
 from elastic.child import prepare_child
 from elastic.interface import interface_of
+from elastic.scratch import Scratch
 from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, LEAVE_S
 from elastic.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
 
@@ -37,7 +36,7 @@ class Agent:
         self._leaving = False
         self._lost_driver = False
         self._ended_by_driver = False
-        self._scratch = tempfile.mkdtemp(prefix="bft-agent-")
+        self._scratch = Scratch()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -77,7 +76,7 @@ class Agent:
             # The node process leads a process group: data loaders and the like go with it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._node.pid, signal.SIGKILL)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
         if self._lost_driver or self._ended_by_driver:
             # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
             with contextlib.suppress(OSError, KeyError, subprocess.TimeoutExpired):
@@ -136,7 +135,7 @@ class Agent:
             **message["env"],
             "BFT_WORKERS_PER_NODE": str(workers),
             "BFT_SCRIPT_DIR": message["script_dir"],
-            "TMPDIR": self._scratch,
+            "TMPDIR": self._scratch.path,
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
             # A survivor of a lost node logs an error for each; what it means, the driver says.

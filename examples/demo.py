@@ -25,19 +25,19 @@ SUMMARY = HERE.parent / "demo-summary.json"
 LOGS = HERE.parent / ".demo"
 
 NODES = 8
-STEPS = 330
+STEPS = 300
 COMMIT_EVERY = 5
 WARM_UP_S = 24.0
 END_S = 230.0
 
 # The pool shrinks, shrinks, grows, falls to zero (8 nodes) and comes back.
 JOBS = (
-    RegularJob(0.0, 2, 14.0),
-    RegularJob(6.0, 3, 14.0),
-    RegularJob(12.0, 1, 16.0),
-    RegularJob(32.0, 8, 4.0),
-    RegularJob(54.0, 4, 8.0),
-    RegularJob(58.0, 2, 8.0),
+    RegularJob(0.0, 2, 10.0),
+    RegularJob(5.0, 3, 8.0),
+    RegularJob(8.0, 1, 8.0),
+    RegularJob(18.0, 8, 4.0),
+    RegularJob(40.0, 4, 8.0),
+    RegularJob(44.0, 2, 8.0),
 )
 
 ALLOWED_DELAY_S = 1.0

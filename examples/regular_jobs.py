@@ -57,8 +57,9 @@ def median_delay_s(rows: Sequence[dict[str, Any]]) -> float | None:
 
 def _submit(site: SandboxSite, job: RegularJob) -> dict[str, Any]:
     submit_s = time.time()
+    script = f"date +%s.%N > regular-$SLURM_JOB_ID; sleep {job.run_s}; touch ended-$SLURM_JOB_ID"
     name = site.slurm(
         "sbatch", "--parsable", "--partition=batch", f"--nodes={job.nodes}", f"--time={job.limit_min}",
-        "--output=/dev/null", f"--wrap=date +%s.%N > regular-$SLURM_JOB_ID; sleep {job.run_s}; touch ended-$SLURM_JOB_ID",
+        "--output=/dev/null", f"--wrap={script}",
     )  # fmt: skip
     return {"id": name, "nodes": job.nodes, "submit_s": submit_s}

@@ -12,6 +12,9 @@ from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
 
 Report = Callable[..., None]
 
+_FAREWELL_S = 1.0
+"""How long agents may take to end at the end of the trainer."""
+
 
 class Owner(Protocol):
     """What the crew asks of the trainer."""
@@ -84,8 +87,12 @@ class Crew:
         for pilot in alive:
             pilot.over.set()
             pilot.tell({"op": "end"})
-        await self._starter.cancel([pilot.job_id for pilot in alive if pilot.job_id])
-        await asyncio.gather(*(pilot.carrier for pilot in alive if pilot.carrier), return_exceptions=True)
+        carriers = [pilot.carrier for pilot in alive if pilot.carrier]
+        if carriers and any(pilot.agent for pilot in alive):
+            # An agent that is told to end leaves nothing on its node; one that is killed does.
+            await asyncio.wait(carriers, timeout=_FAREWELL_S)
+        await self._starter.cancel([pilot.job_id for pilot in self.pilots.values() if pilot.job_id])
+        await asyncio.gather(*carriers, return_exceptions=True)
 
     # -- one lease ---
 

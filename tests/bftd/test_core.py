@@ -263,6 +263,7 @@ def test_trainers_beyond_pj_max_wait_first_come_first_served() -> None:
     core.apply(Configured(core.time_s, Settings(pj_max=1)))
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 0)
     core.finish("1")
+    core.pool("n1", "n2", "n3", "n4")
     assert len(core.nodes("2")) == 2
 
 

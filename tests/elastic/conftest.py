@@ -32,7 +32,7 @@ def trainer(sandbox: Sandbox) -> Iterator[TrainerJob]:
         finally:
             jobs = [found.id for found in sandbox.client().snapshot().jobs]
             sandbox.client().cancel(jobs, signal="KILL")
-    shutil.rmtree(job.folder)
+            shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _until_clean(sandbox: Sandbox) -> None:

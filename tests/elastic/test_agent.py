@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -191,6 +192,22 @@ def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None
     said = subprocess.run([sys.executable, "-m", "elastic.agent"], env=environ, capture_output=True, check=False)
     assert (said.returncode, said.stderr) == (3, b"")
     assert pilot.cancelled.endswith("78\n")
+
+
+def test_what_an_agent_that_was_killed_left_behind_is_swept_by_the_next_one(pilot: Pilot) -> None:
+    pilot.start()
+    assert pilot.process is not None
+    pilot.process.kill()
+    pilot.process.wait()
+    [left] = pilot.folder.glob("bft-agent-*")
+    others = pilot.folder / "bft-agent-living"
+    others.mkdir()
+    living = os.open(others, os.O_RDONLY)
+    fcntl.flock(living, fcntl.LOCK_EX)
+    pilot.start()
+    os.close(living)
+    assert not left.exists()
+    assert others.exists()
 
 
 def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None:

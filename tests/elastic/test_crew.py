@@ -202,7 +202,23 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     scene(body)
 
 
-def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more() -> None:
+def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        pilot.agent = agent = peer(role="agent")
+        closing = asyncio.create_task(stage.crew.close())
+        await until("told to end", lambda: ops(agent) == ["end"])
+        assert stage.starter.cancelled == []
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+        await closing
+
+    scene(body)
+
+
+def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+
     async def body(stage: Stage) -> None:
         await stage.placed("n1")
         pilot = await stage.placed("n2")
