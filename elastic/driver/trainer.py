@@ -58,6 +58,7 @@ class Trainer:
         self._pongs: dict[Peer, float] = {}
         self._life_failures = 0
         self._training = False
+        self._suspended = False
 
     def man(self, starter: PilotStarter, daemon: DaemonLink) -> Crew:
         """Gives the trainer its way to Slurm and to the daemon; returns the crew that takes the daemon's leases."""
@@ -274,9 +275,10 @@ class Trainer:
     async def _reconcile(self) -> None:
         members = self._members()
         if members:
-            began, self._training = not self._training, True
+            self._training = True
             await self._backend.set_members(members)
-            if began and self.progress.suspends:
+            if self._suspended and self._backend.running:
+                self._suspended = False
                 self._report("resume", step=max(self.store.step, 0))
         elif self._training:
             await self._suspend()
@@ -302,7 +304,7 @@ class Trainer:
         return max((size for size in sizes if size <= count), default=0)
 
     async def _suspend(self) -> None:
-        self._training = False
+        self._training, self._suspended = False, True
         await self._backend.suspend()
         step = max(self.store.step, 0)
         self.progress.suspended(step)

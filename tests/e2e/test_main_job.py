@@ -63,6 +63,8 @@ def site() -> Iterator[SandboxSite]:
 
 @pytest.fixture(autouse=True)
 def empty_cluster(site: SandboxSite) -> Iterator[None]:
+    if site.daemon_pid is None:
+        site.start_daemon()
     yield
     site.slurm("scancel", "--user=root") if Path.home() == Path("/root") else site.slurm("scancel", "--me")
     until("an empty queue", lambda: not site.slurm("squeue", "-h", "-o", "%i"), site)
@@ -92,10 +94,11 @@ def test_two_trainers_share_the_idle_nodes_and_a_regular_job_takes_its_nodes_bac
 def test_S3_a_killed_daemon_harms_nobody_and_L3_its_successor_adopts_every_pilot(site: SandboxSite) -> None:
     job = submit(site, "torchrun", "1-3,workers=1", "--steps=100000", "--save-every=5")
     until("training", lambda: trainer(site, job)["working"] == 3, site)
+    state = site.work / ".bft" / job / "state.json"
+    until("a saved state", state.exists, site)
     before = pilots(site)
     leases = {node["lease"] for node in site.client.status()["nodes"] if node["lease"]}
     assert site.stop_daemon(signal.SIGKILL) == -signal.SIGKILL
-    state = site.work / ".bft" / job / "state.json"
     step = json.loads(state.read_text())["step"]
     until("steps without a daemon", lambda: json.loads(state.read_text())["step"] > step + 20, site)
     assert pilots(site) == before
