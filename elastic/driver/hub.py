@@ -11,6 +11,9 @@ from elastic.errors import WireError
 from elastic.timing import CONNECT_S
 from elastic.wire import MAX_LINE_BYTES, Message, no_delay, receive
 
+_BACKLOG = 4096
+"""All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
+
 
 class Listener(Protocol):
     """What the trainer does with connections."""
@@ -35,7 +38,7 @@ class Hub:
 
     async def start(self) -> int:
         """Listens on a free port and returns it."""
-        self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0, limit=MAX_LINE_BYTES)
+        self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0, limit=MAX_LINE_BYTES, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

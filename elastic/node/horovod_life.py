@@ -21,7 +21,7 @@ from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousServer
+from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
 from elastic.child import die_with_parent
 from elastic.timing import GLOO_TIMEOUT_S
@@ -35,6 +35,10 @@ _RECONCILE_S = 1.0
 
 _KILL_AFTER_S = 1.0
 """A removed worker that has not left by then waits in a collective that will not come."""
+
+
+_BACKLOG = 4096
+"""Connections that may wait for the rendezvous; the kernel cuts it to its own limit (net.core.somaxconn)."""
 
 
 class _Hosts(HostDiscovery):  # type: ignore[misc]
@@ -144,6 +148,16 @@ class Life:
             self._out.flush()
 
 
+def mend_upstream() -> None:
+    """Changes what Horovod fixes at import time: its looks at the hosts, its clock and its server's backlog."""
+    upstream.DISCOVER_HOSTS_FREQUENCY_SECS = _DISCOVERY_S
+    # Every rank asks for every other one's address at once. A backlog of 5, Python's default, drops connections, and
+    # the kernel tries again after one, three and seven seconds: eight ranks took 5 s to come together.
+    RendezvousHTTPServer.request_queue_size = _BACKLOG
+    # Upstream's stamps are whole seconds: the second of two changes within one would be taken for the first.
+    upstream._epoch_time_s = time.time
+
+
 def main() -> None:
     """Serves until standard input ends."""
     die_with_parent()
@@ -154,9 +168,7 @@ def main() -> None:
     logging.basicConfig(
         level=os.environ.get("BFT_HOROVOD_LOG", "WARNING"), stream=sys.stderr, format="horovod: %(message)s"
     )
-    upstream.DISCOVER_HOSTS_FREQUENCY_SECS = _DISCOVERY_S
-    # Upstream's stamps are whole seconds: the second of two changes within one would be taken for the first.
-    upstream._epoch_time_s = time.time
+    mend_upstream()
     life: Life | None = None
     for line in sys.stdin.buffer:
         message = decode(line)

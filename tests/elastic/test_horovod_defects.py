@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import threading
 import time
 from typing import Any
@@ -110,3 +112,23 @@ def test_a_host_is_usable_again_however_often_its_workers_crash_in_between_steps
     assert trainer.again <= 4 * EVERY
     assert trainer.daemon.finished is None
     assert {event["state"] for event in trainer.daemon.of("lease")} == {"placed", "ready", "working"}
+
+
+def test_no_rank_waits_for_the_kernel_to_try_again_when_all_of_them_ask_the_rendezvous_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import horovod.runner.elastic.driver as upstream
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    from elastic.node import horovod_life
+
+    monkeypatch.setattr(upstream, "DISCOVER_HOSTS_FREQUENCY_SECS", upstream.DISCOVER_HOSTS_FREQUENCY_SECS)
+    monkeypatch.setattr(upstream, "_epoch_time_s", upstream._epoch_time_s)
+    monkeypatch.setattr(RendezvousHTTPServer, "request_queue_size", RendezvousHTTPServer.request_queue_size)
+    horovod_life.mend_upstream()
+    # It listens, but does not serve: what is accepted now is what the backlog holds.
+    with RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, False) as server, contextlib.ExitStack() as stack:
+        for _ in range(64):
+            client = stack.enter_context(socket.socket())
+            client.settimeout(0.5)
+            client.connect(server.server_address)
