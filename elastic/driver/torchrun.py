@@ -17,6 +17,9 @@ from elastic.wire import Message
 _JOIN_S = 30.0
 """Stopping workers and coming to the rendezvous takes a moment; a node that needs longer is given up."""
 
+_BLAME_S = 0.25
+"""Every node looks at its workers each 0.05 s, so all ends that belong to one crash are heard of within this."""
+
 _STORE_S = 120.0
 """The store process imports torch once, at the trainer's start."""
 
@@ -34,6 +37,7 @@ class TorchrunBackend(Backend):
         self._invited: set[str] = set()
         self._done: set[str] = set()
         self._broken = False
+        self._exits: list[tuple[Pilot, int, int, float]] = []
         self._news = asyncio.Event()
 
     @property
@@ -68,10 +72,12 @@ class TorchrunBackend(Backend):
         if op == "join":
             self._waiting.add(pilot.lease)
             self._news.set()
-        elif op == "exit" and pilot in self._group and not self._broken:
-            if pilot.wanted:
-                self._host.crashed(pilot, int(message["rc"]), int(message["step"]), float(message["at_s"]))
-            self._break()
+        elif op == "exit" and pilot.wanted:
+            if not self._exits:
+                asyncio.get_running_loop().call_later(_BLAME_S, self._blame)
+            self._exits.append((pilot, int(message["rc"]), int(message["step"]), float(message["at_s"])))
+            if pilot in self._group and not self._broken:
+                self._break()
         elif op == "done" and pilot in self._group:
             self._done.add(pilot.lease)
             self._finish_if_done(len(self._group))
@@ -141,6 +147,13 @@ class TorchrunBackend(Backend):
         self._ports[self._generation] = future
         self._store.send({"op": "open", "generation": self._generation})
         return await asyncio.wait_for(future, _STORE_S)
+
+    def _blame(self) -> None:
+        """Counts the crash against who caused it: a killed worker's peers fail too, and may be heard of first."""
+        exits, self._exits = self._exits, []
+        killed = [one for one in exits if one[1] < 0]
+        for pilot, rc, step, at_s in killed or exits:
+            self._host.crashed(pilot, rc, step, at_s)
 
     def _finish_if_done(self, needed: int) -> None:
         if len(self._done) >= needed:

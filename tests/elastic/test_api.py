@@ -86,6 +86,7 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     monkeypatch.setattr(api, "_progress", api._Progress())
     monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
     assert api.load() == {"answer": 42}
+    sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
     assert channel.sent[-1][0]["step"] == 4
     assert channel.sent[-1][0]["samples"] == 20

@@ -330,16 +330,30 @@ def test_after_a_crash_the_same_members_form_a_new_generation_without_waiting_fo
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await gathered(backend, n1, n2)
-        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 9, "step": 4, "at_s": 1.0})
-        backend.received(n1, {"op": "join", "generation": 1})
+        # The peer of a killed worker fails as well, and may be heard of first.
         backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
-        assert host.crashes == [("n1", 9)]
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": -9, "step": 4, "at_s": 1.0})
+        backend.received(n1, {"op": "join", "generation": 1})
+        await until("one is blamed", lambda: host.crashes)
+        assert host.crashes == [("n1", -9)]
         forming = asyncio.create_task(backend.set_members([n1, n2]))
         await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
         backend.received(n2, {"op": "join", "generation": 1})
         await forming
         assert ranks(n1, n2) == [(0, 2), (1, 2)]
         assert host.saves == [False]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_script_that_fails_everywhere_counts_against_every_node_once(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        for failed in (n2, n1):
+            backend.received(failed, {"op": "exit", "local_rank": 0, "rc": 3, "step": -1, "at_s": 0.0})
+        await until("they are counted", lambda: host.crashes)
+        assert sorted(host.crashes) == [("n1", 3), ("n2", 3)]
 
     play(TorchrunBackend, tmp_path, body)
 
