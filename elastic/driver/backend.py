@@ -22,8 +22,11 @@ class Host(Protocol):
     def wake(self) -> None:
         """Something changed: compare wanted and current members again."""
 
-    def crashed(self, pilot: Pilot, rc: int, step: int, at_s: float) -> None:
-        """A worker ended by itself with `rc`."""
+    def broke(self, step: int, at_s: float) -> None:
+        """A worker ended by itself at `step`: what follows is no resize but a crash's."""
+
+    def crashed(self, pilot: Pilot, rc: int) -> None:
+        """A worker on `pilot` caused a crash by ending with `rc`."""
 
     def life_failed(self, reason: str) -> None:
         """All workers ended without success and without a crash that was reported."""

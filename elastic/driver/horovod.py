@@ -69,7 +69,8 @@ class HorovodBackend(Backend):
         # After the first crash on a node its other workers are killed: they are not crashes of their own.
         planned = planned or host != pilot.host
         if not planned and pilot.wanted:
-            self._host.crashed(pilot, rc, int(message["step"]), float(message["at_s"]))
+            self._host.broke(int(message["step"]), float(message["at_s"]))
+            self._host.crashed(pilot, rc)
         self._ended(pilot, host, local_rank, rc, planned)
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class TorchrunBackend(Backend):
         self._invited: set[str] = set()
         self._done: set[str] = set()
         self._broken = False
-        self._exits: list[tuple[Pilot, int, int, float]] = []
+        self._exits: list[tuple[Pilot, int]] = []
         self._news = asyncio.Event()
 
     @property
@@ -75,7 +75,8 @@ class TorchrunBackend(Backend):
         elif op == "exit" and pilot.wanted:
             if not self._exits:
                 asyncio.get_running_loop().call_later(_BLAME_S, self._blame)
-            self._exits.append((pilot, int(message["rc"]), int(message["step"]), float(message["at_s"])))
+            self._exits.append((pilot, int(message["rc"])))
+            self._host.broke(int(message["step"]), float(message["at_s"]))
             if pilot in self._group and not self._broken:
                 self._break()
         elif op == "done" and pilot in self._group:
@@ -151,9 +152,9 @@ class TorchrunBackend(Backend):
     def _blame(self) -> None:
         """Counts the crash against who caused it: a killed worker's peers fail too, and may be heard of first."""
         exits, self._exits = self._exits, []
-        killed = [one for one in exits if one[1] < 0]
-        for pilot, rc, step, at_s in killed or exits:
-            self._host.crashed(pilot, rc, step, at_s)
+        killed = [(pilot, rc) for pilot, rc in exits if rc < 0]
+        for pilot, rc in killed or exits:
+            self._host.crashed(pilot, rc)
 
     def _finish_if_done(self, needed: int) -> None:
         if len(self._done) >= needed:

@@ -232,10 +232,13 @@ class Trainer:
         """See StateSaver.save."""
         await self.saver.save(workers, graceful=graceful)
 
-    def crashed(self, pilot: Pilot, rc: int, step: int, at_s: float) -> None:
+    def broke(self, step: int, at_s: float) -> None:
+        """Notes how far training had come, for what the crash costs."""
+        self.progress.broke(step, at_s)
+
+    def crashed(self, pilot: Pilot, rc: int) -> None:
         """Counts a worker's end by itself; a script that dies again and again without a step ends the trainer."""
         pilot.failures += 1
-        self.progress.broke(step, at_s)
         text = f"a worker on {pilot.node} ended with {_code(rc)}"
         self.log(text)
         self._report("crash", node=pilot.node, rc=rc, text=text)

@@ -166,7 +166,8 @@ class FakeBackend(Backend):
 
     def received(self, pilot: Pilot, message: Message) -> None:
         if message["op"] == "exit":
-            self._host.crashed(pilot, int(message["rc"]), int(message["step"]), float(message["at_s"]))
+            self._host.broke(int(message["step"]), float(message["at_s"]))
+            self._host.crashed(pilot, int(message["rc"]))
 
     async def close(self) -> None:
         pass

@@ -55,6 +55,7 @@ class Host:
     def __init__(self, settings: DriverSettings) -> None:
         self.settings = settings
         self.crashes: list[tuple[str, int]] = []
+        self.broken_at: int | None = None
         self.failures: list[str] = []
         self.saves: list[bool] = []
         self.ended: tuple[int, str] | None = None
@@ -65,7 +66,10 @@ class Host:
     def wake(self) -> None:
         pass
 
-    def crashed(self, pilot: Pilot, rc: int, step: int, at_s: float) -> None:
+    def broke(self, step: int, at_s: float) -> None:
+        self.broken_at = step
+
+    def crashed(self, pilot: Pilot, rc: int) -> None:
         self.crashes.append((pilot.node, rc))
 
     def life_failed(self, reason: str) -> None:
@@ -334,6 +338,8 @@ def test_after_a_crash_the_same_members_form_a_new_generation_without_waiting_fo
         backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
         backend.received(n1, {"op": "exit", "local_rank": 0, "rc": -9, "step": 4, "at_s": 1.0})
         backend.received(n1, {"op": "join", "generation": 1})
+        # The next group may take its first step before anybody is blamed.
+        assert host.broken_at == 4
         await until("one is blamed", lambda: host.crashes)
         assert host.crashes == [("n1", -9)]
         forming = asyncio.create_task(backend.set_members([n1, n2]))
