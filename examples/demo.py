@@ -73,23 +73,20 @@ class Demo:
             if submitted.returncode:
                 raise BftError(submitted.stderr.strip())
         with live_view() as self._show:
-            self._wait(WARM_UP_S, until_all_work=True)
-            rows = stream(self._site, JOBS, lambda: self._glance())
+            self._warm_up()
+            rows = stream(self._site, JOBS, self.look)
             while not self._over():
                 time.sleep(0.25)
         return rows
 
-    def _wait(self, limit_s: float, until_all_work: bool) -> None:
+    def _warm_up(self) -> None:
         """Waits until every node trains: before that, there is nothing to give back."""
-        deadline = time.time() + limit_s
+        deadline = time.time() + WARM_UP_S
         while time.time() < deadline:
             status = self.look()
-            if until_all_work and sum(node["lease_state"] == "working" for node in status["nodes"]) == NODES:
+            if sum(node["lease_state"] == "working" for node in status["nodes"]) == NODES:
                 return
             time.sleep(0.25)
-
-    def _glance(self) -> None:
-        self.look()
 
     def _over(self) -> bool:
         if time.time() - self._began_s > END_S:

@@ -25,7 +25,7 @@ class RegularJob:
         return int(self.run_s // 60) + 1
 
 
-def stream(site: SandboxSite, jobs: Sequence[RegularJob], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
+def stream(site: SandboxSite, jobs: Sequence[RegularJob], meanwhile: Callable[[], object]) -> list[dict[str, Any]]:
     """Submits the jobs at their times and waits for the last one's end.
 
     Returns a row a job: id, nodes, submit_s and start_s (unix seconds; the start is the job's own first line) and

@@ -60,7 +60,6 @@ class Pilot:
     expiring: bool = False
     working: bool = False
     reason: str = ""
-    revoked_s: float = 0.0
     over: asyncio.Event = field(default_factory=asyncio.Event)
     carrier: asyncio.Task[Any] | None = None
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
