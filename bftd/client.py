@@ -106,9 +106,7 @@ def find(path: str | None = None) -> Client:
     """
     if os.environ.get(SOCKET_VARIABLE):
         return Client(os.environ[SOCKET_VARIABLE])
-    found = config.find(path)
-    named = path is not None or config.PATH_VARIABLE in os.environ
-    settings = config.load(found) if named or found.exists() else config.Config()
+    settings = config.load_found(path)
     if settings.api.tcp and not Path(settings.api.socket).exists():
         try:
             token = Path(settings.api.token_file).read_text(encoding="utf-8").strip()

@@ -174,6 +174,16 @@ def find(path: str | os.PathLike[str] | None = None) -> Path:
     return Path(path or os.environ.get(PATH_VARIABLE) or DEFAULT_PATH)
 
 
+def load_found(path: str | os.PathLike[str] | None = None) -> Config:
+    """The configuration of this host: the file that `find` names, or the defaults where nobody named one and none is.
+
+    A file that was named, by `path` or $BFTD_CONFIG, must be there.
+    """
+    found = find(path)
+    named = bool(path or os.environ.get(PATH_VARIABLE))
+    return load(found) if named or found.exists() else Config()
+
+
 def load(path: str | os.PathLike[str]) -> Config:
     """Read and check one TOML file; raises ConfigError with one line that names the file and the key."""
     try:

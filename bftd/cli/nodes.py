@@ -22,8 +22,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     from slurm_plugin.client import SlurmClient
     from slurm_plugin.nodeset import fold
 
-    found = config.find(config_path)
-    settings = config.load(found) if config_path or found.exists() else config.Config()
+    settings = config.load_found(config_path)
     conf = Path(settings.slurm.conf) if settings.slurm.conf else None
     snapshot = SlurmClient(conf, settings.slurm.timeout_s).snapshot()
     if as_json:

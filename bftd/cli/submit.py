@@ -48,7 +48,7 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
     text = line.value("elastic") or scripts.elastic_option(source)
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
-    settings = _settings(config_path)
+    settings = config.load_found(config_path)
     partition = line.value("partition") or _last(inside, "partition") or settings.slurm.partition
     slurm = _slurm(settings)
     spec = _checked(text, source, partition, slurm)
@@ -82,7 +82,7 @@ def run(text: str, partition: str | None, config_path: str | None, script: str, 
     from elastic.driver.settings import DriverSettings
 
     path, source = _read(script)
-    settings = _settings(config_path)
+    settings = config.load_found(config_path)
     partition = partition or settings.slurm.partition
     spec = _checked(text, source, partition, _slurm(settings))
     interpreter = scripts.interpreter_of(source, script) if source.startswith("#!") else sys.executable
@@ -129,11 +129,6 @@ def _checked(text: str, source: str, partition: str, slurm: SlurmClient) -> Elas
     if spec.nodes_max > size:
         raise UsageError(f"--elastic={text}: partition {partition} has {size} nodes; ask for at most {size}")
     return spec
-
-
-def _settings(config_path: str | None) -> Config:
-    found = config.find(config_path)
-    return config.load(found) if config_path or found.exists() else config.Config()
 
 
 def _slurm(settings: Config) -> SlurmClient:

@@ -74,6 +74,19 @@ def test_the_file_is_found_by_option_then_environment_then_default(monkeypatch: 
     assert config.find("/b") == Path("/b")
 
 
+def test_a_file_that_is_named_must_be_there_and_without_one_the_defaults_hold(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "bftd.toml")
+    monkeypatch.setenv("BFTD_CONFIG", "")
+    assert config.load_found() == config.Config()
+    (tmp_path / "bftd.toml").write_text("[decide]\npj_max = 3\n")
+    assert config.load_found().decide.pj_max == 3
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load_found(str(tmp_path / "none.toml"))
+    monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load_found()
+
+
 def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     path = tmp_path / "bftd.toml"
