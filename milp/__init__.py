@@ -4,14 +4,18 @@ Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
 """
 
 from milp.checking import verify
+from milp.curves import Curve
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
-from milp.model import Curve, NodeSpec, Plan, Problem, TrainerSpec
+from milp.limits import Cap, NodeGroup
+from milp.model import NodeSpec, Plan, Problem, TrainerSpec
 from milp.solvers import names as solver_names
 from milp.solving import solve
 
 __all__ = [
+    "Cap",
     "Curve",
     "MilpError",
+    "NodeGroup",
     "NodeSpec",
     "Plan",
     "PlanError",

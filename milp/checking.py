@@ -25,8 +25,9 @@ def verify(problem: Problem, plan: Plan) -> None:
     """Raise `PlanError`, listing the violated rules, unless the plan is one that its problem allows.
 
     Rules: the plan speaks of exactly the problem's trainers; every node is in the pool and used once (5); counts
-    agree with the nodes and are allowed (3); nobody migrates (6); a trainer's nodes are of one class; the objective
-    is that of (16), not above the bound, and the gap is theirs.
+    agree with the nodes and are allowed (3); nobody migrates (6); a trainer's nodes are of one class unless it may mix
+    them; caps hold; groups are used whole by one trainer or not at all; the objective is that of (16), not above the
+    bound, and the gap is theirs.
     """
     violations = list(_name_faults(problem, plan))
     if not violations:
@@ -35,6 +36,8 @@ def verify(problem: Problem, plan: Plan) -> None:
             violations += _trainer_faults(trainer, plan)
         if len(problem.classes) > 1:
             violations += _class_faults(problem, plan)
+        violations += _cap_faults(problem, plan)
+        violations += _group_faults(problem, plan)
         violations += _objective_faults(problem, plan)
     if violations:
         told = violations[:_MOST_VIOLATIONS_TOLD]
@@ -81,19 +84,37 @@ def _trainer_faults(trainer: TrainerSpec, plan: Plan) -> Iterator[str]:
 
 
 def _class_faults(problem: Problem, plan: Plan) -> Iterator[str]:
-    class_of = {node.name: node.node_class for node in problem.nodes}
-    for name, nodes in plan.assignment.items():
-        classes = {class_of[node] for node in nodes if node in class_of}
-        if len(classes) > 1:
-            yield f"trainer {name} mixes the node classes {', '.join(sorted(classes))}"
+    for trainer in problem.trainers:
+        classes = {problem.class_of[node] for node in plan.assignment[trainer.name] if node in problem.pool}
+        if len(classes) > 1 and not trainer.mixes_classes:
+            yield f"trainer {trainer.name} mixes the node classes {', '.join(sorted(classes))}"
+
+
+def _cap_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    for cap in problem.caps:
+        covered = [t.name for t in problem.trainers if (t.user == cap.user if cap.user else t.account == cap.account)]
+        total = sum(len(plan.assignment[name]) for name in covered)
+        if total > cap.nodes_max:
+            yield f"the {cap} allows {cap.nodes_max} nodes but its trainers get {total}"
+
+
+def _group_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    for group in problem.groups:
+        together = set(group.nodes)
+        for name, nodes in plan.assignment.items():
+            if 0 < len(together.intersection(nodes)) < len(together):
+                yield f"trainer {name} gets part of the group {group.name}"
 
 
 def _objective_faults(problem: Problem, plan: Plan) -> Iterator[str]:
     if not (math.isfinite(plan.objective) and math.isfinite(plan.bound)):
         yield f"objective {plan.objective} and bound {plan.bound} must be finite"
         return
-    earned = sum(outcome(trainer, plan.counts[trainer.name], problem.t_fwd_s) for trainer in problem.trainers)
-    lost = sum(rescale_cost(trainer, plan.counts[trainer.name]) for trainer in problem.trainers)
+    earned = lost = 0.0
+    for trainer in problem.trainers:
+        nodes = plan.assignment[trainer.name]
+        earned += outcome(problem, trainer, len(nodes), problem.classes_of(nodes))
+        lost += rescale_cost(problem, trainer, len(nodes))
     expected = earned - lost
     tolerance = _RELATIVE_TOLERANCE * (earned + lost)
     if abs(plan.objective - expected) > tolerance:

@@ -12,6 +12,9 @@ from milp.errors import ProblemError
 
 T = TypeVar("T", bound=Hashable)
 
+# Equation (16) multiplies three such numbers and sums over the trainers; solvers go astray when that overflows.
+_LARGEST = 1e30
+
 
 def whole(where: str, value: object, *, at_least: int) -> None:
     """Require an integer (booleans and floats are none) of `at_least` or more."""
@@ -22,19 +25,21 @@ def whole(where: str, value: object, *, at_least: int) -> None:
 
 
 def real(where: str, value: object) -> None:
-    """Require a finite number of zero or more."""
+    """Require a number of zero or more whose products with others of its kind are finite too."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ProblemError(f"{where} must be a number, not {value!r}")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ProblemError(f"{where} must be finite, not {value}")
     if value < 0:
         raise ProblemError(f"{where} must not be negative, but is {value}")
+    if value > _LARGEST:
+        raise ProblemError(f"{where} is above {_LARGEST:g}: choose another unit")
 
 
-def text(where: str, value: object) -> None:
-    """Require a non-empty string."""
-    if not isinstance(value, str) or not value:
-        raise ProblemError(f"{where} must be a non-empty string, not {value!r}")
+def text(where: str, value: object, *, empty: bool = False) -> None:
+    """Require a string, not an empty one unless `empty`."""
+    if not isinstance(value, str) or not (value or empty):
+        raise ProblemError(f"{where} must be a {'' if empty else 'non-empty '}string, not {value!r}")
 
 
 def increasing(where: str, values: tuple[int, ...]) -> None:

@@ -6,59 +6,20 @@ built, so a solver never meets a malformed problem.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal
 
 from milp import fields
+from milp.curves import Curve, slowest
 from milp.errors import ProblemError
+from milp.limits import Cap, NodeGroup
 
 Status = Literal["optimal", "feasible", "kept"]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A trainer's objective per second against its number of nodes, O_j of equations (11)-(12).
-
-    Piecewise linear between the points, constant beyond the last one; starts at (0, 0). It need not be concave
-    nor rise throughout. `values` is in objective units per second, usually samples/s.
-    """
-
-    nodes: tuple[int, ...]
-    values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.nodes) != len(self.values):
-            raise ProblemError(f"curve: {len(self.nodes)} node counts but {len(self.values)} objective values")
-        for count in self.nodes:
-            fields.whole("curve.nodes", count, at_least=0)
-        for value in self.values:
-            fields.real("curve.objective", value)
-        if not self.nodes or self.nodes[0] != 0 or self.values[0] != 0:
-            raise ProblemError("curve must start with 0 nodes at objective 0")
-        fields.increasing("curve.nodes", self.nodes)
-
-    def __call__(self, count: int) -> float:
-        after = bisect_right(self.nodes, count)
-        if after == len(self.nodes):
-            return self.values[-1]
-        left, right = self.nodes[after - 1], self.nodes[after]
-        low, high = self.values[after - 1], self.values[after]
-        return low + (high - low) * (count - left) / (right - left)
-
-    @classmethod
-    def from_json(cls, data: object) -> Curve:
-        """Read `{"nodes": [0, 1, 2], "objective": [0, 1.0, 1.9]}`."""
-        keys = ("nodes", "objective")
-        got = fields.mapping("curve", data, keys, keys)
-        return cls(fields.array("curve.nodes", got["nodes"]), fields.array("curve.objective", got["objective"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        return {"nodes": list(self.nodes), "objective": list(self.values)}
 
 
 @dataclass(frozen=True)
@@ -70,8 +31,7 @@ class NodeSpec:
 
     def __post_init__(self) -> None:
         fields.text("node: name", self.name)
-        if not isinstance(self.node_class, str):
-            raise ProblemError(f"node {self.name}: class must be a string, not {self.node_class!r}")
+        fields.text(f"node {self.name}: class", self.node_class, empty=True)
 
     @classmethod
     def from_json(cls, data: object) -> NodeSpec:
@@ -86,6 +46,17 @@ class NodeSpec:
         return {"name": self.name, "class": self.node_class} if self.node_class else self.name
 
 
+def _curve(where: str, data: object) -> Curve:
+    try:
+        return Curve.from_json(data)
+    except ProblemError as error:
+        raise ProblemError(f"{where}: {error}") from None
+
+
+# What an entry of PROBLEM.json's `trainers` may leave out.
+_OPTIONAL = ("current", "sizes", "weight", "class_curves", "mixes_classes", "user", "account")
+
+
 @dataclass(frozen=True)
 class TrainerSpec:
     """One elastic trainer: what it may use, what a node is worth to it, and what it holds.
@@ -93,6 +64,10 @@ class TrainerSpec:
     Runs on 0 or nodes_min..nodes_max nodes (N_j^min, N_j^max), where `sizes` is given only on those of them. A
     change of size stalls it for `up_cost_s` or `down_cost_s` (R_j^up, R_j^dw). `current` are the pool nodes that it
     holds now (c_jn), possibly fewer than nodes_min after a preemption. `weight` multiplies its part of the objective.
+
+    `class_curves` holds the curves of node classes on which it is faster or slower than `curve` says. All its nodes are
+    of one class, unless `mixes_classes`: then it runs at the rate of its slowest class. `user` and `account` are whose
+    caps it counts towards.
     """
 
     name: str
@@ -104,6 +79,10 @@ class TrainerSpec:
     current: tuple[str, ...] = ()
     sizes: tuple[int, ...] | None = None
     weight: float = 1.0
+    class_curves: Mapping[str, Curve] = field(default_factory=dict)
+    mixes_classes: bool = False
+    user: str = ""
+    account: str = ""
 
     def __post_init__(self) -> None:
         fields.text("trainer: name", self.name)
@@ -112,8 +91,12 @@ class TrainerSpec:
         fields.whole(f"{here}: nodes_max", self.nodes_max, at_least=1)
         if self.nodes_min > self.nodes_max:
             raise ProblemError(f"{here}: nodes_min {self.nodes_min} is above nodes_max {self.nodes_max}")
-        for field in ("up_cost_s", "down_cost_s", "weight"):
-            fields.real(f"{here}: {field}", getattr(self, field))
+        for attribute in ("up_cost_s", "down_cost_s", "weight"):
+            fields.real(f"{here}: {attribute}", getattr(self, attribute))
+        for attribute in ("user", "account"):
+            fields.text(f"{here}: {attribute}", getattr(self, attribute), empty=True)
+        if not isinstance(self.mixes_classes, bool):
+            raise ProblemError(f"{here}: mixes_classes must be true or false, not {self.mixes_classes!r}")
         for node in self.current:
             fields.text(f"{here}: current", node)
         if len(set(self.current)) < len(self.current):
@@ -143,23 +126,23 @@ class TrainerSpec:
             top = max((size for size in self.sizes if size <= top), default=0)
         return top if top >= self.nodes_min else 0
 
-    @property
-    def earns_now(self) -> float:
-        """O_j(C_j): weighted objective per second at the current count, 0 below nodes_min where it cannot train."""
-        held = len(self.current)
-        return self.weight * self.curve(held) if held >= self.nodes_min else 0.0
+    def curve_on(self, classes: Collection[str]) -> Curve:
+        """The curve on nodes of these classes, that of the slowest where there are several."""
+        if not self.class_curves or not classes:
+            return self.curve
+        return slowest([self.class_curves.get(name, self.curve) for name in classes])
 
     @classmethod
     def from_json(cls, data: object) -> TrainerSpec:
-        """Read one entry of PROBLEM.json's `trainers`; `current`, `sizes` and `weight` may be left out."""
+        """Read one entry of PROBLEM.json's `trainers`; what has a default here may be left out there."""
         required = ("name", "nodes_min", "nodes_max", "up_cost_s", "down_cost_s", "curve")
         name = data.get("name") if isinstance(data, Mapping) else None
         here = f"trainer {name}" if name else "trainer"
-        got = fields.mapping(here, data, (*required, "current", "sizes", "weight"), required)
-        try:
-            curve = Curve.from_json(got["curve"])
-        except ProblemError as error:
-            raise ProblemError(f"{here}: {error}") from None
+        got = fields.mapping(here, data, (*required, *_OPTIONAL), required)
+        class_curves = got.get("class_curves", {})
+        class_curves = fields.mapping(f"{here}: class_curves", class_curves, class_curves, ())
+        curve = _curve(here, got["curve"])
+        by_class = {name: _curve(f"{here}: class_curves {name}", points) for name, points in class_curves.items()}
         sizes = got.get("sizes")
         return cls(
             name=got["name"],
@@ -171,6 +154,10 @@ class TrainerSpec:
             current=fields.array(f"{here}: current", got.get("current", ())),
             sizes=None if sizes is None else fields.array(f"{here}: sizes", sizes),
             weight=got.get("weight", 1.0),
+            class_curves=by_class,
+            mixes_classes=got.get("mixes_classes", False),
+            user=got.get("user", ""),
+            account=got.get("account", ""),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -186,8 +173,11 @@ class TrainerSpec:
         }
         if self.sizes is not None:
             data["sizes"] = list(self.sizes)
-        if self.weight != 1.0:
-            data["weight"] = self.weight
+        if self.class_curves:
+            data["class_curves"] = {name: curve.to_json() for name, curve in self.class_curves.items()}
+        for name, default in (("weight", 1.0), ("mixes_classes", False), ("user", ""), ("account", "")):
+            if getattr(self, name) != default:
+                data[name] = getattr(self, name)
         return data
 
 
@@ -197,12 +187,14 @@ class Problem:
 
     `nodes` (the paper's N) are in order of preference: growing takes the earlier-listed free ones first, shrinking
     gives up the later-listed ones first. `trainers` (J) are first come first: of equal plans the one that serves an
-    earlier trainer is taken. `t_fwd_s` is T^fwd.
+    earlier trainer is taken. `t_fwd_s` is T^fwd. `caps` and `groups` are limits that the paper does not have.
     """
 
     nodes: tuple[NodeSpec, ...]
     trainers: tuple[TrainerSpec, ...]
     t_fwd_s: float
+    caps: tuple[Cap, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
 
     def __post_init__(self) -> None:
         fields.real("t_fwd_s", self.t_fwd_s)
@@ -220,6 +212,21 @@ class Problem:
                 for node in trainer.current:
                     if node not in self.pool:
                         raise ProblemError(f"trainer {trainer.name}: current node {node} is not among the nodes")
+        if (cap := fields.first_repeated((cap.user, cap.account) for cap in self.caps)) is not None:
+            raise ProblemError(f"caps: {Cap(0, *cap)} is there twice")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        if (name := fields.first_repeated(group.name for group in self.groups)) is not None:
+            raise ProblemError(f"group {name}: name is there twice")
+        group_of: dict[str, str] = {}
+        for group in self.groups:
+            for node in group.nodes:
+                if node not in self.pool:
+                    raise ProblemError(f"group {group.name}: node {node} is not among the nodes")
+                if node in group_of:
+                    raise ProblemError(f"group {group.name}: node {node} is in group {group_of[node]} too")
+                group_of[node] = group.name
 
     @cached_property
     def pool(self) -> dict[str, int]:
@@ -234,26 +241,69 @@ class Problem:
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """Node classes in the pool, in order of first appearance."""
-        return tuple(dict.fromkeys(node.node_class for node in self.nodes))
+        return tuple(self.class_sizes)
+
+    @cached_property
+    def class_sizes(self) -> Counter[str]:
+        """How many nodes of each class are in the pool."""
+        return Counter(map(attrgetter("node_class"), self.nodes))
+
+    @cached_property
+    def class_of(self) -> dict[str, str]:
+        """Node name to its class."""
+        return {node.name: node.node_class for node in self.nodes}
+
+    def classes_of(self, nodes: Iterable[str]) -> frozenset[str]:
+        """The classes that some nodes are of, as far as they are in the pool."""
+        if len(self.classes) == 1:
+            return frozenset(self.classes)
+        return frozenset(self.class_of[node] for node in nodes if node in self.class_of)
+
+    @cached_property
+    def binding_caps(self) -> tuple[Cap, ...]:
+        """The caps that are lower than what their trainers could use."""
+        return tuple(cap for cap in self.caps if cap.nodes_max < self._could_use(cap))
+
+    def _could_use(self, cap: Cap) -> int:
+        covered = (trainer for trainer in self.trainers if cap.covers(trainer.user, trainer.account))
+        return min(len(self.nodes), sum(trainer.nodes_max for trainer in covered))
+
+    @cached_property
+    def earns_now(self) -> dict[str, float]:
+        """O_j(C_j) by trainer: weighted objective per second on its current nodes, 0 below nodes_min."""
+        return {trainer.name: self._earns_now(trainer) for trainer in self.trainers}
+
+    def _earns_now(self, trainer: TrainerSpec) -> float:
+        held = len(trainer.current)
+        if held < trainer.nodes_min:
+            return 0.0
+        return trainer.weight * trainer.curve_on(self.classes_of(trainer.current))(held)
 
     @classmethod
     def from_json(cls, data: object) -> Problem:
         """Read a decoded PROBLEM.json; any fault is a `ProblemError` that names the trainer and the field."""
         keys = ("nodes", "t_fwd_s", "trainers")
-        got = fields.mapping("the problem", data, keys, keys)
+        got = fields.mapping("the problem", data, (*keys, "caps", "groups"), keys)
         return cls(
             nodes=tuple(map(NodeSpec.from_json, fields.array("nodes", got["nodes"]))),
             trainers=tuple(map(TrainerSpec.from_json, fields.array("trainers", got["trainers"]))),
             t_fwd_s=got["t_fwd_s"],
+            caps=tuple(map(Cap.from_json, fields.array("caps", got.get("caps", ())))),
+            groups=tuple(map(NodeGroup.from_json, fields.array("groups", got.get("groups", ())))),
         )
 
     def to_json(self) -> dict[str, Any]:
         """The shape of PROBLEM.json."""
-        return {
+        data: dict[str, Any] = {
             "nodes": [node.to_json() for node in self.nodes],
             "t_fwd_s": self.t_fwd_s,
             "trainers": [trainer.to_json() for trainer in self.trainers],
         }
+        if self.caps:
+            data["caps"] = [cap.to_json() for cap in self.caps]
+        if self.groups:
+            data["groups"] = [group.to_json() for group in self.groups]
+        return data
 
 
 @dataclass(frozen=True)

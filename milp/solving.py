@@ -1,34 +1,55 @@
-"""The one door to all solvers: choose, solve, explain, check."""
+"""The one door to all solvers: choose, solve, compare with doing nothing, explain, check."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 
 from milp.checking import verify
+from milp.choices import most_worth
+from milp.errors import PlanError
+from milp.keeping import keep
 from milp.model import Plan, Problem, Status
-from milp.objective import objective, relative_gap
+from milp.objective import objective_of, relative_gap
 from milp.reasons import explain
-from milp.solvers import Limits, choose
+from milp.solvers import Limits, Outcome, choose
+
+# Relative difference below which two objectives are the same but for rounding.
+_ROUNDING = 1e-9
 
 
-def solve(problem: Problem, solver: str = "auto", *, time_limit_s: float | None = None, gap: float = 1e-4) -> Plan:
+def solve(
+    problem: Problem,
+    solver: str = "auto",
+    *,
+    time_limit_s: float | None = None,
+    gap: float = 1e-4,
+    paper_big_m: bool = False,
+) -> Plan:
     """Solve the allocation problem and return a plan that passed `verify`.
 
     `gap` is the relative gap at which a MILP solver may stop; the exact solver proves its optimum and needs neither
-    that nor a time limit. Equal plans resolve to the one that moves the fewest nodes, then to earlier trainers.
+    that nor a time limit. `paper_big_m` makes a node-level model use the paper's M. Equal plans resolve to the one
+    that moves the fewest nodes, then to earlier trainers, where the solver is exact. A solver that runs out of time
+    or dies without anything better leaves the current map, as far as it is allowed (status "kept").
     Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` when a solver returned nonsense.
     """
     start = time.perf_counter()
-    chosen = choose(problem, solver)
-    outcome = chosen.run(problem, Limits(time_limit_s, gap))
-    counts = {name: len(nodes) for name, nodes in outcome.assignment.items()}
-    value = objective(problem, counts)
+    limits = Limits(time_limit_s, gap, paper_big_m)
+    chosen = choose(problem, solver, limits)
+    outcome = chosen.run(problem, limits)
+    if outcome.assignment is not None and outcome.assignment.keys() != problem.earns_now.keys():
+        raise PlanError((f"solver {chosen.name!r} answered for other trainers than it was asked about",))
+    assignment, kept = _better_of(problem, outcome, heuristic=not chosen.proves)
+    counts = {name: len(nodes) for name, nodes in assignment.items()}
+    value = objective_of(problem, assignment)
     # A bound below the value of a plan in hand can only be rounding.
-    bound = value if outcome.bound is None else max(outcome.bound, value)
+    bound = value if outcome.bound is None else max(_finite(problem, outcome.bound), value)
     reached = relative_gap(value, bound)
-    status: Status = "kept" if outcome.kept else "optimal" if reached <= gap else "feasible"
+    status: Status = "optimal" if reached <= gap else "kept" if kept else "feasible"
     plan = Plan(
-        assignment=outcome.assignment,
+        assignment=assignment,
         counts=counts,
         objective=value,
         bound=bound,
@@ -36,7 +57,37 @@ def solve(problem: Problem, solver: str = "auto", *, time_limit_s: float | None 
         status=status,
         solver=chosen.name,
         wall_s=time.perf_counter() - start,
-        reasons=explain(problem, counts),
+        reasons=_nothing_better(counts, outcome.note) if status == "kept" else explain(problem, assignment),
     )
     verify(problem, plan)
     return plan
+
+
+def _better_of(problem: Problem, outcome: Outcome, *, heuristic: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """The solver's map or the current one as far as allowed, and whether it is the latter.
+
+    A heuristic's map stands as it is, and so does one that is proven optimal. What is worse than doing nothing comes
+    from a solver that was stopped early.
+    """
+    found = outcome.assignment
+    if found is not None and (heuristic or outcome.bound is None):
+        return found, False
+    current = keep(problem)
+    if found is None:
+        return current, True
+    least = objective_of(problem, current)
+    if objective_of(problem, found) < least - _ROUNDING * abs(least):
+        return current, True
+    return found, False
+
+
+def _finite(problem: Problem, bound: float) -> float:
+    """The bound, or where nothing is proven what the trainers would earn were each alone in the pool."""
+    return bound if math.isfinite(bound) else sum(most_worth(problem, trainer) for trainer in problem.trainers)
+
+
+def _nothing_better(counts: Mapping[str, int], why: str) -> dict[str, str]:
+    return {
+        name: f"keeps its {count} node{'' if count == 1 else 's'}: {why}" if count else f"waits: {why}"
+        for name, count in counts.items()
+    }

@@ -11,6 +11,7 @@ import pytest
 _NEEDS = {
     "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
+    "gurobi": (lambda: importlib.util.find_spec("gurobipy") is not None, "gurobipy is not installed"),
     "horovod": (lambda: importlib.util.find_spec("horovod") is not None, "horovod is not installed"),
 }
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"

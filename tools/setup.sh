@@ -83,7 +83,7 @@ make_venv() {
     pip_install 'setuptools<81' wheel || die "pip could not reach its package index; check the network and run this again"
     # shellcheck disable=SC2086
     pip_install ${TORCH_PIP_ARGS:-} torch
-    pip_install --no-build-isolation -e '.[torch,test]'
+    pip_install --no-build-isolation -e '.[torch,gurobi,test]'
     stamp >"$mark"
 }
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 
 from milp.errors import UnsupportedError
 from milp.model import Problem
-from milp.solvers import equal_share, exact
+from milp.solvers import classes, equal_share, exact, programs
 from milp.solvers.base import Feature, Limits, Outcome, Solver, features
 
-__all__ = ["Feature", "Limits", "Outcome", "Solver", "choose", "names"]
+__all__ = ["Feature", "Limits", "Outcome", "Solver", "choose", "every", "names"]
 
 # In the order in which "auto" tries them.
-_ALL: tuple[Solver, ...] = (exact.SOLVER, equal_share.SOLVER)
+_ALL: tuple[Solver, ...] = (
+    exact.SOLVER,
+    classes.SOLVER,
+    programs.HIGHS,
+    programs.GUROBI,
+    programs.HIGHS_NODES,
+    programs.GUROBI_NODES,
+    equal_share.SOLVER,
+)
 
 
 def names() -> tuple[str, ...]:
@@ -20,25 +29,40 @@ def names() -> tuple[str, ...]:
     return ("auto", *(solver.name for solver in _ALL))
 
 
-def choose(problem: Problem, name: str) -> Solver:
+def every() -> tuple[Solver, ...]:
+    """All solvers, ready or not, in the order in which "auto" tries them."""
+    return _ALL
+
+
+def choose(problem: Problem, name: str, limits: Limits) -> Solver:
     """The solver called `name`, or for "auto" the first ready one that finds optima of such a problem.
 
     Raises `UnsupportedError` for a name that is not known, a solver that is not installed, and one that cannot carry
     what the problem asks for; the message says what to use instead.
     """
-    asked = features(problem)
-    able = [s for s in _ALL if s.proves and asked <= s.features and s.missing() is None]
-    instead = f"use {' or '.join(s.name for s in able)}" if able else "solve one problem for each node class"
+    asked = features(problem, limits)
     if name == "auto":
-        if able:
-            return able[0]
-        raise UnsupportedError(f"no solver can carry {_listed(asked)}: {instead}")
+        for solver in _fitting(asked):
+            if solver.missing() is None:
+                return solver
+        raise UnsupportedError(f"no solver can carry {_listed(asked)}: {_instead(asked)}")
     chosen = _named(name)
     if lacking := asked - chosen.features:
-        raise UnsupportedError(f"solver {name!r} cannot carry {_listed(lacking)}: {instead}")
+        raise UnsupportedError(f"solver {name!r} cannot carry {_listed(lacking)}: {_instead(asked)}")
     if lack := chosen.missing():
-        raise UnsupportedError(f"solver {name!r} is not ready ({lack}): {instead}")
+        raise UnsupportedError(f"solver {name!r} is not ready ({lack}): {_instead(asked)}")
     return chosen
+
+
+def _fitting(asked: frozenset[Feature]) -> Iterator[Solver]:
+    return (solver for solver in _ALL if solver.proves and asked <= solver.features)
+
+
+def _instead(asked: frozenset[Feature]) -> str:
+    """What would work: solvers that are ready, else what to install."""
+    able = [solver.name for solver in _fitting(asked) if solver.missing() is None]
+    lacks = dict.fromkeys(filter(None, (solver.missing() for solver in _fitting(asked))))
+    return f"use {' or '.join(able)}" if able else " or ".join(lacks) or "pip install highspy"
 
 
 def _named(name: str) -> Solver:

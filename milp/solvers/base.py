@@ -10,35 +10,53 @@ from milp.model import Problem
 
 
 class Feature(Enum):
-    """Something a problem may ask for that not every solver can carry; the value is how messages call it."""
+    """Something that not every solver can carry; the value is how messages call it."""
 
     NODE_CLASSES = "several node classes"
-
-
-def features(problem: Problem) -> frozenset[Feature]:
-    """What `problem` asks of its solver beyond equations (1)-(16) on interchangeable nodes."""
-    return frozenset({Feature.NODE_CLASSES}) if len(problem.classes) > 1 else frozenset()
+    MIXING = "a trainer that mixes node classes"
+    CAPS = "a cap per user or account"
+    GROUPS = "nodes that are used together"
+    PAPER_BIG_M = "the paper's big-M"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a solver may take (None: no limit) and the relative gap at which it may stop."""
+    """How long a solver may take (None: no limit) and the relative gap at which it may stop.
+
+    `paper_big_m` asks for M = |N| + 1, the paper's, to see what it does; it is too small (see docs/solvers.md).
+    """
 
     time_limit_s: float | None
     gap: float
+    paper_big_m: bool = False
+
+
+def features(problem: Problem, limits: Limits) -> frozenset[Feature]:
+    """What a problem asks of its solver beyond equations (1)-(16) on interchangeable nodes.
+
+    Limits that cannot bind ask for nothing: a cap above what its trainers can use, a group of one node.
+    """
+    asked = {
+        Feature.NODE_CLASSES: len(problem.classes) > 1,
+        Feature.MIXING: len(problem.classes) > 1 and any(t.mixes_classes for t in problem.trainers),
+        Feature.CAPS: bool(problem.binding_caps),
+        Feature.GROUPS: any(len(group.nodes) > 1 for group in problem.groups),
+        Feature.PAPER_BIG_M: limits.paper_big_m,
+    }
+    return frozenset(feature for feature, needed in asked.items() if needed)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """A solver's answer before it is checked: nodes per trainer and a proven upper bound of equation (16).
 
-    A `bound` of None says that the assignment is proven optimal, so that its own value is the bound; `kept` that the
-    current map stands because nothing better was found.
+    `assignment` is None where none was found in time. A `bound` of None says that the assignment is proven optimal, so
+    that its own value is the bound; where nothing is proven it is infinite. `note` is why there is nothing better.
     """
 
-    assignment: dict[str, tuple[str, ...]]
+    assignment: dict[str, tuple[str, ...]] | None
     bound: float | None
-    kept: bool = False
+    note: str = "no better plan was found in time"
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from milp.model import Problem
 from milp.solvers.base import Limits, Outcome, Solver
 from milp.solvers.dual import Dual, minimise
 from milp.solvers.knapsack import Candidates, cheapest
-from milp.solvers.tables import Floats, Ints, Tables, tabulate
+from milp.solvers.tables import Bools, Floats, Ints, Tables, tabulate
 
 # Rounding of a sum of values, as a part of their size.
 _NOISE = 4e-15
+# Of the gap, what a count may lose at most to take part in the first round.
+_CORE = 1 / 16
 
 
 def _run(problem: Problem, limits: Limits) -> Outcome:
@@ -33,11 +35,21 @@ def best_counts(problem: Problem) -> list[int]:
     dual = minimise(tables)
     counts = _fill(tables, dual)
     noise = _NOISE * tables.size
-    gap = dual.bound - float(tables.value(np.arange(len(counts)), counts).sum())
-    if gap > noise:
-        limit = gap + noise
-        best = cheapest(survivors(tables, dual, limit), tables.capacity, dual.multiplier, limit)
-        counts = counts if best is None else best
+    gap = dual.bound - tables.total(counts)
+    members = tables.members() if gap > noise else []
+    rows = np.array([trainers[0] for trainers in members])
+    # A plan better by some loss consists of counts that lose no more each: once all counts within the gap took part,
+    # the plan is best. The first, cheap round with the few that lose least often finds one good enough for that.
+    for part in (_CORE, 1.0):
+        reach = part * gap + noise
+        if gap > noise:
+            left = survivors(tables, dual, reach, rows)
+            best = cheapest(left, tables.capacity, dual.multiplier, gap + noise, members=members, reach=reach)
+            if best is not None:
+                counts = best
+                gap = dual.bound - tables.total(counts)
+            if gap <= reach:
+                break
     found: list[int] = counts.tolist()
     return found
 
@@ -76,32 +88,38 @@ def _best_growth(tables: Tables, counts: Ints, left: int) -> tuple[Ints, Floats]
     return np.where(most_gains > gains, most, more), np.maximum(gains, most_gains)
 
 
-def survivors(tables: Tables, dual: Dual, gap: float) -> Candidates:
-    """All counts whose reduced cost, what they lose against the trainer's choice at the multiplier, is within `gap`."""
-    scores = tables.values - dual.multiplier * tables.options
+def survivors(tables: Tables, dual: Dual, gap: float, rows: Ints | None = None) -> Candidates:
+    """All counts whose reduced cost, what they lose against the trainer's choice at the multiplier, is within `gap`.
+
+    With `rows` for those trainers only, by their place in `rows`.
+    """
+    rows = np.arange(len(tables.options)) if rows is None else rows
+    options, values = tables.options[rows], tables.values[rows]
+    scores = values - dual.multiplier * options
     best = scores.max(axis=1)
     losses = best[:, None] - scores
-    row, column = np.nonzero(losses <= gap)
-    between_row, between_count = _between(tables, losses, gap)
-    # Sorted by row and count, and without the options that were repeated as padding.
+    place, column = np.nonzero(losses <= gap)
+    between_place, between_count = _between(options, losses, tables.filled[rows], gap)
+    # Sorted by place and count, and without the options that were repeated as padding.
     stride = tables.capacity + 1
-    keys = np.concatenate([row * stride + tables.options[row, column], between_row * stride + between_count])
+    keys = np.concatenate([place * stride + options[place, column], between_place * stride + between_count])
     keys = np.unique(keys)
-    rows, counts = keys // stride, keys % stride
-    lost: Floats = np.maximum(best[rows] - (tables.value(rows, counts) - dual.multiplier * counts), 0.0)
+    places, counts = keys // stride, keys % stride
+    worth = tables.value(rows[places], counts) - dual.multiplier * counts
+    lost: Floats = np.maximum(best[places] - worth, 0.0)
     within = lost <= gap
-    return Candidates(rows[within], counts[within], lost[within])
+    return Candidates(places[within], counts[within], lost[within])
 
 
-def _between(tables: Tables, losses: Floats, gap: float) -> tuple[Ints, Ints]:
+def _between(options: Ints, losses: Floats, filled: Bools, gap: float) -> tuple[Ints, Ints]:
     """(row, count) of all counts between two options that may be within `gap`, and perhaps a few beyond.
 
     The loss is no less than the straight line from option to option, which is within `gap` all along the segment or
     up to where it crosses.
     """
-    start, end = tables.options[:, :-1], tables.options[:, 1:]
+    start, end = options[:, :-1], options[:, 1:]
     near = np.minimum(losses[:, :-1], losses[:, 1:]) <= gap
-    row, column = np.nonzero(near & (end - start > 1) & (start > 0) & tables.filled[:, None])
+    row, column = np.nonzero(near & (end - start > 1) & (start > 0) & filled[:, None])
     begin, stop = start[row, column], end[row, column]
     at_begin, at_stop = losses[row, column], losses[row, column + 1]
     # The part of the segment that is within `gap`, seen from the end that is; all of it where both are.

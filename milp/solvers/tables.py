@@ -8,12 +8,14 @@ Lagrangian bound, and of a trainer with a nodes_max of thousands few other count
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
+from milp.curves import Curve
 from milp.model import Problem, TrainerSpec
 
 Ints = npt.NDArray[np.int64]
@@ -28,11 +30,10 @@ _TIE_BREAK = 1e-10
 class _Curves:
     """All curves laid end to end on one axis, so that one `np.interp` evaluates any mixture of them."""
 
-    def __init__(self, trainers: tuple[TrainerSpec, ...], widest: int) -> None:
-        curves = [trainer.curve for trainer in trainers]
+    def __init__(self, curves: Sequence[Curve], widest: int) -> None:
         lengths = np.array([len(curve.nodes) for curve in curves])
         total, ends = int(lengths.sum()), np.cumsum(lengths)
-        values = np.fromiter(chain.from_iterable(c.values for c in curves), np.float64, total)
+        self.heights = values = np.fromiter(chain.from_iterable(c.values for c in curves), np.float64, total)
         self.points = np.fromiter(chain.from_iterable(c.nodes for c in curves), np.int64, total)
         self.row = np.repeat(np.arange(len(curves)), lengths)
         self.column = np.arange(total) - np.repeat(ends - lengths, lengths)
@@ -49,14 +50,18 @@ class _Curves:
 
 
 class _Worth:
-    """Equation (16) for arrays of (row, count), less `tie_break` for every node that changes hands."""
+    """Equation (16) for arrays of (row, count), less `tie_break` for every node that changes hands.
+
+    What is worse than `floor` (J,) is in no optimal plan and counts as the floor: see `worst_that_matters`.
+    """
 
     def __init__(self, problem: Problem) -> None:
         trainers = problem.trainers
         self.current = np.array([len(trainer.current) for trainer in trainers])
-        self.curves = _Curves(trainers, len(problem.nodes))
+        self.curves = _Curves([trainer.curve_on(problem.classes) for trainer in trainers], len(problem.nodes))
         self.tie_break = 0.0
-        earns_now = np.array([trainer.earns_now for trainer in trainers])
+        self.floor = np.full(len(trainers), -np.inf)
+        earns_now = np.array([problem.earns_now[trainer.name] for trainer in trainers])
         self._up_cost = earns_now * [trainer.up_cost_s for trainer in trainers]
         self._down_cost = earns_now * [trainer.down_cost_s for trainer in trainers]
         self._horizon = problem.t_fwd_s * np.array([trainer.weight for trainer in trainers])
@@ -65,8 +70,14 @@ class _Worth:
         change = counts - self.current[rows]
         cost: Floats = np.where(change > 0, self._up_cost[rows], self._down_cost[rows]) * (change != 0)
         earned: Floats = self._horizon[rows] * self.curves(rows, counts)
-        worth: Floats = earned - cost - self.tie_break * np.abs(change)
+        worth: Floats = np.maximum(earned - cost, self.floor[rows]) - self.tie_break * np.abs(change)
         return worth
+
+    def most_earned(self) -> float:
+        """What all trainers would earn without limits and costs."""
+        highest = np.zeros(len(self.current))
+        np.maximum.at(highest, self.curves.row, self.curves.heights)
+        return float((self._horizon * highest).sum())
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,32 @@ class Tables:
     tie_breaks: float
     value: _Worth
 
+    def total(self, counts: Ints) -> float:
+        """What a plan with these counts (J,) is worth."""
+        return float(self.value(np.arange(len(counts)), counts).sum())
+
+    def members(self) -> list[list[int]]:
+        """The rows, those of equal tables together: any counts are worth the same to them."""
+        packed = np.concatenate([self.options, self.values.view(np.int64), self.filled[:, None]], axis=1)
+        alike: dict[bytes, list[int]] = {}
+        for row, table in enumerate(packed):
+            alike.setdefault(table.tobytes(), []).append(row)
+        return list(alike.values())
+
+
+def worst_that_matters(best: Floats, least: float, most_earned: float) -> Floats:
+    """The worth (J,) below which no count of a trainer is in an optimal plan, when it can have `best` (J,) at most.
+
+    A plan worth `least` is known, so no trainer of a better one loses more against its best than all could lose
+    together. A prohibitive cost is cut to twice that: left as it is, it would set the scale of rounding errors and
+    tie-breaks, and drown what plans really differ by. `most_earned` keeps the cut well above rounding where nobody
+    loses anything; where nobody earns anything either, costs are all there is.
+    """
+    if most_earned <= 0:
+        return np.full(len(best), -np.inf)
+    floor: Floats = best - 2 * (best.sum() - least + most_earned)
+    return floor
+
 
 def tabulate(problem: Problem) -> Tables:
     """Build the tables of a problem that has trainers; node classes are not looked at."""
@@ -102,7 +139,12 @@ def tabulate(problem: Problem) -> Tables:
     worth = _Worth(problem)
     options = _options(trainers, worth, lowest, top)
     rows = np.broadcast_to(np.arange(len(trainers))[:, None], options.shape)
-    size = float(np.abs(worth(rows, options)).max(axis=1).sum()) or 1.0
+    values = worth(rows, options)
+    # The most of what is held now: a plan that is always allowed, so the optimum is worth no less.
+    kept = np.where(options <= worth.current[:, None], options, 0).max(axis=1)
+    best, least = values.max(axis=1), float(worth(rows[:, 0], kept).sum())
+    worth.floor = worst_that_matters(best, least, worth.most_earned())
+    size = float(np.abs(np.maximum(values, worth.floor[:, None])).max(axis=1).sum()) or 1.0
     # A plan gives up at most `capacity` nodes and takes as many.
     worth.tie_break = _TIE_BREAK * size / max(2 * capacity, 1)
     return Tables(

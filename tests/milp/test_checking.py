@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from milp import NodeSpec, Plan, PlanError, Problem, solve, verify
+from milp import Cap, NodeGroup, NodeSpec, Plan, PlanError, Problem, solve, verify
+from milp.objective import objective_of
 
 
 @pytest.fixture
@@ -83,3 +84,36 @@ def test_many_broken_rules_still_make_a_short_message(trainer, problem) -> None:
     with pytest.raises(PlanError, match="and 26 more") as caught:
         verify(crowded, plan)
     assert len(caught.value.violations) == 6
+
+
+CLASSES = (NodeSpec("s0", "slow"), NodeSpec("s1", "slow"), NodeSpec("f0", "fast"), NodeSpec("f1", "fast"))
+
+
+def verified(problem: Problem, **assignment: tuple[str, ...]) -> None:
+    """Verify a plan whose numbers are right, so that only its map can be wrong."""
+    value = objective_of(problem, assignment)
+    counts = {name: len(given) for name, given in assignment.items()}
+    verify(problem, Plan(assignment, counts, value, value, 0.0, "optimal", "hand", 0.0, dict.fromkeys(counts, "")))
+
+
+def test_a_trainer_on_two_classes_is_refused_unless_it_may_mix_them(trainer) -> None:
+    verified(Problem(CLASSES, (trainer(mixes_classes=True),), 100.0), a=("s0", "f0"))
+    with pytest.raises(PlanError, match="trainer a mixes the node classes fast, slow"):
+        verified(Problem(CLASSES, (trainer(),), 100.0), a=("s0", "f0"))
+
+
+def test_more_nodes_than_a_cap_allows_are_refused(trainer, problem) -> None:
+    hers = trainer("a", user="ann", account="physics"), trainer("b", user="ann"), trainer("c", account="physics")
+    capped = replace(problem(8, *hers), caps=(Cap(3, user="ann"), Cap(4, account="physics")))
+    verified(capped, a=("n0",), b=("n1", "n2"), c=("n3", "n4", "n5"))
+    with pytest.raises(PlanError, match="the cap of user ann allows 3 nodes but its trainers get 4"):
+        verified(capped, a=("n0", "n6"), b=("n1", "n2"), c=())
+    with pytest.raises(PlanError, match="the cap of account physics allows 4 nodes but its trainers get 5"):
+        verified(capped, a=("n0", "n6"), b=(), c=("n3", "n4", "n5"))
+
+
+def test_part_of_a_group_is_refused(trainer, problem) -> None:
+    grouped = replace(problem(4, trainer("a"), trainer("b")), groups=(NodeGroup("leaf", ("n0", "n1")),))
+    verified(grouped, a=("n0", "n1", "n2"), b=("n3",))
+    with pytest.raises(PlanError, match="trainer a gets part of the group leaf; trainer b gets part of the group leaf"):
+        verified(grouped, a=("n0",), b=("n1",))

@@ -49,6 +49,16 @@ def test_a_trainer_over_nodes_max_shrinks_to_it_at_the_cost_of_shrinking(trainer
     assert plan.objective == 100 * 2 - 3 * 5
 
 
+@pytest.mark.parametrize("cost_s", [1e6, 1e13, 1e29])
+@pytest.mark.parametrize("solver", ["exact", "classes"])
+def test_a_prohibitive_cost_does_not_drown_what_plans_really_differ_by(trainer, problem, cost_s, solver) -> None:
+    # Regression: rounding and tie-breaks were relative to the largest cost, and "optimal" plans were far from it.
+    never = trainer("never", up_cost_s=cost_s, current=("n0", "n1"))
+    others = [trainer(name, curve=Curve((0, 8), (0.0, top))) for name, top in (("b", 3.0), ("c", 3.1))]
+    plan = solve(problem(12, never, *others, t_fwd_s=1.0), solver)
+    assert plan.counts == {"never": 2, "b": 2, "c": 8}
+
+
 def test_only_listed_sizes_are_used(trainer, problem) -> None:
     assert solve(problem(7, trainer(sizes=(1, 2, 4, 8)))).counts == {"a": 4}
     assert solve(problem(7, trainer(sizes=(8,)))).counts == {"a": 0}

@@ -8,8 +8,11 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from milp import Curve, Problem, ProblemError, TrainerSpec, solve
+from milp import Curve, NodeSpec, Problem, ProblemError, TrainerSpec, solve
+from milp.curves import slowest
 
 GOOD: dict[str, Any] = {
     "nodes": ["n0", {"name": "n1"}, {"name": "n2", "class": ""}],
@@ -80,6 +83,13 @@ def curve(nodes: list[Any], values: list[Any]) -> dict[str, Any]:
         (with_a(curve=3), "trainer a: curve must be a JSON object, not int"),
         (with_a(up_cost_s=-1), "trainer a: up_cost_s must not be negative, but is -1"),
         (with_a(down_cost_s=math.inf), "trainer a: down_cost_s must be finite, not inf"),
+        (with_a(up_cost_s=math.nan), "trainer a: up_cost_s must be finite, not nan"),
+        (with_a(down_cost_s="5"), "trainer a: down_cost_s must be a number, not '5'"),
+        (with_a(down_cost_s=False), "trainer a: down_cost_s must be a number, not False"),
+        (with_a(weight=1e31), "trainer a: weight is above 1e+30: choose another unit"),
+        (with_a(up_cost_s=10**400), "trainer a: up_cost_s is above 1e+30: choose another unit"),
+        (curve([0, 1], [0, 2e30]), "trainer a: curve.objective is above 1e+30: choose another unit"),
+        (with_a(weight=-0.5), "trainer a: weight must not be negative, but is -0.5"),
         (with_a(weight=None), "trainer a: weight must be a number, not None"),
         (with_a(nodes_min=5), "trainer a: nodes_min 5 is above nodes_max 4"),
         (with_a(nodes_min=0), "trainer a: nodes_min must be 1 or more, not 0"),
@@ -89,7 +99,33 @@ def curve(nodes: list[Any], values: list[Any]) -> dict[str, Any]:
         (with_a(current="n0"), "trainer a: current must be a JSON array, not str"),
         (with_a(current=[["n0"]]), "trainer a: current must be a non-empty string, not ['n0']"),
         (with_a(sizes=[8, 16]), "trainer a: sizes has none between nodes_min 1 and nodes_max 4: add one"),
+        (with_a(current=["n0", ""]), "trainer a: current must be a non-empty string, not ''"),
+        (with_a(sizes=[]), "trainer a: sizes has none between nodes_min 1 and nodes_max 4: add one"),
+        (with_a(sizes=4), "trainer a: sizes must be a JSON array, not int"),
+        (with_a(sizes=[0, 2]), "trainer a: sizes must be 1 or more, not 0"),
+        (with_a(sizes=[1, 2.0]), "trainer a: sizes must be a whole number, not 2.0"),
         (with_a(sizes=[4, 2]), "trainer a: sizes must be strictly increasing, but 2 follows 4"),
+        (with_a(user=3), "trainer a: user must be a string, not 3"),
+        (with_a(account=["x"]), "trainer a: account must be a string, not ['x']"),
+        (with_a(mixes_classes="yes"), "trainer a: mixes_classes must be true or false, not 'yes'"),
+        (with_a(mixes_classes=1), "trainer a: mixes_classes must be true or false, not 1"),
+        (with_a(class_curves=[]), "trainer a: class_curves must be a JSON object, not list"),
+        (
+            with_a(class_curves={"h100": {"nodes": [0, 2, 1], "objective": [0, 1, 2]}}),
+            "trainer a: class_curves h100: curve.nodes must be strictly increasing, but 1 follows 2",
+        ),
+        (
+            with_a(class_curves={"h100": {"nodes": [1], "objective": [1]}}),
+            "trainer a: class_curves h100: curve must start with 0 nodes at objective 0",
+        ),
+        (
+            with_a(class_curves={"h100": {"node": [0], "objective": [0]}}),
+            "trainer a: class_curves h100: curve has an unknown field 'node': did you mean 'nodes'?",
+        ),
+        (
+            with_a(class_curves={"h100": None}),
+            "trainer a: class_curves h100: curve must be a JSON object, not NoneType",
+        ),
         (with_a(node_max=4), "trainer a has an unknown field 'node_max': did you mean 'nodes_max'?"),
         (without_a("nodes_max"), "trainer a lacks the field 'nodes_max'"),
         (without_a("name"), "trainer lacks the field 'name'"),
@@ -98,6 +134,11 @@ def curve(nodes: list[Any], values: list[Any]) -> dict[str, Any]:
         ({**GOOD, "nodes": ["n0", "n0"]}, "nodes: name n0 is there twice"),
         ({**GOOD, "nodes": [3]}, "node must be a JSON object, not int"),
         ({**GOOD, "nodes": [{"name": "n0", "class": 3}]}, "node n0: class must be a string, not 3"),
+        ({**GOOD, "nodes": [{"name": "n0", "gpu": "a100"}]}, "node has an unknown field 'gpu': known are name, class"),
+        ({**GOOD, "nodes": [""]}, "node: name must be a non-empty string, not ''"),
+        ({**GOOD, "nodes": "n0"}, "nodes must be a JSON array, not str"),
+        ({**GOOD, "t_fwd_s": "120"}, "t_fwd_s must be a number, not '120'"),
+        ({**GOOD, "t_fwd": 120}, "the problem has an unknown field 't_fwd': did you mean 't_fwd_s'?"),
         ({**GOOD, "t_fwd_s": -1}, "t_fwd_s must not be negative, but is -1"),
         ({**GOOD, "t_fwd_s": math.nan}, "t_fwd_s must be finite, not nan"),
         ({**GOOD, "trainers": {}}, "trainers must be a JSON array, not dict"),
@@ -126,6 +167,77 @@ def test_specs_built_in_code_are_checked_like_those_from_json() -> None:
         TrainerSpec("a", 3, 2, 0.0, 0.0, Curve((0,), (0.0,)))
 
 
-@pytest.mark.parametrize(("at_most", "given"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (7, 4), (100, 8)])
-def test_the_largest_allowed_size_honours_nodes_min_nodes_max_and_sizes(trainer, at_most: int, given: int) -> None:
-    assert trainer(nodes_min=2, sizes=(1, 2, 4, 8, 16)).largest_allowed(at_most) == given
+FAST, SLOW = Curve((0, 4), (0.0, 8.0)), Curve((0, 4), (0.0, 2.0))
+
+
+def test_a_problem_with_every_field_is_written_as_it_was_read() -> None:
+    data = with_a(
+        sizes=[1, 2, 4],
+        weight=2.5,
+        class_curves={"h100": {"nodes": [0, 4], "objective": [0.0, 8.0]}},
+        mixes_classes=True,
+        user="alice",
+        account="physics",
+    )
+    data["nodes"] = ["n0", {"name": "n1", "class": "h100"}]
+    del data["trainers"][1]
+    problem = Problem.from_json(data)
+    assert json.loads(json.dumps(problem.to_json())) == data
+    assert Problem.from_json(problem.to_json()) == problem
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    trainer = Problem.from_json(GOOD).trainers[1]
+    assert (trainer.current, trainer.sizes, trainer.weight) == ((), None, 1.0)
+    assert (trainer.class_curves, trainer.mixes_classes, trainer.user, trainer.account) == ({}, False, "", "")
+    assert "class_curves" not in trainer.to_json()
+
+
+def test_a_trainer_runs_at_the_curve_of_its_class_and_elsewhere_at_its_general_one(trainer) -> None:
+    own = trainer(class_curves={"h100": FAST})
+    assert own.curve_on({"h100"}) == FAST
+    assert own.curve_on({"a100"}) == own.curve
+    assert own.curve_on(()) == own.curve
+
+
+def test_a_trainer_on_several_classes_runs_at_the_rate_of_the_slowest(trainer) -> None:
+    mixed = trainer(class_curves={"h100": FAST, "k80": SLOW}, mixes_classes=True)
+    for count in range(10):
+        assert mixed.curve_on({"h100", "k80"})(count) == SLOW(count)
+        assert mixed.curve_on({"h100", "a100"})(count) == min(FAST(count), mixed.curve(count))
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 50), st.floats(0, 50)), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=100)
+def test_the_slowest_of_curves_is_their_minimum_at_every_count(tops: list[tuple[float, float, float]]) -> None:
+    curves = [Curve((0, 2, 3 + place, 9), (0.0, *values)) for place, values in enumerate(tops)]
+    lowest = slowest(curves)
+    for count in range(12):
+        assert lowest(count) == pytest.approx(min(curve(count) for curve in curves), abs=1e-9)
+
+
+def test_what_a_trainer_earns_now_is_by_the_class_of_its_nodes_and_nothing_below_nodes_min(trainer) -> None:
+    nodes = tuple(NodeSpec(f"n{i}", "h100" if i < 2 else "k80") for i in range(4))
+    curves = {"h100": FAST, "k80": SLOW}
+    held = (
+        trainer("on_h100", class_curves=curves, current=("n0",), weight=3.0),
+        trainer("on_both", class_curves=curves, current=("n1", "n2"), mixes_classes=True),
+        trainer("cut", class_curves=curves, current=("n3",), nodes_min=2),
+        trainer("waits", class_curves=curves),
+    )
+    earns = Problem(nodes, held, 120.0).earns_now
+    assert earns == {"on_h100": 3.0 * 2.0, "on_both": 1.0, "cut": 0.0, "waits": 0.0}
+
+
+def test_classes_are_in_the_order_of_the_nodes_and_known_by_node() -> None:
+    problem = Problem((NodeSpec("n0", "b"), NodeSpec("n1", "a"), NodeSpec("n2", "b")), (), 1.0)
+    assert problem.classes == ("b", "a")
+    assert problem.class_of == {"n0": "b", "n1": "a", "n2": "b"}
+    assert problem.classes_of(["n2", "n0"]) == {"b"}
+    assert problem.classes_of(["n2", "n1"]) == {"a", "b"}
+    assert problem.classes_of([]) == frozenset()
+
+
+@pytest.mark.parametrize(("at_most", "largest"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (7, 4), (100, 8)])
+def test_the_largest_allowed_size_honours_nodes_min_nodes_max_and_sizes(trainer, at_most: int, largest: int) -> None:
+    assert trainer(nodes_min=2, sizes=(1, 2, 4, 8, 16)).largest_allowed(at_most) == largest

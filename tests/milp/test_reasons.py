@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from milp import Curve
-from milp.reasons import explain
+from milp import Curve, Problem, reasons
+from milp.assigning import assign
+
+
+def explain(problem: Problem, counts: dict[str, int]) -> dict[str, str]:
+    return reasons.explain(problem, assign(problem, counts))
 
 
 def test_growing_names_gain_and_cost(trainer, problem) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from milp import NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solvers
+from milp import Cap, Curve, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solvers
 from milp.solvers import Feature, Limits, Outcome, Solver
+
+NAMES = ("auto", "exact", "classes", "highs", "gurobi", "highs-nodes", "gurobi-nodes", "equal-share")
 
 
 def test_auto_takes_the_exact_solver_for_one_class(trainer, problem) -> None:
     assert solve(problem(2, trainer())).solver == "exact"
-    assert solver_names() == ("auto", "exact", "equal-share")
+    assert solver_names() == NAMES
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("exakt", "did you mean 'exact'?"), ("zzz", "use one of auto, exact, equal-share")]
+    ("name", "hint"), [("exakt", "did you mean 'exact'?"), ("zzz", f"use one of {', '.join(NAMES)}")]
 )
 def test_an_unknown_solver_is_refused_with_what_is_known(trainer, problem, name: str, hint: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
@@ -27,8 +32,56 @@ def two_classes(trainer) -> Problem:
     return Problem((NodeSpec("n0", "a100"), NodeSpec("n1", "v100")), (trainer(),), 100.0)
 
 
-def test_auto_says_what_to_do_when_no_solver_can_carry_the_problem(trainer) -> None:
-    with pytest.raises(UnsupportedError, match=r"^no solver can carry several node classes: solve one problem for"):
+def test_auto_takes_multipliers_for_several_classes_and_a_program_for_all_else(trainer) -> None:
+    mixed = two_classes(trainer)
+    assert solve(mixed).solver == "classes"
+    assert solve(replace(mixed, caps=(Cap(1, user="ann"),))).solver == "classes"  # nobody is ann's
+    hers = replace(mixed, trainers=(trainer(user="ann"),), caps=(Cap(1, user="ann"),))
+    assert solve(hers).solver == "highs"
+    assert solve(replace(mixed, trainers=(trainer(mixes_classes=True),))).solver == "highs"
+    assert solve(replace(mixed, groups=(NodeGroup("leaf", ("n0", "n1")),))).solver == "highs"
+
+
+def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
+    loose = replace(
+        problem(4, trainer(user="ann", nodes_max=2, mixes_classes=True)),
+        caps=(Cap(2, user="ann"),),
+        groups=(NodeGroup("leaf", ("n0",)),),
+    )
+    assert solve(loose, "exact").counts == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"caps": (Cap(1, user="ann"),)}, "a cap per user or account"),
+        ({"groups": (NodeGroup("leaf", ("n0", "n1")),)}, "nodes that are used together"),
+    ],
+)
+@pytest.mark.parametrize("solver", ["exact", "classes", "equal-share"])
+def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, problem, change, word, solver: str) -> None:
+    asks = replace(problem(4, trainer(user="ann")), **change)
+    with pytest.raises(UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use highs( or |$)") as caught:
+        solve(asks, solver)
+    assert caught.value.exit_code == 2
+
+
+def test_mixing_is_refused_where_there_are_classes_to_mix(trainer, problem) -> None:
+    mixing = trainer(mixes_classes=True)
+    assert solve(problem(4, mixing), "exact").solver == "exact"
+    with pytest.raises(UnsupportedError, match="cannot carry a trainer that mixes node classes: use highs"):
+        solve(replace(two_classes(trainer), trainers=(mixing,)), "classes")
+
+
+def test_the_papers_big_m_is_for_its_own_model(trainer, problem) -> None:
+    with pytest.raises(UnsupportedError, match=r"'exact' cannot carry the paper's big-M: use highs-nodes"):
+        solve(problem(2, trainer()), "exact", paper_big_m=True)
+    assert solve(problem(2, trainer()), paper_big_m=True).solver == "highs-nodes"
+
+
+def test_auto_says_what_to_do_when_no_solver_can_carry_the_problem(trainer, monkeypatch) -> None:
+    monkeypatch.setattr(solvers, "_ALL", tuple(s for s in solvers._ALL if s.name in ("exact", "equal-share")))
+    with pytest.raises(UnsupportedError, match=r"^no solver can carry several node classes: pip install highspy"):
         solve(two_classes(trainer))
 
 
@@ -36,7 +89,8 @@ def test_a_new_solver_that_declares_a_feature_is_found_and_named(trainer, monkey
     capable = Solver(
         "capable", "", frozenset({Feature.NODE_CLASSES}), True, lambda p, _: Outcome({"a": ("n0",)}, bound=100.0)
     )
-    monkeypatch.setattr(solvers, "_ALL", (*solvers._ALL, capable))
+    exact = tuple(solver for solver in solvers._ALL if solver.name == "exact")
+    monkeypatch.setattr(solvers, "_ALL", (*exact, capable))
     assert solve(two_classes(trainer)).solver == "capable"
     with pytest.raises(UnsupportedError, match=r"'exact' cannot carry several node classes: use capable$"):
         solve(two_classes(trainer), "exact")
@@ -46,18 +100,34 @@ def test_a_solver_that_is_not_installed_says_so_and_auto_passes_it_over(trainer,
     absent = Solver("absent", "", frozenset(), True, lambda p, _: pytest.fail("ran"), lambda: "pip install absent")
     monkeypatch.setattr(solvers, "_ALL", (absent, *solvers._ALL))
     assert solve(problem(2, trainer())).solver == "exact"
-    with pytest.raises(UnsupportedError, match=r"'absent' is not ready \(pip install absent\): use exact$"):
+    with pytest.raises(UnsupportedError, match=r"'absent' is not ready \(pip install absent\): use exact"):
         solve(problem(2, trainer()), "absent")
 
 
 @pytest.mark.parametrize(
-    ("bound", "kept", "status"),
-    [(200.0, False, "optimal"), (200.0001, False, "optimal"), (220.0, False, "feasible"), (200.0, True, "kept")],
+    ("bound", "status"), [(200.0, "optimal"), (200.0001, "optimal"), (220.0, "feasible"), (math.inf, "feasible")]
 )
-def test_the_status_says_what_was_proven(trainer, problem, monkeypatch, bound: float, kept: bool, status: str) -> None:
-    outcome = Outcome({"a": ("n0", "n1")}, bound, kept)
+def test_the_status_says_what_was_proven(trainer, problem, monkeypatch, bound: float, status: str) -> None:
+    outcome = Outcome({"a": ("n0", "n1")}, bound)
     monkeypatch.setattr(solvers, "_ALL", (Solver("fixed", "", frozenset(), True, lambda p, _: outcome),))
-    assert solve(problem(2, trainer())).status == status
+    plan = solve(problem(3, trainer()))
+    assert plan.status == status
+    # Where nothing is proven, what the trainer would earn on all nodes is.
+    assert plan.bound == (300.0 if bound == math.inf else bound)
+
+
+@pytest.mark.parametrize("worse", [None, {"a": ()}, {"a": ("n0",)}])
+def test_a_map_worse_than_the_current_one_is_not_taken(trainer, problem, monkeypatch, worse) -> None:
+    outcome = Outcome(worse, math.inf)
+    monkeypatch.setattr(solvers, "_ALL", (Solver("fixed", "", frozenset(), True, lambda p, _: outcome),))
+    plan = solve(problem(3, trainer(current=("n1", "n2"))))
+    assert (plan.status, plan.assignment) == ("kept", {"a": ("n1", "n2")})
+    assert plan.reasons == {"a": "keeps its 2 nodes: no better plan was found in time"}
+
+
+def test_the_baseline_may_be_worse_than_the_current_map(trainer, problem) -> None:
+    good, poor = trainer("good", current=("n0", "n1", "n2")), trainer("poor", curve=Curve((0, 8), (0.0, 0.8)))
+    assert solve(problem(4, poor, good), "equal-share").counts == {"poor": 2, "good": 2}
 
 
 def test_limits_reach_the_solver(trainer, problem, monkeypatch) -> None:

@@ -1,0 +1,75 @@
+"""A trainer's objective as a function of its number of nodes."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from milp import fields
+from milp.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A trainer's objective per second against its number of nodes, O_j of equations (11)-(12).
+
+    Piecewise linear between the points, constant beyond the last one; starts at (0, 0). It need not be concave
+    nor rise throughout. `values` is in objective units per second, usually samples/s.
+    """
+
+    nodes: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) != len(self.values):
+            raise ProblemError(f"curve: {len(self.nodes)} node counts but {len(self.values)} objective values")
+        for count in self.nodes:
+            fields.whole("curve.nodes", count, at_least=0)
+        for value in self.values:
+            fields.real("curve.objective", value)
+        if not self.nodes or self.nodes[0] != 0 or self.values[0] != 0:
+            raise ProblemError("curve must start with 0 nodes at objective 0")
+        fields.increasing("curve.nodes", self.nodes)
+
+    def __call__(self, count: int) -> float:
+        after = bisect_right(self.nodes, count)
+        if after == len(self.nodes):
+            return self.values[-1]
+        left, right = self.nodes[after - 1], self.nodes[after]
+        low, high = self.values[after - 1], self.values[after]
+        return low + (high - low) * (count - left) / (right - left)
+
+    @classmethod
+    def from_json(cls, data: object) -> Curve:
+        """Read `{"nodes": [0, 1, 2], "objective": [0, 1.0, 1.9]}`."""
+        keys = ("nodes", "objective")
+        got = fields.mapping("curve", data, keys, keys)
+        return cls(fields.array("curve.nodes", got["nodes"]), fields.array("curve.objective", got["objective"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape that `from_json` reads."""
+        return {"nodes": list(self.nodes), "objective": list(self.values)}
+
+
+def slowest(curves: Sequence[Curve]) -> Curve:
+    """The lowest of several curves at every whole number of nodes: synchronous training waits for its slowest node."""
+    first, *others = dict.fromkeys(curves)
+    for other in others:
+        first = _lower(first, other)
+    return first
+
+
+def _lower(one: Curve, other: Curve) -> Curve:
+    points = sorted({*one.nodes, *other.nodes})
+    counts = set(points)
+    for left, right in pairwise(points):
+        before, after = one(left) - other(left), one(right) - other(right)
+        if before * after < 0:  # they cross in between, perhaps not at a whole number
+            crossing = left + (right - left) * before / (before - after)
+            counts |= {math.floor(crossing), math.ceil(crossing)}
+    ordered = tuple(sorted(counts))
+    return Curve(ordered, tuple(min(one(count), other(count)) for count in ordered))
