@@ -18,6 +18,7 @@ _COMMANDS = {
     "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
+    "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
     "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
 }
 

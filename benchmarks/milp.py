@@ -1,0 +1,218 @@
+"""How long the solvers of the allocation problem take, and how good their plans are, side by side in one run.
+
+    python -m benchmarks.milp [--json] [--only exact highs ...] [--repeats N] [--time-limit S] [--quick]
+
+CPU time is that of this process and its children. It and the wall time are of the whole `solve()`: choosing the
+solver, solving, giving reasons and verifying the plan. Every instance is seeded and solved once, after one
+small problem that loads the solver. Solvers that are not ready, or not licensed for a size, are listed with why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
+from milp import MilpError, Problem, UnsupportedError, solve
+
+SMALL, MEDIUM, LARGE = (35, 800), (200, 5_000), (1_000, 20_000)
+# Trainers and nodes at which the node-level models of the paper's Figure 5 are tried, with that many maps each.
+FIGURE_5 = ((5, 50), (5, 100), (10, 100), (10, 200), (20, 400), (35, 800))
+FIGURE_5_SOLVERS = ("exact", "highs", "gurobi", "highs-nodes", "gurobi-nodes", "equal-share")
+FIGURE_5_MAPS = 10
+PARTS = ("exact", "highs", "gurobi", "classes", "figure5")
+
+# Linux makes the clock of a process's CPU time from its id and this number (clock_getcpuclockid(3)).
+_SCHEDULED_TIME = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solver on the instances of one kind."""
+
+    part: str
+    solver: str
+    family: Family
+    start: Start
+    trainers: int
+    nodes: int
+    repeats: int
+    classes: int = 1
+    time_limit_s: float | None = None
+
+
+# -- what is measured ---
+
+
+def rows(repeats: int, time_limit_s: float) -> Iterator[Row]:
+    """All rows of the table, the slow ones with fewer repetitions."""
+    few = max(1, repeats // 4)
+    for trainers, nodes in (SMALL, MEDIUM, LARGE):
+        for family in FAMILIES:
+            for start in STARTS:
+                yield Row("exact", "exact", family, start, trainers, nodes, repeats)
+    for solver in ("highs", "gurobi"):
+        for family in FAMILIES:
+            yield Row(solver, solver, family, "random", *SMALL, repeats, time_limit_s=time_limit_s)
+            yield Row(solver, solver, family, "random", *MEDIUM, few, time_limit_s=time_limit_s)
+    for family in FAMILIES:
+        yield Row("classes", "auto", family, "random", *SMALL, repeats, classes=3, time_limit_s=time_limit_s)
+    for trainers, nodes in FIGURE_5:
+        for solver in FIGURE_5_SOLVERS:
+            maps = min(repeats, FIGURE_5_MAPS)
+            yield Row("figure5", solver, "paper", "random", trainers, nodes, maps, time_limit_s=time_limit_s)
+
+
+def quick(every: Sequence[Row]) -> list[Row]:
+    """A part of the rows that is done within a minute or so, to see that all is in order."""
+    small = [row for row in every if row.nodes <= SMALL[1] and (row.part != "figure5" or row.nodes <= 100)]
+    return [replace(row, repeats=min(row.repeats, 2)) for row in small]
+
+
+def key(row: Row, number: int) -> tuple[Any, ...]:
+    """What tells the row's problem of that number from all others, whoever solves it."""
+    return (row.part == "figure5", row.family, row.start, row.trainers, row.nodes, row.classes, number)
+
+
+def instances(row: Row) -> Iterator[Problem]:
+    """The row's problems; those of Figure 5 differ only in the current map, as in the paper."""
+    if row.part == "figure5":
+        first = build(row.family, row.trainers, row.nodes, 0, start=row.start)
+        yield from (redraw(first, seed) for seed in range(row.repeats))
+        return
+    for seed in range(row.repeats):
+        yield build(row.family, row.trainers, row.nodes, seed, start=row.start, classes=row.classes)
+
+
+# -- measuring ---
+
+
+def measure(row: Row, optima: dict[tuple[Any, ...], float]) -> dict[str, Any]:
+    """Solve the row's instances; raw values by instance, or the reason why the solver did not do them.
+
+    `optima` has the proven optima so far by `key` and takes in those of this row; `of_optimum` is the part reached.
+    """
+    result: dict[str, Any] = {"row": vars(row), "cpu_s": [], "wall_s": [], "gap": [], "status": [], "of_optimum": []}
+    try:
+        _solve(row, build(row.family, 3, 12, 0, classes=row.classes))
+        for number, problem in enumerate(instances(row)):
+            gc.collect()  # what earlier instances left is not this one's cost
+            # This process's clock is read last and first: asking after the children takes a while.
+            children_s, wall_s, own_s = _children_cpu_s(), time.perf_counter(), time.process_time()
+            plan = _solve(row, problem)
+            own_s, wall_s = time.process_time() - own_s, time.perf_counter() - wall_s
+            result["cpu_s"].append(own_s + _children_cpu_s() - children_s)
+            result["wall_s"].append(wall_s)
+            result["gap"].append(plan.gap)
+            result["status"].append(plan.status)
+            if row.solver == "exact":
+                optima[key(row, number)] = plan.objective
+            best = optima.get(key(row, number))
+            result["of_optimum"].append(plan.objective / best if best else None)
+    except MilpError as error:
+        result["skipped"] = str(error)
+        if not isinstance(error, UnsupportedError):
+            result["failed"] = True
+    return result
+
+
+def _solve(row: Row, problem: Problem) -> Any:
+    return solve(problem, row.solver, time_limit_s=row.time_limit_s)
+
+
+def _children_cpu_s() -> float:
+    """CPU seconds of all child processes, those that ended included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    running = sum(_cpu_s_of(child.pid) for child in psutil.Process().children(recursive=True))
+    return ended.ru_utime + ended.ru_stime + running
+
+
+def _cpu_s_of(pid: int) -> float:
+    """CPU seconds of a running process, to the nanosecond where /proc would only say hundredths."""
+    try:
+        return time.clock_gettime(~pid << 3 | _SCHEDULED_TIME)
+    except OSError:  # it has just ended
+        return 0.0
+
+
+# -- the table ---
+
+_COLUMNS = "{:13} {:7} {:8} {:>13} {:>3}  {:>9} {:>9} {:>9}  {:>9} {:>8} {:>8}  {}"
+_HEADINGS = ("solver", "family", "map", "size", "n", "cpu p50", "min", "max", "wall p50", "gap max", "of best", "notes")
+
+
+def line(result: dict[str, Any]) -> str:
+    """One row of the table: milliseconds, the largest proven gap and the median part of the optimum."""
+    row = result["row"]
+    size = f"{row['trainers']}x{row['nodes']}" + (f"/{row['classes']}" if row["classes"] > 1 else "")
+    head = (row["solver"], row["family"], row["start"], size, len(result["cpu_s"]))
+    if not result["cpu_s"]:
+        return _text(*head, *[""] * 6, _note(result))
+    cpu, wall = ([1e3 * value for value in result[key]] for key in ("cpu_s", "wall_s"))
+    parts = [part for part in result["of_optimum"] if part is not None]
+    figures = (statistics.median(cpu), min(cpu), max(cpu), statistics.median(wall))
+    best = f"{100 * statistics.median(parts):.2f} %" if parts else ""
+    texts = [f"{value:,.2f}" for value in figures]
+    return _text(*head, *texts, f"{max(result['gap']):.1e}", best, _note(result))
+
+
+def _text(*cells: object) -> str:
+    return _COLUMNS.format(*cells).rstrip()
+
+
+def _note(result: dict[str, Any]) -> str:
+    if "skipped" in result:
+        return f"{'failed' if 'failed' in result else 'skipped'}: {result['skipped']}"
+    limit_s = result["row"]["time_limit_s"]
+    runs = zip(result["status"], result["wall_s"], strict=True)
+    # A solver that is told its limit stops a little before it; a heuristic is never optimal, but soon done.
+    late = sum(limit_s is not None and status != "optimal" and wall_s > limit_s / 2 for status, wall_s in runs)
+    return f"time limit of {limit_s:g} s in {late} of {len(result['wall_s'])}" if late else ""
+
+
+def main() -> None:
+    """Runs the parts asked for and prints a table, or JSON with all raw values."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print only the JSON, the table goes to stderr")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
+    parser.add_argument("--repeats", type=int, default=20, help="instances of a row, fewer where it is slow")
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="of one MILP solve")
+    parser.add_argument("--quick", action="store_true", help="small sizes only, twice each")
+    options = parser.parse_args()
+    if options.repeats < 1 or not options.time_limit > 0:
+        parser.error("--repeats and --time-limit must be positive")
+
+    chosen = [row for row in rows(options.repeats, options.time_limit) if row.part in options.only]
+    results = run(quick(chosen) if options.quick else chosen, sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(json.dumps({"machine": _machine(), "results": results}, indent=2))
+
+
+def run(chosen: Sequence[Row], out: Any) -> list[dict[str, Any]]:
+    """Measure row by row, a line each as they come; milliseconds."""
+    optima: dict[tuple[Any, ...], float] = {}
+    print(_text(*_HEADINGS), file=out, flush=True)
+    results = []
+    for row in chosen:
+        results.append(measure(row, optima))
+        print(line(results[-1]), file=out, flush=True)
+    return results
+
+
+def _machine() -> dict[str, str]:
+    return {"python": platform.python_version(), "machine": platform.machine(), "processor": platform.processor()}
+
+
+if __name__ == "__main__":
+    main()

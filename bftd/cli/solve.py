@@ -1,0 +1,168 @@
+"""`bft solve`: the answer to an allocation problem in a file, without any daemon or Slurm."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import options
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from milp.model import Plan, Problem
+    from milp.solvers import Solver
+
+# Folding would read anything else in a name as an operator or a group: *, @, &, ...
+_FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
+# Every whole number of so many digits fits the 64 bits of the solvers' arrays.
+_MOST_DIGITS = 18
+
+
+class _SolveCommand(click.Command):
+    """A command whose help lists the solvers, which are imported only for it."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from milp import solvers
+
+        best = "the first of these that is ready, carries the problem and proves its answer (the default)"
+        with formatter.section("Solvers"):
+            formatter.write_dl([("auto", best), *((solver.name, _described(solver)) for solver in solvers.every())])
+
+
+def _described(solver: Solver) -> str:
+    from milp.solvers import Feature
+
+    extras = ", ".join(feature.value for feature in Feature if feature in solver.features)
+    carries = f"also carries {extras}" if extras else "carries no extras"
+    lack = solver.missing()
+    return f"{solver.summary}; {carries}; {f'not ready: {lack}' if lack else 'ready'}"
+
+
+def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a number of seconds above 0.")
+    return value
+
+
+def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter(f"{value:g} is not a number of 0 or more.")
+    return value
+
+
+@click.command(cls=_SolveCommand)
+@click.argument("path", metavar="PROBLEM.json|-")
+@click.option("--solver", default="auto", show_default=True, metavar="NAME", help="Which solver to use, see below.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=float,
+    callback=_positive,
+    metavar="SECONDS",
+    help="Stop a MILP solver after so long; then the best plan so far, or the current map, is the answer.",
+)
+@click.option(
+    "--gap",
+    type=float,
+    default=1e-4,
+    show_default=True,
+    callback=_not_negative,
+    help="Relative gap at which a solver may stop.",
+)
+@click.option("--paper-big-m", is_flag=True, help="The paper's too small M in the node-level model, to compare.")
+@options.as_json
+def solve(path: str, solver: str, time_limit_s: float | None, gap: float, paper_big_m: bool, as_json: bool) -> None:
+    """Solve the allocation problem in PROBLEM.json, or on standard input where that is "-"."""
+    import milp
+
+    problem = milp.Problem.from_json(_read(path))
+    plan = milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap, paper_big_m=paper_big_m)
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), indent=2))
+    else:
+        click.echo("\n".join(_told(problem, plan)))
+
+
+def _read(path: str) -> Any:
+    """Decode a JSON file; `UsageError` names the place of what is not JSON, and a field that is there twice."""
+    where = "standard input" if path == "-" else path
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        text = raw.decode("utf-8-sig")
+        data = json.loads(text, object_pairs_hook=_Object, parse_int=_whole)
+    except OSError as error:
+        raise UsageError(f"cannot read {where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{where}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise UsageError(f"{where} is nested too deeply to be a problem") from None
+    _refuse_repeated("the problem", data)
+    return data
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers a field which is there twice: the second would silently replace the first."""
+
+    def __init__(self, pairs: Collection[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.repeated: str | None = None
+        if len(self) < len(pairs):
+            from milp.fields import first_repeated
+
+            self.repeated = first_repeated(key for key, _ in pairs)
+
+
+def _whole(digits: str) -> int | float:
+    """A whole number, or beyond what a solver can count with a float, which no count may be."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+def _refuse_repeated(where: str, value: Any) -> None:
+    if isinstance(value, list):
+        for item in value:
+            named = isinstance(item, dict) and isinstance(item.get("name"), str)
+            _refuse_repeated(f"{where.removesuffix('s')} {item['name']}" if named else where, item)
+    elif isinstance(value, _Object):
+        if value.repeated is not None:
+            raise UsageError(f"{where} has the field {value.repeated!r} twice: remove one")
+        for key, item in value.items():
+            _refuse_repeated(key if where == "the problem" else f"{where}: {key}", item)
+
+
+def _told(problem: Problem, plan: Plan) -> Iterable[str]:
+    """The plan for people: one line on the whole of it, then one a trainer."""
+    took = f"{plan.wall_s:.2f} s" if plan.wall_s >= 1 else f"{plan.wall_s * 1000:.1f} ms"
+    worth = f"objective {plan.objective:.6g}, bound {plan.bound:.6g}, gap {plan.gap:.2g}"
+    yield f"{plan.status}: {worth}; solver {plan.solver}, {took}"
+    rows = [("TRAINER", "NODES", "ON", "WHY")]
+    for trainer in problem.trainers:
+        now, then = len(trainer.current), plan.counts[trainer.name]
+        change = str(then) if now == then else f"{now} -> {then}"
+        rows.append((_plain(trainer.name), change, _folded(plan.assignment[trainer.name]), plan.reasons[trainer.name]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    if problem.trainers:
+        yield ""
+        for row in rows:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _folded(nodes: Collection[str]) -> str:
+    from slurm_plugin.nodeset import fold
+
+    if all(_FOLDABLE.fullmatch(node) for node in nodes):
+        return fold(nodes) or "-"
+    return ",".join(map(_plain, nodes))
+
+
+def _plain(text: str) -> str:
+    """Text for a terminal: what is not printable, such as a line break, is written as its escape."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
