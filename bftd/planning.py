@@ -13,7 +13,7 @@ import milp
 from bftd import learn, objective, reasons
 from bftd.domain import Planned, PoolNode, Trainer
 from bftd.turn import Turn
-from milp.model import Curve, NodeSpec, Plan, Problem, TrainerSpec
+from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
 
 Solver = Callable[..., Plan]
 Assignment = Mapping[str, tuple[str, ...]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -26,6 +27,22 @@ def curves(draw: st.DrawFn, most: int = MOST_NODES) -> Curve:
 
 
 @st.composite
+def terms(draw: st.DrawFn, most_min: int, most: int) -> dict[str, Any]:
+    """Limits, sizes, costs and weight of a trainer that needs at most `most_min` and uses at most `most` nodes."""
+    low = draw(st.integers(1, most_min))
+    high = draw(st.integers(low, most))
+    sizes = draw(st.none() | st.sets(st.integers(low, high), min_size=1, max_size=3))
+    return {
+        "nodes_min": low,
+        "nodes_max": high,
+        "up_cost_s": draw(SECONDS),
+        "down_cost_s": draw(SECONDS),
+        "sizes": None if sizes is None else tuple(sorted(sizes)),
+        "weight": draw(st.sampled_from([0.0, 1.0, 1.0, 1.0, 2.5])),
+    }
+
+
+@st.composite
 def one_class_problems(draw: st.DrawFn, max_trainers: int = 4) -> Problem:
     """Small problems; current counts may lie below nodes_min (after a preemption), above nodes_max or between sizes."""
     nodes = [f"n{i}" for i in range(draw(st.integers(0, MOST_NODES_OF_ONE_CLASS)))]
@@ -34,22 +51,8 @@ def one_class_problems(draw: st.DrawFn, max_trainers: int = 4) -> Problem:
     for index in range(draw(st.integers(0, max_trainers))):
         held = draw(st.integers(0, len(free)))
         current, free = free[:held], free[held:]
-        low = draw(st.integers(1, 5))
-        high = draw(st.integers(low, MOST_NODES_OF_ONE_CLASS + 1))
-        sizes = draw(st.none() | st.sets(st.integers(low, high), min_size=1, max_size=3))
-        trainers.append(
-            TrainerSpec(
-                name=f"t{index}",
-                nodes_min=low,
-                nodes_max=high,
-                up_cost_s=draw(SECONDS),
-                down_cost_s=draw(SECONDS),
-                curve=draw(curves(MOST_NODES_OF_ONE_CLASS)),
-                current=tuple(current),
-                sizes=None if sizes is None else tuple(sorted(sizes)),
-                weight=draw(st.sampled_from([0.0, 1.0, 1.0, 1.0, 2.5])),
-            )
-        )
+        shape = {"curve": draw(curves(MOST_NODES_OF_ONE_CLASS)), "current": tuple(current)}
+        trainers.append(TrainerSpec(f"t{index}", **draw(terms(5, MOST_NODES_OF_ONE_CLASS + 1)), **shape))
     t_fwd_s = draw(st.sampled_from([0.0, 1.0, 10.0, 120.0]))
     return Problem(tuple(map(NodeSpec, nodes)), tuple(trainers), t_fwd_s)
 
@@ -69,20 +72,12 @@ def problems(draw: st.DrawFn, max_classes: int = 3, extras: bool = True) -> Prob
     for index in range(draw(st.integers(1, 3))):
         held = draw(st.integers(0, len(free)))
         current, free = free[:held], free[held:]
-        low = draw(st.integers(1, 3))
-        high = draw(st.integers(low, MOST_NODES + 1))
-        sizes = draw(st.none() | st.sets(st.integers(low, high), min_size=1, max_size=3))
         trainers.append(
             TrainerSpec(
                 name=f"t{index}",
-                nodes_min=low,
-                nodes_max=high,
-                up_cost_s=draw(SECONDS),
-                down_cost_s=draw(SECONDS),
+                **draw(terms(3, MOST_NODES + 1)),
                 curve=draw(curves()),
                 current=tuple(current),
-                sizes=None if sizes is None else tuple(sorted(sizes)),
-                weight=draw(st.sampled_from([1.0, 1.0, 2.5])),
                 class_curves={name: draw(curves()) for name in classes if draw(st.booleans())},
                 mixes_classes=extras and draw(st.booleans()),
                 user=draw(st.sampled_from(["ann", "bob"])),

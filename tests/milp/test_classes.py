@@ -21,16 +21,9 @@ from milp.solvers.class_search import search
 from milp.solvers.class_tables import tabulate
 from milp.solvers.classes import SOLVER
 from milp.solvers.exact import best_counts
+from tests.milp.instances import curves, terms
 
 MOST_NODES = 7
-RATES = st.one_of(st.integers(0, 6).map(float), st.floats(0, 100).map(lambda x: round(x, 7)))
-SECONDS = st.sampled_from([0.0, 5.0, 17.3, 60.0])
-
-
-@st.composite
-def curves(draw: st.DrawFn) -> Curve:
-    nodes = sorted(draw(st.sets(st.integers(1, MOST_NODES + 1), min_size=1, max_size=4)))
-    return Curve((0, *nodes), (0.0, *(draw(RATES) for _ in nodes)))
 
 
 @st.composite
@@ -45,20 +38,12 @@ def problems(draw: st.DrawFn, most_classes: int = 3, most_trainers: int = 3) -> 
     for index in range(draw(st.integers(0, most_trainers))):
         held = draw(st.integers(0, min(3, len(free)))) if draw(st.booleans()) else 0
         current, free = free[:held], free[held:]
-        low = draw(st.integers(1, 4))
-        high = draw(st.integers(low, MOST_NODES + 1))
-        sizes = draw(st.none() | st.sets(st.integers(low, high), min_size=1, max_size=3))
         trainers.append(
             TrainerSpec(
                 name=f"t{index}",
-                nodes_min=low,
-                nodes_max=high,
-                up_cost_s=draw(SECONDS),
-                down_cost_s=draw(SECONDS),
+                **draw(terms(4, MOST_NODES + 1)),
                 curve=draw(curves()) if alike is None else alike,
                 current=tuple(current),
-                sizes=None if sizes is None else tuple(sorted(sizes)),
-                weight=draw(st.sampled_from([0.0, 1.0, 1.0, 2.5])),
                 class_curves={name: draw(curves()) for name in classes if alike is None and draw(st.booleans())},
             )
         )
