@@ -113,10 +113,11 @@ def cheapest(
         low = max(start, room - slack - later)
         high = min(start + len(state) - 1 + unit.span, room)
         state = _advance(state, start, unit.extra, unit.losses, low, high)
-        inside = np.flatnonzero(state <= limit)
-        if not len(inside):
+        within = state <= limit
+        first = int(within.argmax()) if len(within) else 0
+        if not within[first:].any():
             return None
-        start, state = low + int(inside[0]), state[inside[0] : inside[-1] + 1]
+        start, state = low + first, state[first : len(within) - int(within[::-1].argmax())]
 
     totals = state + price * (room - np.arange(start, start + len(state)))
     if totals.min() > limit:
@@ -168,10 +169,11 @@ def _advance(state: Floats, start: int, extra: Ints, losses: Floats, low: int, h
     """Least losses after one more unit, for `low`..`high` nodes used (`start` <= `low`)."""
     if low > high:
         return np.empty(0)
-    fitting = int(np.searchsorted(extra, high - start, side="right"))
+    fitting = int(extra.searchsorted(high - start, side="right"))
     extra, losses = extra[:fitting], losses[:fitting]
     left = int(extra[-1])
-    padded = np.full(left + high - start + 1, np.inf)
+    padded = np.empty(left + high - start + 1)
+    padded.fill(np.inf)
     padded[left : left + len(state)] = state[: high - start + 1]
     # Every window of it, one row for each place that it may begin at; a choice of more nodes begins further left.
     width = high - low + 1
@@ -183,9 +185,11 @@ def _advance(state: Floats, start: int, extra: Ints, losses: Floats, low: int, h
 def _retreat(stage: _Stage, at: int, found: Ints) -> int:
     """Note what the stage's trainers got when `at` nodes were used after it; return how many were used before."""
     unit, start, before = stage
-    places = at - start - unit.extra
-    inside = (places >= 0) & (places < len(before))
-    totals = np.where(inside, before[np.where(inside, places, 0)] + unit.losses, np.inf)
-    choice = int(totals.argmin())
+    best, choice = np.inf, 0
+    # A handful of choices: quicker one by one than as arrays.
+    for place, (extra, loss) in enumerate(zip(unit.extra.tolist(), unit.losses.tolist(), strict=True)):
+        used = at - start - extra
+        if 0 <= used < len(before) and before[used] + loss < best:
+            best, choice = before[used] + loss, place
     found[unit.rows] = unit.counts[choice]
     return at - int(unit.extra[choice])
