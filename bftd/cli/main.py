@@ -19,6 +19,7 @@ _COMMANDS = {
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
     "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
+    "trace": ("bftd.cli.trace", "trace", "Record which nodes are idle when, or work it out from accounting."),
     "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
 }
 

@@ -1,0 +1,312 @@
+"""`bft trace`: which nodes were idle when, from accounting, from the live cluster, and what it amounts to."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import options
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftd.config import Config
+    from bftd.trace.model import Trace
+    from bftd.trace.sacct import Accounts
+    from bftd.trace.stats import Stats
+    from slurm_plugin.client import SlurmClient
+    from slurm_plugin.types import Snapshot
+
+# A month of a large site's accounting takes minutes to read from its database.
+_ACCOUNTING_TIMEOUT_S = 900.0
+
+
+def _above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a number above 0.")
+    return value
+
+
+def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter(f"{value:g} is not a number of 0 or more.")
+    return value
+
+
+def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    from bftd.trace.pipes import local
+
+    if value is None:
+        return None
+    try:
+        return float(value) if value.isdecimal() else local(value)[0]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no date such as 2026-01-31 or 2026-01-31T08:00.") from None
+
+
+_hours = click.option("--hours", type=float, callback=_above_zero, metavar="H", help="Only so many hours.")
+
+
+@click.group()
+def trace() -> None:
+    """Make traces, which say which nodes were idle when, and tell what they amount to."""
+
+
+@trace.command(short_help="Tell how many nodes were idle, how often that changed, and for how long.")
+@click.argument("path", metavar="TRACE")
+@click.option("--nodes", metavar="NODES", help='Only these nodes: "n[1-64]", or "0-1023" where they are numbered.')
+@_hours
+@options.as_json
+def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> None:
+    """Tell how many nodes of TRACE were idle, how often that changed, and for how long a node stayed idle."""
+    from bftd.trace import files
+    from bftd.trace.notes import told
+    from bftd.trace.stats import stats as computed
+
+    read = files.read(path)
+    if nodes is not None:
+        read = read.select(nodes)
+    if hours is not None:
+        read = read.first(hours)
+    found = computed(read)
+    if as_json:
+        click.echo(json.dumps(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()}, indent=2))
+        return
+    click.echo("\n".join([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))]))
+
+
+@trace.command("from-sacct", short_help="Make a trace from Slurm's accounting.")
+@click.argument("path", metavar="[FILE|-]", required=False)
+@click.option("--since", "since_s", callback=_date, metavar="DATE", help="Start; without FILE, call sacct itself.")
+@click.option("--until", "until_s", callback=_date, metavar="DATE", help="End.")
+@click.option("--nodes", metavar="NODES|FILE", help="The nodes, or a file with the output of scontrol show nodes -o.")
+@click.option("--events", metavar="FILE", help="Output of sacctmgr -P show event: nodes that were down or drained.")
+@click.option("--reservations", metavar="FILE", help="Output of sacctmgr -P show reservation.")
+@click.option("--ignore-partition", "ignored", multiple=True, metavar="NAME", help="Jobs here are no use of a node.")
+@click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=_not_negative,
+              metavar="SECONDS", help="Leave out idle periods that are shorter.")  # fmt: skip
+@click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write: .csv.gz or .csv.")
+@options.config
+def from_sacct(
+    path: str | None,
+    since_s: float | None,
+    until_s: float | None,
+    nodes: str | None,
+    events: str | None,
+    reservations: str | None,
+    ignored: Sequence[str],
+    min_idle_s: float,
+    output: str,
+    config_path: str | None,
+) -> None:
+    """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE."""
+    from bftd import config
+    from bftd.trace import accounting, files, sidecar
+    from bftd.trace.sacct import Accounts
+
+    sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
+    accounts = Accounts()
+    if path is not None:
+        accounts.add_jobs(_text(path), _named(path), ignored)
+        if nodes is None:
+            raise UsageError("give the node list: --nodes NODES, or a file with the output of scontrol show nodes -o")
+    elif since_s is None:
+        raise UsageError("give a FILE with the output of sacct, or --since DATE to call sacct")
+    else:
+        client = _client(config.load_found(config_path))
+        until_s = min(time.time(), math.inf if until_s is None else until_s)  # nobody is idle yet tomorrow
+        nodes = nodes or _ask(client, "scontrol", "show", "nodes", "-o")
+        _ask_accounts(client, accounts, since_s, until_s, ignored, events is None, reservations is None)
+    if events is not None:
+        accounts.add_events(_text(events), _named(events))
+    elif path is not None:
+        click.echo("bft: no --events given: nodes that were down or drained look idle", err=True)
+    if reservations is not None:
+        accounts.add_reservations(_text(reservations), _named(reservations))
+    period = accounting.window(accounts, since_s, until_s)
+    made = accounting.trace(accounts, _node_list(nodes), period, min_idle_s)
+    _tell_made(files.write(made, output), output)
+
+
+@trace.command("from-slurm", short_help="Record the live cluster from now on.")
+@click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write or go on: .csv.gz or .csv.")
+@click.option("--poll", "poll_s", type=float, callback=_above_zero, metavar="SECONDS", help="Time between polls [10].")
+@_hours
+@click.option("--partition", metavar="NAME", help="Only the nodes of a partition [that of the configuration].")
+@click.option("--nodes", metavar="NODES", help="Only these nodes.")
+@options.config
+def from_slurm(
+    output: str,
+    poll_s: float | None,
+    hours: float | None,
+    partition: str | None,
+    nodes: str | None,
+    config_path: str | None,
+) -> None:
+    """Record from now on which nodes are idle, until --hours are over or a signal comes."""
+    from bftd import config
+    from bftd.trace import TraceError, files
+    from bftd.trace.polling import Clock, record
+
+    settings = config.load_found(config_path)
+    client = _client(settings)
+    watched = _watched(client, partition or settings.slurm.partition, nodes)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    record(client, Path(output), watched, Clock(stop.wait), _complain, poll_s, hours, settings.pool)
+    try:
+        _tell_made(files.read(output), output)
+    except TraceError as error:  # too short, or no node was idle: the recording may go on later
+        _complain(str(error))
+
+
+def _watched(client: SlurmClient, partition: str, nodes: str | None) -> Callable[[Snapshot], Collection[str]]:
+    """What picks the nodes to record; nodes that are added to a partition later are picked too."""
+    if nodes is not None:
+        from bftd.trace.names import listed, some
+
+        names = frozenset(listed(nodes))
+        if unknown := names - client.snapshot().nodes.keys():
+            raise UsageError(f"Slurm knows no node {some(sorted(unknown))}: see sinfo")
+        return lambda snapshot: [name for name in snapshot.nodes if name in names]
+    from slurm_plugin.errors import UnknownPartition
+
+    try:
+        client.partition(partition)
+    except UnknownPartition as error:
+        raise UsageError(f"{error}; name the one to record with --partition") from None
+    return lambda snapshot: [name for name, node in snapshot.nodes.items() if partition in node.partitions]
+
+
+def _ask_accounts(
+    client: SlurmClient,
+    accounts: Accounts,
+    since_s: float,
+    until_s: float,
+    ignored: Sequence[str],
+    events: bool,
+    reservations: bool,
+) -> None:
+    """Read jobs, and where wanted node events and reservations, from Slurm's accounting."""
+    from bftd.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
+
+    first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
+    asked = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
+    accounts.add_jobs(_ask(client, "sacct", *asked), "the answer of sacct", ignored)
+    period = (f"start={first}", f"end={last}")
+    if events:
+        answer = _ask(client, "sacctmgr", "-P", "show", "event", *period, f"format={EVENT_FIELDS}")
+        accounts.add_events(answer, "the answer of sacctmgr show event")
+    if reservations:
+        answer = _ask(client, "sacctmgr", "-P", "show", "reservation", *period, f"format={RESERVATION_FIELDS}")
+        accounts.add_reservations(answer, "the answer of sacctmgr show reservation")
+
+
+def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
+    from slurm_plugin.errors import CommandError
+
+    answer = client.run(command, *arguments, timeout_s=_ACCOUNTING_TIMEOUT_S)
+    if answer.code != 0:
+        raise CommandError(f"{command} failed: {answer.complaint}; is there accounting? Else use bft trace from-slurm")
+    return answer.out
+
+
+def _client(settings: Config) -> SlurmClient:
+    from slurm_plugin.client import SlurmClient
+
+    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
+
+
+def _node_list(given: str) -> Sequence[str]:
+    """Nodes from the output of scontrol, from a file, or as they stand."""
+    from bftd.trace.names import listed
+    from bftd.trace.sacct import node_names
+
+    if given.startswith("NodeName="):
+        return node_names(given, "the answer of scontrol")
+    if len(given) < 4096 and Path(given).is_file():
+        return node_names(_text(given), given)
+    return listed(given)
+
+
+def _text(path: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    return raw.decode("utf-8", "replace")
+
+
+def _named(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _complain(message: str) -> None:
+    click.echo(f"bft: {' '.join(message.split())}", err=True)
+
+
+def _tell_made(made: Trace, output: str) -> None:
+    from bftd.trace.notes import told
+    from bftd.trace.stats import stats as computed
+
+    found = computed(made)
+    click.echo(
+        f"{output}: {_duration(made.duration_s)} from {made.start}, {found.nodes:,} nodes, {len(made.times_s):,} rows, "
+        f"{found.eq_nodes:.1f} nodes idle on average ({found.ratio:.1%})"
+    )
+    for sentence in told(made.notes):
+        click.echo(f"note: {sentence}")
+
+
+def _table(found: Stats) -> Iterable[str]:
+    """Table 1, then Figure 1 in figures."""
+    pieces = found.fragments
+    rows: list[tuple[Any, ...]] = [
+        ("SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"),
+        (found.source or "-", _duration(found.duration_s), f"{found.inc_per_h:.1f}", f"{found.dec_per_h:.1f}",
+         f"{found.ratio:.1%}", f"{found.eq_nodes:.1f}"),
+    ]  # fmt: skip
+    yield from _aligned(rows)
+    yield ""
+    yield (
+        f"{found.nodes:,} nodes, {found.idle_nodes_min:,} to {found.idle_nodes_max:,} idle at once, "
+        f"{found.node_hours:,.0f} node-hours"
+    )
+    yield (
+        f"{found.events:,} events, {found.events_per_h:.1f}/h: nodes join at {found.joined_per_h:.1f}/h "
+        f"and leave at {found.left_per_h:.1f}/h of them"
+    )
+    cut = f", {pieces.cut:,} of them cut by its start or end" if pieces.cut else ""
+    yield f"{pieces.count:,} fragments, {_length(pieces.mean_s)} on average{cut}"
+    yield ""
+    yield from _aligned(
+        [("SHORTER THAN", "FRAGMENTS", "IDLE NODE TIME")]
+        + [(_length(limit_s), f"{share:.1%}", f"{time_share:.1%}") for limit_s, share, time_share in pieces.shorter]
+    )
+    yield ""
+    yield from _aligned([("PERCENTILE", "LENGTH")] + [(rank, _length(s)) for rank, s in pieces.percentiles_s.items()])
+
+
+def _aligned(rows: Sequence[tuple[Any, ...]]) -> Iterable[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:.1f} h"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 3600 else f"{seconds / 3600:.3g} h"
