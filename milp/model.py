@@ -255,9 +255,13 @@ class Problem:
 
     def classes_of(self, nodes: Iterable[str]) -> frozenset[str]:
         """The classes that some nodes are of, as far as they are in the pool."""
-        if len(self.classes) == 1:
-            return frozenset(self.classes)
+        if len(self.class_sizes) == 1:
+            return self._all_classes
         return frozenset(self.class_of[node] for node in nodes if node in self.class_of)
+
+    @cached_property
+    def _all_classes(self) -> frozenset[str]:
+        return frozenset(self.class_sizes)
 
     @cached_property
     def binding_caps(self) -> tuple[Cap, ...]:

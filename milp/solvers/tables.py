@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -28,25 +29,39 @@ _TIE_BREAK = 1e-10
 
 
 class _Curves:
-    """All curves laid end to end on one axis, so that one `np.interp` evaluates any mixture of them."""
+    """Curves laid end to end on one axis, so that one `np.interp` evaluates any mixture of them up to `widest` nodes.
+
+    The points are those of curve `row`, `column` is their place in it; `peaks` are the curves' highest values.
+    """
 
     def __init__(self, curves: Sequence[Curve], widest: int) -> None:
         lengths = np.array([len(curve.nodes) for curve in curves])
-        total, ends = int(lengths.sum()), np.cumsum(lengths)
-        self.heights = values = np.fromiter(chain.from_iterable(c.values for c in curves), np.float64, total)
-        self.points = np.fromiter(chain.from_iterable(c.nodes for c in curves), np.int64, total)
+        total, starts = int(lengths.sum()), np.cumsum(lengths) - lengths
+        values = np.fromiter(chain.from_iterable(curve.values for curve in curves), np.float64, total)
+        self.points = np.fromiter(chain.from_iterable(curve.nodes for curve in curves), np.int64, total)
         self.row = np.repeat(np.arange(len(curves)), lengths)
-        self.column = np.arange(total) - np.repeat(ends - lengths, lengths)
+        self.column = np.arange(total) - np.repeat(starts, lengths)
+        self.peaks: Floats = np.maximum.reduceat(values, starts)
         # Beyond the last point the curve is constant: one more point closes its stretch of the axis.
         last = max(widest, int(self.points.max())) + 1
         self._stretch = last + 1
-        axis = np.insert(self.row * self._stretch + self.points, ends, np.arange(len(curves)) * self._stretch + last)
-        self._axis = axis.astype(np.float64)
-        self._values = np.insert(values, ends, values[ends - 1])
+        place = np.arange(total) + self.row
+        closing = starts + lengths + np.arange(len(curves))
+        self._axis, self._values = np.empty(total + len(curves)), np.empty(total + len(curves))
+        self._axis[place] = self.row * self._stretch + self.points
+        self._axis[closing] = np.arange(len(curves)) * self._stretch + last
+        self._values[place] = values
+        self._values[closing] = values[starts + lengths - 1]
 
     def __call__(self, rows: Ints, counts: Ints) -> Floats:
         heights: Floats = np.interp(rows * self._stretch + counts, self._axis, self._values)
         return heights
+
+
+@lru_cache(maxsize=8)
+def _laid_out(curves: tuple[Curve, ...], widest: int) -> _Curves:
+    """Remembered: from event to event it is mostly the same trainers that are planned for."""
+    return _Curves(curves, widest)
 
 
 class _Worth:
@@ -58,7 +73,9 @@ class _Worth:
     def __init__(self, problem: Problem) -> None:
         trainers = problem.trainers
         self.current = np.array([len(trainer.current) for trainer in trainers])
-        self.curves = _Curves([trainer.curve_on(problem.classes) for trainer in trainers], len(problem.nodes))
+        curves = tuple(trainer.curve_on(problem.classes) for trainer in trainers)
+        # The next power of 2, so that another size of the pool mostly finds the same layout.
+        self.curves = _laid_out(curves, 1 << len(problem.nodes).bit_length())
         self.tie_break = 0.0
         self.floor = np.full(len(trainers), -np.inf)
         earns_now = np.array([problem.earns_now[trainer.name] for trainer in trainers])
@@ -75,9 +92,7 @@ class _Worth:
 
     def most_earned(self) -> float:
         """What all trainers would earn without limits and costs."""
-        highest = np.zeros(len(self.current))
-        np.maximum.at(highest, self.curves.row, self.curves.heights)
-        return float((self._horizon * highest).sum())
+        return float((self._horizon * self.curves.peaks).sum())
 
 
 @dataclass(frozen=True)
@@ -140,17 +155,19 @@ def tabulate(problem: Problem) -> Tables:
     options = _options(trainers, worth, lowest, top)
     rows = np.broadcast_to(np.arange(len(trainers))[:, None], options.shape)
     values = worth(rows, options)
+    change = options - worth.current[:, None]
     # The most of what is held now: a plan that is always allowed, so the optimum is worth no less.
-    kept = np.where(options <= worth.current[:, None], options, 0).max(axis=1)
-    best, least = values.max(axis=1), float(worth(rows[:, 0], kept).sum())
-    worth.floor = worst_that_matters(best, least, worth.most_earned())
-    size = float(np.abs(np.maximum(values, worth.floor[:, None])).max(axis=1).sum()) or 1.0
+    kept = (change <= 0).sum(axis=1) - 1
+    worth.floor = worst_that_matters(values.max(axis=1), float(values[rows[:, 0], kept].sum()), worth.most_earned())
+    values = np.maximum(values, worth.floor[:, None])
+    size = float(np.abs(values).max(axis=1).sum()) or 1.0
     # A plan gives up at most `capacity` nodes and takes as many.
     worth.tie_break = _TIE_BREAK * size / max(2 * capacity, 1)
+    values -= worth.tie_break * np.abs(change)
     return Tables(
         capacity=capacity,
         options=options,
-        values=worth(rows, options),
+        values=values,
         filled=np.array([trainer.sizes is None for trainer in trainers]),
         lowest=lowest,
         top=top,
