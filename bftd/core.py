@@ -9,7 +9,7 @@ plan is made and carried out; so a plan never sees a node that is already lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,17 +37,27 @@ _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
 
 
 def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
-    """Fold one event into the state; returns the next state and the actions to carry out, in order.
+    """Fold one event into the state; returns the next state and the actions to carry out, in order."""
+    return fold(state, (event,), solve)
 
-    An event about a trainer that is not known changes nothing, and before the first snapshot nothing is planned: what
-    a restarted daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at
-    the next snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows; a
-    trainer that has finished still has pilots that end.
+
+def fold(
+    state: State, events: Sequence[Event], solve: Solver = milp.solve, *, explain: bool = True
+) -> tuple[State, tuple[Action, ...]]:
+    """Fold events that come together, and plan at most once, for all of them.
+
+    Without `explain` there are no sentences and nothing for the ledger, only what is to be done. An event about a
+    trainer that is not known changes nothing, and before the first snapshot nothing is planned: what a restarted
+    daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next
+    snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows; a trainer
+    that has finished still has pilots that end.
     """
-    turn = Turn(state, event.time_s)
-    _HANDLERS[type(event)](turn, event)
+    turn = Turn(state, max(event.time_s for event in events), explain=explain)
+    for event in events:
+        _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
-    if turn.pool.seen and (turn.needs_plan or outdated) and isinstance(event, _PLANNED_AT_ONCE):
+    planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
+    if turn.pool.seen and (turn.needs_plan or outdated) and planned_now:
         replan(turn, solve)
         turn.needs_plan = False
     return turn.close()

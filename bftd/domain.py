@@ -162,7 +162,10 @@ class Trainer:
 
     def largest_allowed(self, nodes: int) -> int:
         """The largest allowed size not above `nodes`."""
-        return next(count for count in range(min(nodes, self.nodes_max), -1, -1) if self.allows(count))
+        most = min(nodes, self.nodes_max)
+        if self.sizes is not None:
+            most = max((size for size in self.sizes if size <= most), default=0)
+        return most if most >= self.nodes_min else 0
 
 
 @dataclass(frozen=True, slots=True)

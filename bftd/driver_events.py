@@ -50,8 +50,9 @@ def _lease(turn: Turn, trainer: Trainer, report: Report) -> None:
             if rest != trainer.strays:
                 turn.change(trainer, strays=rest, version=trainer.version + 1)
         return
-    data = {"lease": lease.id, "state": report["state"], "at_s": report["at_s"], "reason": report.get("reason")}
-    turn.happened("lease", trainer.id, lease.node, data)
+    if turn.explain:
+        data = {"lease": lease.id, "state": report["state"], "at_s": report["at_s"], "reason": report.get("reason")}
+        turn.happened("lease", trainer.id, lease.node, data)
     job_id = report.get("job_id") or lease.job_id
     state = report["state"]
     if state == "refused":

@@ -11,6 +11,9 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+_Points = tuple[tuple[int, float], ...]
 
 # Weight of the newest throughput report: one odd window moves the curve by a third, three in a row by two thirds.
 RATE_WEIGHT = 0.35
@@ -83,7 +86,8 @@ def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
     """Add one node's time from grant to first step."""
     if not math.isfinite(duration_s) or duration_s < 0:
         return knowledge
-    return replace(knowledge, warm_ups_s=(*knowledge.warm_ups_s, duration_s)[-STALLS_KEPT:])
+    warm_ups_s = (*knowledge.warm_ups_s, duration_s)[-STALLS_KEPT:]
+    return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
 
 
 def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> tuple[tuple[int, float], ...]:
@@ -91,6 +95,13 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> 
 
     `guess_per_node` is the rate of one node of a trainer about which nothing is known.
     """
+    return _curve(knowledge.given, knowledge.seen, nodes_max, guess_per_node)
+
+
+@lru_cache(maxsize=1 << 10)
+def _curve(given: _Points, seen: _Points, nodes_max: int, guess_per_node: float) -> _Points:
+    """The curve of what is given and seen; remembered, as every plan asks for that of every trainer."""
+    knowledge = Knowledge(given, seen)
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
     sizes |= {nodes for nodes, _ in (*knowledge.given, *knowledge.seen) if 0 < nodes <= nodes_max} | {nodes_max}
     ordered = sorted(sizes)

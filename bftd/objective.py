@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from bftd import learn
 
 Points = tuple[tuple[int, float], ...]
 
 
+@lru_cache(maxsize=1 << 10)
 def values(points: Points, objective: str, weight: float) -> tuple[Points, float]:
     """The curve of objective values for a curve in samples/s, and the weight that goes with it.
 

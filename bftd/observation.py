@@ -19,16 +19,21 @@ def observe(turn: Turn, view: PoolView) -> None:
     turn.usage = _used(turn, view.time_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
     could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s
-    if changed:
+    if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s
     turn.pool = view
     _expire(turn, since_s)
+    pilots = view.pilots
     for lease in list(turn.leases.values()):
-        _follow_pilot(turn, lease)
+        # nearly all leases are as they were; this loop runs over thousands of them
+        if not (lease.observed and not lease.missed_polls and pilots.get(lease.job_id or "") == lease.node):
+            _follow_pilot(turn, lease)
     _take_back_lost_nodes(turn)
+    latest_s = turn.now + timing.EXPIRY_AHEAD_S
     for lease in list(turn.leases.values()):
-        _follow_deadlines(turn, lease)
+        if lease.revoked_s is not None or not lease.placed_s or lease.placed_s + lease.limit_s <= latest_s:
+            _follow_deadlines(turn, lease)
     _follow_drivers(turn)
     _follow_orphans(turn)
     if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
@@ -47,10 +52,12 @@ def _used(turn: Turn, now_s: float) -> Usage:
     if not 0.0 < passed_s <= turn.settings.stale_after_s:
         return turn.usage
     observed = [lease for lease in turn.leases.values() if lease.observed]
-    pool = {node.name for node in turn.pool.nodes.values() if node.in_pool} | {lease.node for lease in observed}
+    nodes = turn.pool.nodes
+    outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
+    pool = sum(node.in_pool for node in nodes.values()) + len(outside)
     working = sum(lease.phase == "working" for lease in observed)
     return Usage(
-        turn.usage.pool_node_seconds + passed_s * len(pool),
+        turn.usage.pool_node_seconds + passed_s * pool,
         turn.usage.used_node_seconds + passed_s * len(observed),
         turn.usage.training_node_seconds + passed_s * working,
     )
@@ -65,9 +72,7 @@ def _record_change(turn: Turn, view: PoolView) -> None:
 
 def _expire(turn: Turn, since_s: float) -> None:
     """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
-    waits = [backoff.until_s for backoff in turn.backoff.values()]
-    waits += [trainer.no_growth_until_s for trainer in turn.trainers.values() if trainer.active]
-    if any(since_s < until_s <= turn.now for until_s in waits):
+    if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
         turn.needs_plan = True
     for node, backoff in list(turn.backoff.items()):
         if turn.now - backoff.until_s > timing.BACKOFF_FORGET_S:
@@ -76,8 +81,9 @@ def _expire(turn: Turn, since_s: float) -> None:
         if until_s <= turn.now:
             del turn.quarantined[node]
     for trainer in list(turn.trainers.values()):
-        forgotten = trainer.finished_s is not None and turn.now - trainer.finished_s > timing.FORGET_FINISHED_S
-        if forgotten and not turn.leases_of(trainer.id):
+        if trainer.finished_s is None:
+            turn.needs_plan |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
+        elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
             del turn.trainers[trainer.id]
 
 
@@ -100,8 +106,9 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
 def _take_back_lost_nodes(turn: Turn) -> None:
     """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
     lost: dict[str, dict[str, str]] = defaultdict(dict)
+    seen = turn.pool.nodes
     for lease in list(turn.leases.values()):
-        node = turn.pool.nodes.get(lease.node)
+        node = seen.get(lease.node)
         if node is not None and node.in_pool:
             continue
         why = f"{lease.node} {node.why}" if node is not None else f"{lease.node} is no longer in the partition"
@@ -110,8 +117,9 @@ def _take_back_lost_nodes(turn: Turn) -> None:
         turn.revoke(lease, why, vacate=node is not None and node.wanted)
     for trainer_id, nodes in lost.items():
         left = sum(lease.live for lease in turn.leases_of(trainer_id))
-        text = reasons.loss(turn.trainers[trainer_id], list(nodes), left, "; ".join(sorted(set(nodes.values()))))
-        turn.say(trainer_id, text)
+        if turn.explain:
+            why = "; ".join(sorted(set(nodes.values())))
+            turn.say(trainer_id, reasons.loss(turn.trainers[trainer_id], list(nodes), left, why))
 
 
 def _follow_deadlines(turn: Turn, lease: Lease) -> None:
@@ -155,6 +163,8 @@ def _follow_drivers(turn: Turn) -> None:
             continue
         if turn.now - trainer.heard_s > timing.DRIVER_SILENT_S and trainer.id not in turn.pool.job_ids:
             driver_events.finish(turn, trainer.id, None, "its driver is gone", {})
+            continue
+        if not trainer.strays:
             continue
         strays = tuple(
             stray

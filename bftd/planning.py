@@ -8,10 +8,12 @@ map is kept as far as it is feasible (S9, L2), and a trainer that falls below no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 
 import milp
 from bftd import learn, objective, reasons
-from bftd.domain import Planned, PoolNode, Trainer
+from bftd.domain import Happened, Planned, PoolNode, Trainer
 from bftd.turn import Turn
 from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
 
@@ -26,26 +28,31 @@ REFUSED_ROUNDS = 3
 
 def replan(turn: Turn, solve: Solver) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
-    admitted = [trainer for trainer in turn.trainers.values() if trainer.active][: turn.settings.pj_max]
+    active = (trainer for trainer in turn.trainers.values() if trainer.active)
+    admitted = list(islice(active, turn.settings.pj_max))
     curves = _curves(turn, admitted)
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
-    places = {name: place for place, name in enumerate(ordered)}
-    assignment: Assignment = {trainer.id: _kept(trainer, held[trainer.id], places) for trainer in admitted}
+    assignment: Assignment | None = None
     if turn.may_grow and admitted:
         try:
             problem = build_problem(turn, admitted, curves, held, ordered)
             assignment = _solved(turn, problem, admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
-            turn.happened("solver_failed", data={"error": text})
+            turn.actions.append(Happened("solver_failed", data={"error": text}))  # whoever drives the core must know
             turn.say(None, f"the current map is kept: the solver failed: {text}")
+    if assignment is None:
+        places = {name: place for place, name in enumerate(ordered)}
+        assignment = {trainer.id: _kept(trainer, held.get(trainer.id, ()), places) for trainer in admitted}
     _carry_out(turn, assignment, held, curves)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
 def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, reasons.Points]:
-    guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
+    guess = 1.0
+    if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
+        guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
     return {trainer.id: learn.curve(trainer.knowledge, trainer.nodes_max, guess) for trainer in trainers}
 
 
@@ -84,31 +91,42 @@ def build_problem(
     Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
     with different GPUs, and does so at the pace of the slowest.
     """
-    held = {node for trainer in trainers for node in current[trainer.id]}
     specs = []
     for trainer in trainers:
-        most = _most_nodes(turn, trainer, len(current[trainer.id]))
+        mine = current.get(trainer.id, ())
+        most = _most_nodes(turn, trainer, len(mine))
         if most == 0:
-            held -= set(current[trainer.id])
             continue
         points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.weight)
-        held_now = len(current[trainer.id])
-        points = objective.after_warm_up(points, held_now, trainer.knowledge.warm_up_s / turn.settings.t_fwd_s)
+        points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.t_fwd_s)
         specs.append(
-            TrainerSpec(
+            _spec(
                 name=trainer.id,
                 nodes_min=trainer.nodes_min,
                 nodes_max=most,
                 up_cost_s=trainer.knowledge.up_cost_s,
                 down_cost_s=trainer.knowledge.down_cost_s,
-                curve=Curve(tuple(size for size, _ in points), tuple(value for _, value in points)),
-                current=current[trainer.id],
+                curve=_curve(points),
+                current=mine,
                 sizes=trainer.sizes,
                 weight=weight,
             )
         )
-    usable = tuple(NodeSpec(name) for name in nodes if name in held or not _backs_off(turn, name))
-    return Problem(usable, tuple(specs), turn.settings.t_fwd_s)
+    usable = nodes
+    if turn.backoff:
+        held = {node for spec in specs for node in spec.current}
+        usable = [name for name in nodes if name in held or not _backs_off(turn, name)]
+    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.t_fwd_s)
+
+
+# Most of a problem is that of the plan before, and what is the same need not be checked again.
+_node = lru_cache(maxsize=1 << 16)(NodeSpec)
+_spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
+
+
+@lru_cache(maxsize=1 << 10)
+def _curve(points: reasons.Points) -> Curve:
+    return Curve(tuple(size for size, _ in points), tuple(value for _, value in points))
 
 
 def _most_nodes(turn: Turn, trainer: Trainer, held: int) -> int:
@@ -130,25 +148,35 @@ def _backs_off(turn: Turn, node: str) -> bool:
 
 def _carry_out(turn: Turn, assignment: Assignment, held: Assignment, curves: Mapping[str, reasons.Points]) -> None:
     """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
-    active = [trainer for trainer in turn.trainers.values() if trainer.active]
-    growing = {t.id: t.name for t in active if len(assignment.get(t.id, ())) > len(held[t.id])}
-    added = _grantable(turn, active, assignment, held)
-    for trainer in active:
-        target = assignment.get(trainer.id, ())
-        kept = [node for node in held[trainer.id] if node in target]
+    concerned = _concerned(turn, assignment, held)
+    sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
+    growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
+    added = _grantable(turn, concerned, assignment, held)
+    for trainer in concerned:
+        mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
+        kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
         kept = kept[: trainer.largest_allowed(len(kept) + len(added[trainer.id]))]
-        dropped = [node for node in held[trainer.id] if node not in kept]
-        if dropped:
+        if len(kept) < len(mine):
+            stay = set(kept)
+            dropped = [node for node in mine if node not in stay]
             others = [name for id_, name in growing.items() if id_ != trainer.id]
-            why = _why_dropped(turn, trainer, len(held[trainer.id]), trainer.id in assignment, others)
-            _drop(turn, trainer, held[trainer.id], dropped, why)
-    free = _free_nodes(turn, assignment)
-    for trainer in active:
+            why = _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
+            _drop(turn, trainer, mine, dropped, why)
+    free = _free_nodes(turn, assignment) if turn.explain else 0
+    for trainer in concerned:
         if added[trainer.id]:
-            _add(turn, trainer, len(held[trainer.id]), added[trainer.id], curves[trainer.id])
-        elif trainer.id in curves and len(assignment.get(trainer.id, ())) == len(held[trainer.id]):
-            _explain_stay(turn, trainer, len(held[trainer.id]), free, curves[trainer.id])
+            _add(turn, trainer, sizes[trainer.id], added[trainer.id], curves[trainer.id])
+        elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
+            _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id])
+
+
+def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
+    """The active trainers that the plan speaks of or that hold nodes, in order of arrival."""
+    if assignment.keys() >= held.keys():
+        return [turn.trainers[trainer] for trainer in assignment]
+    trainers = turn.trainers.values()
+    return [trainer for trainer in trainers if trainer.active and (trainer.id in assignment or trainer.id in held)]
 
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
@@ -158,7 +186,8 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
     added = {}
     for trainer in trainers:
         target = assignment.get(trainer.id, ())
-        kept = sum(node in target for node in held[trainer.id])
+        wanted = set(target)
+        kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
         added[trainer.id] = free[: max(0, trainer.largest_allowed(kept + len(free)) - kept)]
         left -= len(added[trainer.id])
@@ -174,16 +203,17 @@ def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others
 
 
 def _drop(turn: Turn, trainer: Trainer, held: tuple[str, ...], dropped: list[str], why: str) -> None:
-    sentence = reasons.shrinkage(trainer, len(held), dropped, why)
+    sentence = reasons.shrinkage(trainer, len(held), dropped, why) if turn.explain else ""
+    gone = set(dropped)
     for lease in turn.leases_of(trainer.id):
-        if lease.live and lease.node in dropped:
+        if lease.live and lease.node in gone:
             turn.revoke(lease, sentence, vacate=False)
     turn.say(trainer.id, sentence)
     turn.change(turn.trainers[trainer.id], said="")
 
 
 def _add(turn: Turn, trainer: Trainer, held: int, added: list[str], points: reasons.Points) -> None:
-    sentence = reasons.growth(trainer, held, added, points, turn.settings)
+    sentence = reasons.growth(trainer, held, added, points, turn.settings) if turn.explain else ""
     for name in added:
         turn.grant(trainer.id, turn.pool.nodes[name], sentence)
     turn.say(trainer.id, sentence)
