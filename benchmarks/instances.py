@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
+from bftd.replay.networks import TABLE_2, TABLE_2_NODES
 from milp import Curve, NodeSpec, Problem, TrainerSpec, solve
 
 Family = Literal["paper", "hpo", "random"]
@@ -14,19 +15,6 @@ Start = Literal["random", "settled", "empty"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 STARTS: tuple[Start, ...] = get_args(Start)
 
-# Thousands of samples per second on 1, 2, 4, ... 64 nodes of Summit: Table 2 of Liu et al., "BFTrainer: Low-Cost
-# Training of Neural Networks on Unfillable Supercomputer Nodes". ShuffleNet is not concave: the step from 4 to 8
-# nodes adds more per node than the one from 2 to 4 did, so looking a few nodes ahead is not enough.
-TABLE_2_NODES = (1, 2, 4, 8, 16, 32, 64)
-TABLE_2 = {
-    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
-    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
-    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
-    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
-    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
-    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
-    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
-}
 # Seconds: the look-ahead at which the paper's utilisation saturates (its Figure 9), and its example of a scale-up cost
 # (section 2.3); it says of scaling down only that it is cheaper.
 T_FWD_S = 120.0

@@ -11,6 +11,8 @@ import pytest
 _NEEDS = {
     "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
+    "plot": (lambda: importlib.util.find_spec("matplotlib") is not None, "matplotlib is not installed"),
+    "browser": (lambda: shutil.which("chromium") is not None, "chromium is not installed"),
     "gurobi": (lambda: importlib.util.find_spec("gurobipy") is not None, "gurobipy is not installed"),
     "horovod": (lambda: importlib.util.find_spec("horovod") is not None, "horovod is not installed"),
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what `make demo` and `make test` need, and only what is missing.
 #   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
-#   tools/setup.sh full    also Slurm (Debian's packages) and horovod (compiled once, kept in the cache)
+#   tools/setup.sh full    also Slurm and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,6 +39,11 @@ check_slurm() {
         fi
     done
     find /usr/lib /usr/lib64 -name job_submit_lua.so 2>/dev/null | grep -q . || need slurm-wlm-basic-plugins
+}
+
+# Reports are looked at in a real browser; Debian's has no fonts of its own.
+check_browser() {
+    command -v chromium >/dev/null || need chromium fonts-dejavu-core
 }
 
 check_compiler() {
@@ -83,7 +88,7 @@ make_venv() {
     pip_install 'setuptools<81' wheel || die "pip could not reach its package index; check the network and run this again"
     # shellcheck disable=SC2086
     pip_install ${TORCH_PIP_ARGS:-} torch
-    pip_install --no-build-isolation -e '.[torch,gurobi,test]'
+    pip_install --no-build-isolation -e '.[torch,gurobi,plot,test]'
     stamp >"$mark"
 }
 
@@ -141,6 +146,7 @@ case "${1:-}" in
     full)
         check_python
         check_slurm
+        check_browser
         install_packages
         make_venv
         apt_needed=()

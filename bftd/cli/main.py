@@ -19,7 +19,10 @@ _COMMANDS = {
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
     "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
+    "replay": ("bftd.cli.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),
     "trace": ("bftd.cli.trace", "trace", "Record which nodes are idle when, or work it out from accounting."),
+    "advise": ("bftd.cli.advise", "advise", "Recommend t_fwd and pj_max for a site, judging by a trace."),
+    "report": ("bftd.cli.report", "report", "Write a page on what idle nodes are worth."),
     "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
 }
 

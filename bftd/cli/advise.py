@@ -1,0 +1,195 @@
+"""`bft advise`: which t_fwd and pj_max suit a site, and what it may expect, judging by a trace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import click
+
+from bftd import advise as advising
+from bftd.advise import Prefer
+from bftd.advise.advice import T_FWDS_S
+from bftd.cli import options
+from bftd.errors import UsageError
+from bftd.replay.options import Objective, Options, RescaleModel
+
+if TYPE_CHECKING:
+    from bftd.advise import Advice, Point
+
+_DEFAULT = Options()
+N = TypeVar("N", int, float)
+
+
+def _several(kind: type[N]) -> Callable[[click.Context, click.Parameter, str | None], tuple[N, ...] | None]:
+    """Numbers with commas between them."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[N, ...] | None:
+        if value is None:
+            return None
+        try:
+            return tuple(kind(part) for part in value.split(","))
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no list of numbers such as 10,20,40.") from None
+
+    return read
+
+
+@click.command()
+@click.argument("path", metavar="TRACE")
+@click.option("--trainers", "trainers_path", metavar="X.json.gz", help="What is to be trained [the paper's Table 2].")
+@click.option("--nodes", metavar="NODES", help='Only these nodes of the trace: names, "n[1-4]" or ranges "0-1023".')
+@click.option("--hours", type=float, metavar="H", help="Only the first hours.")
+@click.option("--t-fwd", "t_fwds_s", callback=_several(float), metavar="S,S,...", help="Values to try, in seconds.")
+@click.option("--pj-max", "pj_maxes", callback=_several(int), metavar="N,N,...", help="Values to try.")
+@click.option(
+    "--prefer",
+    type=click.Choice(get_args(Prefer)),
+    default="balanced",
+    show_default=True,
+    help="How much efficiency to give up for shorter run times: at most 1, 5 or 20 % of the best.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(get_args(Objective)),
+    default=_DEFAULT.objective,
+    show_default=True,
+    help="What a plan maximises: the file's curve_objective, samples/s, or speed-up over one node.",
+)
+@click.option(
+    "--rescale-model",
+    type=click.Choice(get_args(RescaleModel)),
+    default=_DEFAULT.rescale_model,
+    show_default=True,
+    help="Resizes that stop the trainer for the file's costs, or as the Horovod back-end was measured.",
+)
+@click.option("--cost-multiplier", type=float, default=_DEFAULT.cost_multiplier, help="Multiply all rescale costs.")
+@click.option("--jobs", type=int, metavar="N", help="Replays at once [one for each core].")
+@click.option("--seed", type=click.IntRange(0), default=_DEFAULT.seed, show_default=True, help="Seed of the bootstrap.")
+@options.as_json
+@click.option("-o", "--output", metavar="FILE", help="Write the JSON to a file too.")
+def advise(
+    path: str,
+    trainers_path: str | None,
+    nodes: str | None,
+    t_fwds_s: tuple[float, ...] | None,
+    pj_maxes: tuple[int, ...] | None,
+    prefer: Prefer,
+    jobs: int | None,
+    as_json: bool,
+    output: str | None,
+    **arguments: Any,
+) -> None:
+    """Recommend t_fwd and pj_max for the site whose idle nodes TRACE recorded, and tell what it may expect."""
+    if output is not None:
+        _refuse_unwritable(Path(output))
+    chosen = Options(**arguments)
+    from bftd import trace as traces
+    from bftd.replay import trainers
+
+    trace = traces.read(Path(path))
+    if nodes is not None:
+        trace = trace.select(nodes)
+    training = None if trainers_path is None else trainers.read(trainers_path)
+    with _progress() as progress:
+        advice = advising.advise(
+            trace, training, t_fwds_s or T_FWDS_S, pj_maxes, options=chosen, prefer=prefer, jobs=jobs, progress=progress
+        )
+    text = json.dumps(advice.to_json(), indent=2)
+    if output is not None:
+        _write(Path(output), text)
+    click.echo(text if as_json else "\n".join(_told(advice)))
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Complain before minutes of work, not after."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: no such directory, or no permission")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float], None] | None]:
+    """A bar on standard error where that is a terminal.
+
+    It starts with the first word of progress: its thread must not be there yet when worker processes are forked.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("advise", total=1.0)
+
+    def tell(part: float) -> None:
+        bar.start()
+        bar.update(task, completed=part)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def _told(advice: Advice) -> Iterable[str]:
+    """The advice for people."""
+    idle = advice.idle_node_hours_per_week
+    yield f"{advice.eq_nodes:.1f} nodes are idle on average: {idle:,.0f} node-hours per week"
+    yield ""
+    yield from _table(advice)
+    yield "* recommended   + on the Pareto curve of efficiency against run time"
+    yield ""
+    best, expected = advice.recommended, advice.expected
+    yield f"recommended: t_fwd {best.t_fwd_s:g} s, pj_max {best.pj_max} ({advice.prefer})"
+    yield f"why:         {advice.reason}"
+    worth = f"{expected.node_hours_per_week:,.0f} node-hours per week ({best.efficiency:.1%} of what is idle)"
+    if expected.low is None or expected.high is None or expected.confidence is None:
+        yield f"expect:      {worth}; no confidence can be given: {expected.why_not}"
+    else:
+        bounds = f"{expected.low:,.0f} to {expected.high:,.0f} with {expected.confidence:.0%} confidence"
+        yield f"expect:      {worth}, {bounds} (bootstrap of {expected.days} days)"
+    yield from (f"note: {note}" for note in advice.notes)
+
+
+def _table(advice: Advice) -> Iterable[str]:
+    rows: list[tuple[str, ...]] = [
+        ("", "PJ_MAX", "T_FWD", "EFFICIENCY", "NODE-HOURS/WEEK", "MEAN RUN TIME", "DONE", "NOT DONE", "PREEMPTIONS")
+    ]
+    on_curve = {(point.pj_max, point.t_fwd_s) for point in advice.pareto}
+    for point in advice.grid:
+        mark = "*" if point is advice.recommended else ""
+        mark += "+" if (point.pj_max, point.t_fwd_s) in on_curve else ""
+        rows.append((mark, *_row(point)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  ".join(cells)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    return (
+        str(point.pj_max),
+        f"{point.t_fwd_s:g} s",
+        f"{point.efficiency:.1%}",
+        f"{point.node_hours_per_week:,.0f}",
+        f"{point.mean_runtime_s / 3600:.2f} h" if isfinite(point.mean_runtime_s) else "endless",
+        str(point.completed),
+        str(point.unfinished),
+        str(point.preemptions),
+    )

@@ -1,0 +1,166 @@
+"""`bft report`: one self-contained page of what a centre would gain."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from bftd import __version__
+from bftd.replay.options import Accounting, Objective, Options, RescaleModel
+from bftd.report.errors import ReportError
+
+if TYPE_CHECKING:
+    from bftd.replay.trainers import SimTrainer
+    from bftd.report.gather import Named
+    from bftd.report.model import Provenance
+    from bftd.report.stored import Stored
+
+
+_DEFAULT = Options()
+
+
+def _choice(of: Any) -> click.Choice[str]:
+    return click.Choice(list(get_args(of)))
+
+
+@click.command()
+@click.argument("paths", metavar="T...", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write the page: report.html.")
+@click.option("--trainers", "trainers_path", metavar="X.json.gz", help="What is to be trained [seven networks].")
+@click.option("--nodes", metavar="NODES", help='Only these nodes of the traces: names, "n[1-4]" or ranges "0-1023".')
+@click.option("--hours", type=float, metavar="H", help="Only the first hours.")
+@click.option(
+    "--t-fwd", "t_fwd_s", type=float, default=_DEFAULT.t_fwd_s, show_default=True, help="Forward-looking time, s."
+)
+@click.option("--pj-max", type=int, default=_DEFAULT.pj_max, show_default=True, help="Trainers considered at once.")
+@click.option(
+    "--objective",
+    type=_choice(Objective),
+    default=_DEFAULT.objective,
+    show_default=True,
+    help="What a plan maximises, see bft replay.",
+)
+@click.option(
+    "--accounting",
+    type=_choice(Accounting),
+    default=_DEFAULT.accounting,
+    show_default=True,
+    help="Exact, or as the paper's own replay does it.",
+)
+@click.option(
+    "--rescale-model",
+    type=_choice(RescaleModel),
+    default=_DEFAULT.rescale_model,
+    show_default=True,
+    help="Costs of a resize: the file's, or as they were measured.",
+)
+@click.option("--endless", is_flag=True, help="Start the list of trainers again when it is used up.")
+@click.option("--sweep/--no-sweep", "sweeping", default=True, help="Whether to try other t_fwd and pj_max [yes].")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes [one for each core].")
+def report(
+    paths: Sequence[str],
+    output: str,
+    trainers_path: str | None,
+    nodes: str | None,
+    sweeping: bool,
+    jobs: int | None,
+    **arguments: Any,
+) -> None:
+    """Write a page on what idle nodes are worth.
+
+    T is a trace, which is replayed, or a result that bft replay --json or bft advise -o has stored.
+    """
+    from bftd.report import canvas
+    from bftd.report.gather import gather
+    from bftd.report.page import page
+
+    drawn_with = canvas.version()  # and what else can be wrong, before minutes of work
+    _check_writable(Path(output))
+    traces, stored = _read(paths, nodes)
+    trainers = _trainers(trainers_path)
+    options = Options(**arguments | {"nodes": nodes, "endless": arguments["endless"] or trainers_path is None})
+    with _progress() as progress:
+        cases = gather(traces, stored, trainers, options, jobs=jobs, sweeping=sweeping, progress=progress)
+    made = page(cases, _provenance(traces, stored, trainers_path, trainers, drawn_with))
+    try:
+        Path(output).write_bytes(made)
+    except OSError as error:
+        raise ReportError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(f"{output}: {len(made) / 1e6:.1f} MB, {len(cases)} trace{'s' if len(cases) > 1 else ''}")
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ReportError(f"cannot write {path}: name a file in a folder that exists")
+
+
+def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:
+    """Traces, with the nodes asked for, and stored results."""
+    from bftd.report import stored
+    from bftd.report.gather import Named
+    from bftd.trace import files
+
+    traces, results = [], []
+    for path in dict.fromkeys(paths):
+        if path.endswith(".json"):
+            results.append(stored.read(Path(path)))
+            continue
+        trace = files.read(path)
+        chosen = trace if nodes is None else trace.select(nodes)
+        traces.append(Named(trace.source or Path(path).name.partition(".")[0], chosen))
+    return traces, results
+
+
+def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
+    from bftd.replay import trainers
+    from bftd.replay.networks import representative
+
+    return representative() if path is None else trainers.read(path)
+
+
+def _provenance(
+    traces: Sequence[Named],
+    stored: Sequence[Stored],
+    trainers_path: str | None,
+    trainers: Sequence[SimTrainer],
+    drawn_with: str,
+) -> Provenance:
+    import numpy as np
+
+    from bftd.replay.trainers import digest
+    from bftd.report.model import Provenance
+
+    inputs = [(named.name, f"trace, {len(named.trace.nodes):,} nodes", named.trace.digest()) for named in traces]
+    if traces:
+        name = Path(trainers_path).name if trainers_path else "the paper's Table 2"
+        inputs.append((name, f"{len(trainers):,} trainers, of their content", digest(trainers)))
+    inputs += [(Path(each.path).name, "stored result", hashlib.sha256(each.raw).hexdigest()) for each in stored]
+    versions = {
+        "bftd": __version__,
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "matplotlib": drawn_with,
+    }
+    return Provenance(shlex.join(["bft", *sys.argv[1:]]), versions, inputs)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float], None]]:
+    """A bar on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("replays", total=1.0)
+        yield lambda part: bar.update(task, completed=part)

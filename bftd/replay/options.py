@@ -1,0 +1,110 @@
+"""What a replay is asked to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from bftd.errors import UsageError
+
+Policy = Literal["milp", "equal-share", "scavenger"]
+Objective = Literal["curve", "throughput", "efficiency"]
+Accounting = Literal["exact", "reference"]
+RescaleModel = Literal["paper", "measured"]
+
+
+@dataclass(frozen=True)
+class Mends:
+    """What is mended of the paper's reference implementation.
+
+    `completion_events`: a trainer that completes or arrives is an event of its own, in place of waiting for the next
+    change of the pool. `startup_charge`: a start from no nodes costs R_up too, and the plan knows it. `right_big_m`:
+    the M of equations (8) and (10) is large enough, so that a trainer may change by any number of nodes at once.
+    """
+
+    completion_events: bool
+    startup_charge: bool
+    right_big_m: bool
+
+
+EXACT = Mends(completion_events=True, startup_charge=True, right_big_m=True)
+REFERENCE = Mends(completion_events=False, startup_charge=False, right_big_m=False)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to replay; the defaults are the daemon's.
+
+    `nodes` and `hours` cut the trace; `cost_multiplier` scales all rescale costs. `scavenger_nodes` is the size of the
+    rigid jobs of the policy "scavenger" (None: the best power of 2), `checkpoint_every_s` how often they save.
+    `mends` overrides `accounting`, to tell what each of them does. With `endless` the list of trainers starts again
+    when it is used up. `seed` is for those who draw from the result; a replay draws nothing.
+    """
+
+    t_fwd_s: float = 120.0
+    pj_max: int = 10
+    policy: Policy = "milp"
+    objective: Objective = "curve"
+    accounting: Accounting = "exact"
+    cost_multiplier: float = 1.0
+    hours: float | None = None
+    nodes: str | None = None
+    solver: str = "auto"
+    rescale_model: RescaleModel = "paper"
+    scavenger_nodes: int | None = None
+    checkpoint_every_s: float = 600.0
+    seed: int = 0
+    mends: Mends | None = None
+    endless: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("policy", Policy),
+            ("objective", Objective),
+            ("accounting", Accounting),
+            ("rescale_model", RescaleModel),
+        ):
+            if getattr(self, name) not in get_args(choices):
+                listed = ", ".join(get_args(choices))
+                raise UsageError(f"{name} {getattr(self, name)!r} is not known: use one of {listed}")
+        _at_least("t_fwd_s", self.t_fwd_s, 0.0, above=True)
+        _at_least("cost_multiplier", self.cost_multiplier, 0.0)
+        _at_least("checkpoint_every_s", self.checkpoint_every_s, 0.0, above=True)
+        if self.hours is not None:
+            _at_least("hours", self.hours, 0.0, above=True)
+        for name in ("pj_max", "scavenger_nodes"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.solver != "auto":
+            _check_solver(self.solver)
+        if self.rescale_model == "measured" and self.accounting == "reference":
+            raise UsageError("the measured rescale model has no reference accounting: leave one of them out")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Options:
+        """The options that `to_json` wrote."""
+        mends = data.get("mends")
+        return cls(**{**data, "mends": None if mends is None else Mends(**mends)})
+
+    def to_json(self) -> dict[str, Any]:
+        """All options."""
+        return asdict(self)
+
+    @property
+    def mended(self) -> Mends:
+        """What is mended in this replay."""
+        return self.mends or (EXACT if self.accounting == "exact" else REFERENCE)
+
+
+def _check_solver(name: str) -> None:
+    from milp import solver_names
+
+    if name not in solver_names():
+        raise UsageError(f"unknown solver {name!r}: use one of {', '.join(solver_names())}")
+
+
+def _at_least(name: str, value: float, least: float, *, above: bool = False) -> None:
+    if not math.isfinite(value) or value < least or (above and value == least):
+        raise UsageError(f"{name} must be a number {'above' if above else 'of at least'} {least:g}, not {value}")

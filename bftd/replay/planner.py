@@ -1,0 +1,130 @@
+"""The solver as the replay hands it to the core: timed, with the paper's step bound where asked, and patient."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import milp
+from milp.model import Plan, Problem, TrainerSpec
+from milp.objective import objective_of
+from milp.solvers import Limits, choose
+
+Assignment = Mapping[str, tuple[str, ...]]
+
+
+class Planner:
+    """Solves for the core, and notes how long that took.
+
+    A node that one trainer gives to another is free only once the first has left it, so the core plans twice in the
+    same instant. While `settling` holds a map, that map is the answer: what was decided is carried out, not decided
+    anew with costs that are sunk by then.
+    """
+
+    def __init__(self, *, paper_big_m: bool = False, startup_charge: bool = False) -> None:
+        self.settling: Assignment | None = None
+        self.solve_s: list[float] = []
+        self._paper_big_m = paper_big_m
+        self._startup_charge = startup_charge
+
+    def __call__(
+        self, problem: Problem, solver: str = "auto", *, time_limit_s: float | None = None, gap: float = 1e-4
+    ) -> Plan:
+        """A plan for the core; see `milp.solve`."""
+        if self.settling is not None:
+            return _carried_on(problem, self.settling)
+        started_s = time.perf_counter()
+        asked = charging_starts(problem) if self._startup_charge else problem
+        decided: Assignment
+        if self._paper_big_m and solver != "equal-share":
+            decided = step_bound(asked, solver, time_limit_s=time_limit_s, gap=gap).assignment
+        else:
+            decided = _solved(asked, solver, time_limit_s, gap)
+        self.solve_s.append(time.perf_counter() - started_s)
+        return _carried_on(problem, decided)
+
+
+def _solved(problem: Problem, solver: str, time_limit_s: float | None, gap: float) -> Assignment:
+    """The map of `milp.solve`, but without sentences, which nobody reads here; it is the core that checks it."""
+    limits = Limits(time_limit_s, gap)
+    chosen = choose(problem, solver, limits)
+    if chosen.name not in ("exact", "equal-share"):
+        return milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap).assignment
+    assignment = chosen.run(problem, limits).assignment
+    assert assignment is not None, "neither of them is ever stopped early"
+    return assignment
+
+
+def _carried_on(problem: Problem, decided: Assignment) -> Plan:
+    assignment = {trainer.name: decided[trainer.name] for trainer in problem.trainers}
+    worth = objective_of(problem, assignment)
+    return Plan(
+        assignment=assignment,
+        counts={name: len(nodes) for name, nodes in assignment.items()},
+        objective=worth,
+        bound=worth,
+        gap=0.0,
+        status="feasible",
+        solver="decided",
+        wall_s=0.0,
+        reasons=dict.fromkeys(assignment, "carries on with what was decided"),
+    )
+
+
+def charging_starts(problem: Problem) -> Problem:
+    """The same problem where a start from no nodes is charged too, which equation (13) leaves free.
+
+    R_up seconds earn nothing, so of t_fwd + R_up seconds t_fwd do. (To take R_up off t_fwd would leave a trainer with
+    an R_up beyond t_fwd waiting for ever, even where nobody else wants the nodes.)
+    """
+    starting = [t for t in problem.trainers if len(t.current) < t.nodes_min and t.up_cost_s]
+    if not starting:
+        return problem
+    charged = {
+        t.name: replace(t, weight=t.weight * problem.t_fwd_s / (problem.t_fwd_s + t.up_cost_s)) for t in starting
+    }
+    return replace(problem, trainers=tuple(charged.get(t.name, t) for t in problem.trainers))
+
+
+def step_bound(problem: Problem, solver: str, *, time_limit_s: float | None, gap: float) -> Plan:
+    """The best plan under the paper's M = |N| + 1, which is too small.
+
+    With z = 1 equation (8) reads -k >= k - M, and (10) the same for growing: no trainer can change by more than
+    k = (|N| + 1) / 2 nodes at once.
+    """
+    most = (len(problem.nodes) + 1) // 2
+    narrowed = replace(problem, trainers=tuple(_narrowed(trainer, most) for trainer in problem.trainers))
+    decided = _solved(narrowed, solver, time_limit_s, gap)
+    for trainer in narrowed.trainers:
+        # Only who holds more than half of the pool can be too large to stop at once, so there is but one.
+        if len(trainer.current) - len(decided[trainer.name]) > most:
+            decided = _solved(_never_stopping(narrowed, trainer), solver, time_limit_s, gap)
+            break
+    return _carried_on(problem, decided)
+
+
+def _narrowed(trainer: TrainerSpec, most: int) -> TrainerSpec:
+    """The same trainer with no size other than 0 that is more than `most` nodes from its current one."""
+    held = len(trainer.current)
+    low, high = max(trainer.nodes_min, held - most), min(trainer.nodes_max, held + most)
+    if (low, high) == (trainer.nodes_min, trainer.nodes_max):
+        return trainer
+    if high < low or (trainer.sizes is not None and not any(low <= size <= high for size in trainer.sizes)):
+        # No size but 0 is near enough, which no range of sizes says: let it make nothing of nodes.
+        return replace(trainer, curve=milp.Curve((0,), (0.0,)))
+    return replace(trainer, nodes_min=low, nodes_max=high)
+
+
+def _never_stopping(problem: Problem, trainer: TrainerSpec) -> Problem:
+    """The same problem in which any size of one trainer is worth more than all others can make together."""
+    bonus = 1.0 + 2.0 * sum(max(other.curve.values) * other.weight for other in problem.trainers)
+    low = trainer.nodes_min
+    points = {low: trainer.curve(low)} | {
+        nodes: value for nodes, value in zip(trainer.curve.nodes, trainer.curve.values, strict=True) if nodes > low
+    }
+    curve = milp.Curve((0, *points), (0.0, *(value + bonus for value in points.values())))
+    now = trainer.curve(len(trainer.current))
+    share = now / (now + bonus)  # its costs stay what they were, though its rate is said to be higher
+    kept = replace(trainer, curve=curve, up_cost_s=trainer.up_cost_s * share, down_cost_s=trainer.down_cost_s * share)
+    return replace(problem, trainers=tuple(kept if other is trainer else other for other in problem.trainers))
