@@ -23,6 +23,7 @@ _COMMANDS = {
     "trace": ("bftd.cli.trace", "trace", "Record which nodes are idle when, or work it out from accounting."),
     "advise": ("bftd.cli.advise", "advise", "Recommend t_fwd and pj_max for a site, judging by a trace."),
     "report": ("bftd.cli.report", "report", "Write a page on what idle nodes are worth."),
+    "site": ("bftd.cli.site", "site", "Hold a site's Slurm settings against what bftd needs."),
     "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
 }
 

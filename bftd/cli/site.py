@@ -1,0 +1,224 @@
+"""`bft site`: what Slurm's settings of this site mean for bftd, and the lines to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd import config
+from bftd.cli import options
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftd.config import Config
+    from slurm_plugin.client import SlurmClient
+    from slurm_plugin.site import Advised, Finding, Wanted
+
+_WIDTH = 110
+_FILES = ("slurm.conf", "plugstack.conf", "job_submit.lua", "bftd.toml")
+
+
+@click.group()
+def site() -> None:
+    """Hold a site's Slurm against what bftd needs."""
+
+
+@site.command("check")
+@options.config
+@options.as_json
+def check_command(config_path: str | None, as_json: bool) -> None:
+    """Say line by line what is right, what costs something (advice) and what must change.
+
+    Ends with 0 when nothing must change, else with 1.
+    """
+    from slurm_plugin.site import RULES, check, read
+
+    settings = config.load_found(config_path)
+    found = read(_client(settings), _wanted(settings))
+    findings = check(found, RULES)
+    if as_json:
+        click.echo(
+            json.dumps({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)}, indent=2)
+        )
+    else:
+        click.echo("\n".join(_told(findings)))
+    raise SystemExit(1 if any(finding.level == "must" for finding in findings) else 0)
+
+
+@site.command("config")
+@click.option("--partition", metavar="NAME", help="The partition to harvest [of the configuration].")
+@click.option("--driver-partition", metavar="NAME", help="The partition of the drivers [of the configuration].")
+@click.option("--nodes", default="", metavar="NODESET", help="Nodes to harvest [those of the regular partitions].")
+@click.option("--driver-nodes", default="", metavar="NODESET", help="Nodes for the drivers [those of no partition].")
+@click.option("--keep", multiple=True, metavar="NAME", help="A line of bft site check that is to stay as it is.")
+@click.option("--file", "only", type=click.Choice(_FILES), help="Print the lines for this file alone.")
+@options.config
+@options.as_json
+def config_command(
+    partition: str | None,
+    driver_partition: str | None,
+    nodes: str,
+    driver_nodes: str,
+    keep: tuple[str, ...],
+    only: str | None,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Print the lines to add to slurm.conf, plugstack.conf, job_submit.lua and bftd.toml, each with its reason."""
+    from slurm_plugin.site import RULES, advise, check, read
+
+    _refuse_unknown(keep, [rule.name for rule in RULES])
+    settings = config.load_found(config_path)
+    configured = _wanted(settings)
+    wanted = dataclasses.replace(
+        configured,
+        partition=partition or configured.partition,
+        driver_partition=driver_partition or configured.driver_partition,
+    )
+    if wanted.partition == wanted.driver_partition:
+        raise UsageError("pilots and drivers need partitions of their own: give --partition and --driver-partition")
+    found = read(_client(settings), wanted)
+    _refuse_unknown_nodes((nodes, driver_nodes), found.node_names)
+    advised = advise(found, RULES, nodes=nodes, driver_nodes=driver_nodes, keep=keep, configured=configured)
+    left = [finding for finding in check(advised.after, RULES) if finding.level != "ok"]
+    if as_json:
+        click.echo(json.dumps(_edits(advised, left), indent=2))
+    else:
+        click.echo("\n".join(_files(advised, left, only)))
+
+
+def _wanted(settings: Config) -> Wanted:
+    """The keys of the configuration that Slurm has to agree with."""
+    from slurm_plugin.site import Wanted
+
+    values: dict[str, Any] = {"driver": str(Path(sys.executable).parent / "bft-driver")}
+    for section in (settings.slurm, settings.pool, settings.api):
+        values |= dataclasses.asdict(section)
+    return Wanted(**{field.name: values[field.name] for field in dataclasses.fields(Wanted)})
+
+
+def _client(settings: Config) -> SlurmClient:
+    from slurm_plugin.client import SlurmClient
+
+    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
+
+
+def _refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
+    import difflib
+
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else "take one that bft site check prints"
+            raise UsageError(f"--keep: there is no line {name!r}: {hint}")
+
+
+def _refuse_unknown_nodes(given: Sequence[str], known: Sequence[str]) -> None:
+    from slurm_plugin.errors import SlurmError
+    from slurm_plugin.nodeset import expand, fold
+
+    for text in given:
+        try:
+            unknown = set(expand(text)) - set(known)
+        except SlurmError as error:
+            raise UsageError(str(error)) from None
+        if unknown:
+            raise UsageError(f"Slurm has no nodes {fold(sorted(unknown))}: it has {fold(known)}")
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    return {level: sum(finding.level == level for finding in findings) for level in ("ok", "advice", "must")}
+
+
+def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
+    return {
+        "findings": [
+            {
+                "level": finding.level,
+                "name": finding.rule.name,
+                "seen": finding.seen,
+                "right": finding.rule.right,
+                "why": finding.rule.why,
+                "loses": finding.rule.loses,
+            }
+            for finding in findings
+        ]
+    }
+
+
+def _told(findings: Sequence[Finding]) -> Iterator[str]:
+    """The findings for people: a line each, and below what is not right the reason and the price."""
+    width = max(len(finding.rule.name) for finding in findings)
+    for finding in findings:
+        rule = finding.rule
+        yield f"{finding.level:6}  {rule.name:{width}}  {finding.seen}"
+        if finding.level != "ok":
+            yield from _paragraph("right", rule.right)
+            yield from _paragraph("why", rule.why)
+            yield from _paragraph("loses", rule.loses)
+    counts = _counts(findings)
+    yield ""
+    yield f"{counts['ok']} ok, {counts['advice']} advice, {counts['must']} must change" + (
+        "" if counts["ok"] == len(findings) else "; bft site config prints the lines"
+    )
+
+
+def _paragraph(title: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"        {title + ':':6} ", subsequent_indent=" " * 15, break_on_hyphens=False
+    )
+
+
+def _files(advised: Advised, left: Sequence[Finding], only: str | None) -> Iterator[str]:
+    from slurm_plugin.site.lines import FILES, render
+
+    for file in FILES:
+        if only in (None, file):
+            mark = "--" if file.endswith(".lua") else "#"
+            if only is None:
+                yield f"{mark} ======== {_path(advised, file)} ========"
+            yield render(advised, file) or f"{mark} nothing to add\n"
+    if only is None:
+        yield from _rest(advised, left)
+
+
+def _path(advised: Advised, file: str) -> str:
+    before = advised.before
+    paths = {
+        "slurm.conf": before.config["SLURM_CONF"],
+        "plugstack.conf": before.plugstack.path,
+        "job_submit.lua": before.lua.path,
+    }
+    return paths.get(file, file)
+
+
+def _rest(advised: Advised, left: Sequence[Finding]) -> Iterator[str]:
+    for finding in left:
+        yield from textwrap.wrap(
+            f"left as it is: {finding.rule.name}: {finding.seen} ({finding.level}): {finding.rule.loses}",
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="# ",
+            break_on_hyphens=False,
+        )
+
+
+def _edits(advised: Advised, left: Sequence[Finding]) -> dict[str, Any]:
+    from slurm_plugin.site.lines import FILES, render
+
+    edits = [
+        {**dataclasses.asdict(edit), "rule": rule.name, "why": rule.why, "path": _path(advised, edit.file)}
+        for rule, edit in advised.edits
+    ]
+    return {
+        "edits": edits,
+        "text": {file: render(advised, file) for file in FILES},
+        "left": _rows(left)["findings"],
+    }

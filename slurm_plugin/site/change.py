@@ -1,0 +1,84 @@
+"""What a site would look like with some edits made: nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from slurm_plugin.site.model import Site, SiteFile, options
+from slurm_plugin.site.rule import Edit
+
+# What Slurm gives a partition whose line does not say otherwise.
+_NEW_PARTITION = {
+    "AllocNodes": "ALL",
+    "Default": "NO",
+    "GraceTime": "0",
+    "MaxNodes": "UNLIMITED",
+    "MaxTime": "UNLIMITED",
+    "MinNodes": "0",
+    "OverSubscribe": "NO",
+    "OverTimeLimit": "NONE",
+    "PreemptMode": "OFF",
+    "PriorityTier": "1",
+    "ReqResv": "NO",
+    "RootOnly": "NO",
+    "SelectTypeParameters": "NONE",
+    "State": "UP",
+}
+PARTITION = "PartitionName="
+
+
+def change(site: Site, edits: Iterable[Edit]) -> Site:
+    """Make edits to a copy of a site."""
+    for edit in edits:
+        site = _CHANGES[edit.file](site, edit)
+    return site
+
+
+def merged(listed: str, edits: Iterable[Edit]) -> str:
+    """Change a list such as SchedulerParameters: each edit sets one option, or with a leading minus takes it out."""
+    found = options(listed)
+    for edit in edits:
+        if edit.key.startswith("-"):
+            found.pop(edit.key[1:], None)
+        else:
+            found[edit.key] = edit.value
+    return ",".join(f"{key}={value}" if value else key for key, value in found.items())
+
+
+def _slurm_conf(site: Site, edit: Edit) -> Site:
+    if edit.target.startswith(PARTITION):
+        name = edit.target.removeprefix(PARTITION)
+        partition = {**(site.partitions.get(name) or _NEW_PARTITION), edit.key: edit.value}
+        return replace(site, partitions={**site.partitions, name: partition})
+    if edit.target:
+        text = merged(site.config.get(edit.target, ""), [edit])
+        return replace(site, config={**site.config, edit.target: text or "(null)"})
+    return replace(site, config={**site.config, edit.key: edit.value})
+
+
+def _plugstack(site: Site, edit: Edit) -> Site:
+    return replace(site, plugstack=_with_line(site.plugstack, edit), missing_plugins=())
+
+
+def _lua(site: Site, edit: Edit) -> Site:
+    return replace(site, lua=_with_line(site.lua, edit), module_missing="")
+
+
+def _with_line(file: SiteFile, edit: Edit) -> SiteFile:
+    """The line goes first: what was wrong about a line of ours further down is to be taken out."""
+    return SiteFile(file.path, "present", f"{edit.key}\n{file.text}")
+
+
+def _bftd_toml(site: Site, edit: Edit) -> Site:
+    changed: dict[str, Any] = {edit.key: edit.value}
+    return replace(site, wanted=replace(site.wanted, **changed))
+
+
+_CHANGES = {
+    "slurm.conf": _slurm_conf,
+    "plugstack.conf": _plugstack,
+    "job_submit.lua": _lua,
+    "bftd.toml": _bftd_toml,
+}

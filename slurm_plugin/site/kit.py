@@ -1,0 +1,96 @@
+"""Building blocks of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from slurm_plugin.site.model import Site, duration_s
+from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
+
+Whose = Callable[[Site], str]
+
+
+def elastic(site: Site) -> str:
+    """The name of the partition that is harvested."""
+    return site.wanted.partition
+
+
+def driver(site: Site) -> str:
+    """The name of the partition of the drivers."""
+    return site.wanted.driver_partition
+
+
+def exists(whose: Whose) -> Callable[[Site], bool]:
+    """The site has this partition."""
+    return lambda site: site.has(whose(site))
+
+
+def setting(key: str) -> Callable[[Site], str]:
+    """The text of a setting of slurm.conf."""
+    return lambda site: site.config.get(key, NOT_SHOWN)
+
+
+def option_of(whose: Whose, key: str) -> Callable[[Site], str]:
+    """The text of a partition's option."""
+    return lambda site: site.partitions[whose(site)].get(key, NOT_SHOWN)
+
+
+def set_to(key: str, value: str) -> Callable[[Site], Sequence[Edit]]:
+    """A line of slurm.conf."""
+    return lambda site: (Edit("slurm.conf", "", key, value),)
+
+
+def partition_edit(name: str, key: str, value: str) -> Edit:
+    """An option on a partition's line."""
+    return Edit("slurm.conf", f"PartitionName={name}", key, value)
+
+
+def set_option(whose: Whose, key: str, value: str | Callable[[Site], str]) -> Callable[[Site], Sequence[Edit]]:
+    """An option on the line of one of our partitions."""
+    return lambda site: (partition_edit(whose(site), key, value if isinstance(value, str) else value(site)),)
+
+
+def pilot_limit(site: Site) -> str:
+    """The longest limit of a pilot as slurm.conf has it."""
+    hours, minutes = divmod(site.wanted.pilot_limit_min, 60)
+    return f"{hours:02d}:{minutes:02d}:00"
+
+
+def outranked(site: Site, name: str, among: Sequence[str]) -> bool:
+    """Say whether one of some other partitions has nodes of this one and a higher tier."""
+    nodes, tier = site.nodes_of(name), site.tier_of(name)
+    return any(site.tier_of(other) > tier and not nodes.isdisjoint(site.nodes_of(other)) for other in among)
+
+
+def max_time_s(site: Site, whose: Whose) -> float:
+    """The longest time limit of one of our partitions; infinite where there is none."""
+    limit_s = duration_s(site.partitions[whose(site)].get("MaxTime", "UNLIMITED"))
+    return inf if limit_s is None else limit_s
+
+
+def option_rule(
+    whose: Whose,
+    title: Callable[[str], str],
+    key: str,
+    value: str,
+    loses: str,
+    why: str,
+    *,
+    right: str = "",
+    holds: Callable[[str], bool] | None = None,
+    advice: bool = False,
+) -> Rule:
+    """A rule on one option of one of our partitions."""
+    test = holds or (lambda text: text.upper() == value)
+    return Rule(
+        name=title(key),
+        right=right or value,
+        why=why,
+        loses=loses,
+        wrong="advice" if advice else "must",
+        seen=option_of(whose, key),
+        holds=lambda site: test(site.partitions[whose(site)][key]),
+        edits=set_option(whose, key, value),
+        applies=exists(whose),
+    )

@@ -1,0 +1,156 @@
+"""A site's settings as Slurm shows them, parsed once: what every rule reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.nodeset import expand
+
+PilotMode = Literal["salloc", "sbatch"]
+FileState = Literal["present", "absent", "unreadable"]
+
+_SETTING = re.compile(r"(\S+)\s*=\s?(.*)$")
+_FIRST_LINE = "Configuration data as of"
+_LAST_KEYS = ("SLURM_CONF", "SLURM_VERSION", "UnkillableStepTimeout")  # an answer that is cut short lacks one of them
+_NUMBER = re.compile(r"-?\d+")
+_NOTHING = frozenset({"", "(null)", "none", "n/a"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the daemon's configuration says, as far as Slurm has to agree with it; the fields are its keys.
+
+    `driver` is the one that is none: the path of the program bft-driver on the service nodes.
+    """
+
+    partition: str = "elastic"
+    driver_partition: str = "bft-driver"
+    pilot_mode: str = "salloc"
+    pilot_limit_s: float = 3600.0
+    vacate_ahead_s: float = 5.0
+    give_back_bound_s: float = 5.0
+    poll_s: float = 1.0
+    submit_rate_per_min: int = 600
+    socket: str = "/run/bftd/bftd.sock"
+    driver: str = "/usr/bin/bft-driver"
+
+    @property
+    def pilot_limit_min(self) -> int:
+        """The longest limit that a pilot asks for: whole minutes, and at least one."""
+        return max(1, int(self.pilot_limit_s // 60))
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFile:
+    """A file beside slurm.conf, as far as this user can read it."""
+
+    path: str
+    state: FileState
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The settings of one cluster.
+
+    `config` maps the keys of `scontrol show config` to their text, `partitions` each partition to its options, and
+    `node_names` lists every node. `missing_plugins` are the files that plugstack.conf names and that are not there,
+    `module_missing` the one that job_submit.lua loads, where it is not there.
+    """
+
+    config: Mapping[str, str]
+    partitions: Mapping[str, Mapping[str, str]]
+    node_names: tuple[str, ...]
+    lua: SiteFile
+    plugstack: SiteFile
+    wanted: Wanted = field(default_factory=Wanted)
+    missing_plugins: tuple[str, ...] = ()
+    module_missing: str = ""
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Slurm's release, as in (22, 5); (0, 0) where it is not shown."""
+        found = re.match(r"(\d+)\.(\d+)", self.config.get("SLURM_VERSION", ""))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    @property
+    def scheduler_parameters(self) -> dict[str, str]:
+        """The options of SchedulerParameters; one without a value has the text ""."""
+        return options(self.config.get("SchedulerParameters", ""))
+
+    def has(self, partition: str) -> bool:
+        """Say whether a partition exists."""
+        return partition in self.partitions
+
+    def nodes_of(self, partition: str) -> frozenset[str]:
+        """The nodes of a partition; none where it does not exist."""
+        text = self.partitions.get(partition, {}).get("Nodes", "")
+        return frozenset(self.node_names if text == "ALL" else expand(text))
+
+    def tier_of(self, partition: str) -> int:
+        """A partition's PriorityTier."""
+        return number(self.partitions[partition].get("PriorityTier", "")) or 0
+
+    @property
+    def regular(self) -> tuple[str, ...]:
+        """The partitions of the regular queue: all but the two of ours."""
+        ours = {self.wanted.partition, self.wanted.driver_partition}
+        return tuple(name for name in self.partitions if name not in ours)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Read the first part of `scontrol show config`, which is slurm.conf; raises SnapshotError when it is not whole."""
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith(_FIRST_LINE):
+        raise SnapshotError("scontrol does not show the configuration: is slurmctld up?")
+    settings: dict[str, str] = {}
+    for line in lines[1:]:
+        if not line.strip():
+            break
+        if match := _SETTING.match(line):
+            settings[match[1]] = match[2].strip()
+    if any(key not in settings for key in _LAST_KEYS):
+        raise SnapshotError("scontrol's answer about the configuration is cut short: run the command again")
+    return settings
+
+
+def parse_partitions(text: str) -> dict[str, dict[str, str]]:
+    """Read every option of `scontrol show partition -o`; no partition at all is an empty mapping."""
+    found: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "PartitionName" in fields:
+            found[fields.pop("PartitionName")] = fields
+    return found
+
+
+def options(text: str) -> dict[str, str]:
+    """Split a list such as "bf_continue,bf_interval=1" into names and values."""
+    if is_nothing(text):
+        return {}
+    words = (word.strip() for word in text.split(","))
+    return {name: value for name, _, value in (word.partition("=") for word in words if word)}
+
+
+def is_nothing(text: str) -> bool:
+    """Say whether Slurm's text for a setting means that it is not set."""
+    return text.strip().lower() in _NOTHING
+
+
+def number(text: str) -> int | None:
+    """The number a text such as "30 sec" starts with; None where there is none."""
+    found = _NUMBER.match(text)
+    return int(found[0]) if found else None
+
+
+def duration_s(text: str) -> float | None:
+    """Read [days-]hours:minutes:seconds, as Slurm writes time limits; None is no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

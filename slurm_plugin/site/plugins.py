@@ -1,0 +1,193 @@
+"""Rules on the plug-ins, and on the daemon's key that has to agree with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slurm_plugin.site.kit import setting
+from slurm_plugin.site.model import Site, SiteFile, options
+from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
+
+SPANK_FILE = "spank_bftd.so"
+LUA_FILE = "bftd.lua"
+
+# Shares of the idle node-seconds of single runs with a standing queue.
+_HARVEST = (
+    "84-90 % of the idle node-seconds are harvested with it; without, 51-55 % by immediate allocations, which Slurm "
+    'refuses whenever a regular job is queued, or 69-78 % with pilot_mode = "sbatch", with some lock-outs of 12-13 s'
+)
+_INSTALL = re.compile(r"\.install\s*\(([^)]*)\)")
+_SETTING = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|(\d+))")
+_LUA_COMMENT = re.compile(r"--(?!\[\[).*")
+_LUA_DEFAULTS = {
+    "driver": "/usr/bin/bft-driver",
+    "partition": "elastic",
+    "driver_partition": "bft-driver",
+    "pilot_mode": "salloc",
+    "pilot_limit_min": "60",
+    "socket": "/run/bftd/bftd.sock",
+}
+_PLUGIN_LINE = re.compile(rf"^\s*(required|optional)\s+(\S*/)?{re.escape(SPANK_FILE)}\b", re.MULTILINE)
+
+
+def lua_settings(text: str) -> dict[str, str] | None:
+    """The settings that job_submit.lua hands to bftd.lua; None where it does not load it."""
+    code = "\n".join(_LUA_COMMENT.sub("", line) for line in text.splitlines())
+    found = _INSTALL.search(code)
+    if found is None or LUA_FILE not in code:
+        return None
+    return {key: quoted or plain for key, quoted, plain in _SETTING.findall(found[1])}
+
+
+def expected_settings(site: Site) -> dict[str, str]:
+    """The settings of bftd.lua that follow from the daemon's configuration."""
+    wanted = site.wanted
+    return {
+        "partition": wanted.partition,
+        "driver_partition": wanted.driver_partition,
+        "pilot_mode": wanted.pilot_mode,
+        "pilot_limit_min": str(wanted.pilot_limit_min),
+        "socket": wanted.socket,
+    }
+
+
+def lua_lines(site: Site, path: str) -> str:
+    """The two lines for job_submit.lua, with the settings that differ from the defaults of bftd.lua."""
+    settings = {"driver": site.wanted.driver, **expected_settings(site)}
+    changed = {key: value for key, value in settings.items() if value != _LUA_DEFAULTS[key]}
+    braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
+    return (
+        f'local found, bftd = pcall(dofile, "{path}")\n'
+        f"if found then bftd.install({{{braces}}}) "
+        'else slurm.log_error("bftd is left out: %s", tostring(bftd)) end'
+    )
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _beside(file: SiteFile, name: str) -> str:
+    return f"{file.path.rpartition('/')[0]}/{name}"
+
+
+def _lua_is_on(site: Site) -> bool:
+    return "lua" in options(site.config.get("JobSubmitPlugins", ""))
+
+
+def _lua_edits(site: Site) -> Sequence[Edit]:
+    return (Edit("job_submit.lua", "", lua_lines(site, _beside(site.lua, LUA_FILE))),)
+
+
+def _file_seen(file: SiteFile, good: bool) -> str:
+    if file.state != "present":
+        return f"{file.path} is {'not on this host' if file.state == 'absent' else 'not readable for you'}"
+    return file.path if good else f"{file.path}, without our lines"
+
+
+def _lua_seen(site: Site) -> str:
+    settings = lua_settings(site.lua.text)
+    if settings is None:
+        return _file_seen(site.lua, good=False)
+    if site.module_missing:
+        return f"{site.lua.path}, but {site.module_missing} is not on this host"
+    wrong = _disagreeing(site, settings)
+    return f"{site.lua.path}, with {', '.join(wrong)}" if wrong else site.lua.path
+
+
+def _disagreeing(site: Site, settings: dict[str, str]) -> list[str]:
+    given = {**_LUA_DEFAULTS, **settings}
+    return [
+        f"{key} = {given[key]} (bftd: {value})"
+        for key, value in expected_settings(site).items()
+        if not (int(given[key]) >= int(value) if value.isdecimal() else given[key] == value)
+    ]
+
+
+def _lua_agrees(site: Site) -> bool:
+    settings = lua_settings(site.lua.text)
+    return settings is not None and not site.module_missing and not _disagreeing(site, settings)
+
+
+def _spank_holds(site: Site) -> bool:
+    found = _PLUGIN_LINE.search(site.plugstack.text)
+    return found is not None and found[1] == "optional" and not _spank_missing(site)
+
+
+def _spank_missing(site: Site) -> list[str]:
+    return [path for path in site.missing_plugins if path.endswith(SPANK_FILE)]
+
+
+def _spank_seen(site: Site) -> str:
+    if missing := _spank_missing(site):
+        return f"{missing[0]} is not on this host"
+    found = _PLUGIN_LINE.search(site.plugstack.text)
+    return found[0].strip() if found else _file_seen(site.plugstack, good=False)
+
+
+def _spank_edits(site: Site) -> Sequence[Edit]:
+    folder = site.config.get("PluginDir", "/usr/lib/slurm").split(":")[0]
+    return (Edit("plugstack.conf", "", f"optional {folder}/{SPANK_FILE}"),)
+
+
+def _pilot_mode(site: Site) -> str:
+    """The mode that this site's Slurm lets harvest most."""
+    grants = _lua_is_on(site) and lua_settings(site.lua.text) is not None and not site.module_missing
+    return "salloc" if grants and "defer" not in site.scheduler_parameters else "sbatch"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="JobSubmitPlugins",
+        right="lua among them",
+        why="job_submit.lua gives pilots a priority number above every queued job's, without which Slurm refuses an "
+        "immediate allocation; it also makes sbatch --elastic work and keeps all else out of the harvested partition",
+        loses=_HARVEST,
+        wrong="advice",
+        seen=setting("JobSubmitPlugins"),
+        holds=_lua_is_on,
+        edits=lambda site: (
+            Edit(
+                "slurm.conf",
+                "",
+                "JobSubmitPlugins",
+                ",".join([*options(site.config.get("JobSubmitPlugins", "")), "lua"]),
+            ),
+        ),
+    ),
+    Rule(
+        name="job_submit.lua",
+        right=f"loads {LUA_FILE} with the daemon's partitions, pilot mode and limit",
+        why="it loads the code that gives pilots their number; it stands beside slurm.conf on the controller's host, "
+        "so run this there",
+        loses="without its lines the same as without JobSubmitPlugins=lua; with other partitions or a shorter pilot "
+        "limit than the daemon's it refuses the pilots",
+        wrong="advice",
+        seen=_lua_seen,
+        holds=_lua_agrees,
+        edits=_lua_edits,
+        applies=_lua_is_on,
+    ),
+    Rule(
+        name="PlugStackConfig",
+        right=f"a file with the line: optional {SPANK_FILE}",
+        why="the SPANK plug-in adds --elastic to sbatch, and #SBATCH --elastic; optional, because with required a "
+        "fault of the file refuses every job",
+        loses="users write bft sbatch --elastic instead of sbatch --elastic: nothing else is lost",
+        wrong="advice",
+        seen=lambda site: _spank_seen(site) if "PlugStackConfig" in site.config else NOT_SHOWN,
+        holds=_spank_holds,
+        edits=_spank_edits,
+    ),
+    Rule(
+        name="pilot_mode",
+        right="salloc with job_submit.lua, sbatch without it or with defer",
+        why="immediate allocations never wait in the queue; without the Lua file, or with defer, Slurm refuses them",
+        loses=_HARVEST,
+        wrong="advice",
+        seen=lambda site: site.wanted.pilot_mode,
+        holds=lambda site: site.wanted.pilot_mode == _pilot_mode(site),
+        edits=lambda site: (Edit("bftd.toml", "[slurm]", "pilot_mode", _pilot_mode(site)),),
+    ),
+)

@@ -1,0 +1,15 @@
+"""All rules, in the order in which a site reads them."""
+
+from __future__ import annotations
+
+from slurm_plugin.site import cluster, drivers, harvested, plugins, scheduler
+from slurm_plugin.site.rule import Rule
+
+RULES: tuple[Rule, ...] = (*cluster.RULES, *scheduler.RULES, *harvested.RULES, *drivers.RULES, *plugins.RULES)
+
+
+def reference() -> str:
+    """All rules as the Markdown table of docs/site.md."""
+    rows = ["| line | right | else | why | what another value costs |", "|---|---|---|---|---|"]
+    rows += [f"| {rule.name} | {rule.right} | {rule.wrong} | {rule.why} | {rule.loses} |" for rule in RULES]
+    return "\n".join(rows)

@@ -1,0 +1,205 @@
+"""Sites made from recorded answers, and every way to spoil the recommended one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_plugin.site.model import Site, SiteFile, Wanted, parse_config, parse_partitions
+
+ASSETS = Path(__file__).parent / "assets"
+LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
+
+
+def recorded(name: str, release: str = "22.05") -> Site:
+    """The site of a recorded cluster; the plug-ins' files are there where it is the recommended one."""
+    folder = ASSETS / release / name
+    good = name == "recommended"
+    return Site(
+        config=parse_config((folder / "config.txt").read_text()),
+        partitions=parse_partitions((folder / "partitions.txt").read_text()),
+        node_names=tuple(re.findall(r"^NodeName=(\S+)", (folder / "nodes.txt").read_text(), re.MULTILINE)),
+        lua=SiteFile("/etc/slurm/job_submit.lua", "present" if good else "absent", LUA if good else ""),
+        plugstack=SiteFile("/etc/slurm/plugstack.conf", "present", "optional /p/spank_bftd.so\n" if good else ""),
+        wanted=Wanted(),
+    )
+
+
+Spoil = Callable[[Site], Site]
+
+
+def setting(key: str, value: str) -> Spoil:
+    return lambda site: replace(site, config={**site.config, key: value})
+
+
+def scheduler(change: Callable[[str], str]) -> Spoil:
+    def spoil(site: Site) -> Site:
+        return replace(site, config={**site.config, "SchedulerParameters": change(site.config["SchedulerParameters"])})
+
+    return spoil
+
+
+def option(partition: str, key: str, value: str) -> Spoil:
+    def spoil(site: Site) -> Site:
+        return replace(site, partitions={**site.partitions, partition: {**site.partitions[partition], key: value}})
+
+    return spoil
+
+
+def without(partition: str) -> Spoil:
+    return lambda site: replace(
+        site, partitions={name: fields for name, fields in site.partitions.items() if name != partition}
+    )
+
+
+def both(*spoils: Spoil) -> Spoil:
+    def spoil(site: Site) -> Site:
+        for one in spoils:
+            site = one(site)
+        return site
+
+    return spoil
+
+
+# The one rule that each finds fault with, its level, and the fault.
+SPOILED: tuple[tuple[str, str, Spoil], ...] = (
+    ("Slurm release", "advice", setting("SLURM_VERSION", "21.08.5")),
+    ("Slurm release", "advice", setting("SLURM_VERSION", "25.11.0")),
+    ("PreemptType", "must", setting("PreemptType", "preempt/none")),
+    ("PreemptType", "must", setting("PreemptType", "preempt/qos")),
+    ("PreemptMode", "must", setting("PreemptMode", "OFF")),
+    ("PreemptExemptTime", "must", setting("PreemptExemptTime", "00:05:00")),
+    ("KillWait", "advice", setting("KillWait", "30 sec")),
+    ("MessageTimeout", "advice", setting("MessageTimeout", "60 sec")),
+    ("Prolog", "advice", setting("Prolog", "/etc/slurm/prolog.sh")),
+    ("Epilog", "advice", setting("Epilog", "/etc/slurm/epilog.sh")),
+    ("Epilog", "advice", setting("Epilog[0]", "/etc/slurm/epilog.sh")),
+    ("ProctrackType", "advice", setting("ProctrackType", "proctrack/pgid")),
+    ("SelectType", "advice", setting("SelectType", "select/linear")),
+    ("PrivateData", "must", setting("PrivateData", "accounts,jobs")),
+    ("MaxJobCount", "advice", setting("MaxJobCount", "5000")),
+    ("AccountingStorageEnforce", "advice", setting("AccountingStorageEnforce", "associations,limits,qos")),
+    ("SlurmctldParameters: rl_enable", "advice", setting("SlurmctldParameters", "rl_enable,idle_on_node_suspend")),
+    ("CliFilterPlugins", "advice", setting("CliFilterPlugins", "lua")),
+    ("ReturnToService", "advice", setting("ReturnToService", "0")),
+    ("SuspendTime", "advice", setting("SuspendTime", "300 sec")),
+    ("SchedulerType", "must", setting("SchedulerType", "sched/builtin")),
+    ("SchedulerType", "must", scheduler(lambda text: text.replace("bf_interval=1", "bf_interval=-1"))),
+    ("SchedulerParameters: bf_interval", "advice", scheduler(lambda text: text.replace("bf_interval=1,", ""))),
+    ("SchedulerParameters: bf_continue", "advice", scheduler(lambda text: text.replace("bf_continue,", ""))),
+    ("SchedulerParameters: bf_resolution", "advice", scheduler(lambda text: f"{text},bf_resolution=600")),
+    (
+        "SchedulerParameters: bf_min_age_reserve, bf_min_prio_reserve",
+        "advice",
+        scheduler(lambda text: f"{text},bf_min_age_reserve=60"),
+    ),
+    ("SchedulerParameters: sched_interval", "advice", scheduler(lambda text: text.replace("sched_interval=1,", ""))),
+    (
+        "SchedulerParameters: sched_min_interval",
+        "advice",
+        scheduler(lambda text: f"{text},sched_min_interval=2000000"),
+    ),
+    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=3"))),
+    (
+        "SchedulerParameters: preempt_youngest_first",
+        "advice",
+        scheduler(lambda text: text.replace(",preempt_youngest_first", "")),
+    ),
+    ("harvested partition", "must", without("elastic")),
+    ("harvested partition: Nodes", "must", option("elastic", "Nodes", "n[1-2],svc1")),
+    ("harvested partition: Nodes", "must", option("elastic", "Nodes", "(null)")),
+    ("harvested partition: State", "must", option("elastic", "State", "DOWN")),
+    ("harvested partition: PriorityTier", "must", option("elastic", "PriorityTier", "1")),
+    ("harvested partition: PreemptMode", "must", option("elastic", "PreemptMode", "SUSPEND")),
+    ("harvested partition: GraceTime", "advice", option("elastic", "GraceTime", "10")),
+    ("harvested partition: OverSubscribe", "must", option("elastic", "OverSubscribe", "FORCE:4")),
+    ("harvested partition: MaxTime", "must", option("elastic", "MaxTime", "00:30:00")),
+    ("harvested partition: MaxTime bounds", "advice", option("elastic", "MaxTime", "UNLIMITED")),
+    ("harvested partition: MaxTime bounds", "advice", option("elastic", "MaxTime", "1-00:00:00")),
+    ("harvested partition: MaxNodes", "advice", option("elastic", "MaxNodes", "UNLIMITED")),
+    ("harvested partition: MinNodes", "must", option("elastic", "MinNodes", "2")),
+    ("harvested partition: Default", "must", option("elastic", "Default", "YES")),
+    ("harvested partition: RootOnly", "must", option("elastic", "RootOnly", "YES")),
+    ("harvested partition: ReqResv", "must", option("elastic", "ReqResv", "YES")),
+    ("harvested partition: AllocNodes", "must", option("elastic", "AllocNodes", "login[1-2]")),
+    ("harvested partition: OverTimeLimit", "advice", setting("OverTimeLimit", "5 min")),
+    ("harvested partition: OverTimeLimit", "advice", option("elastic", "OverTimeLimit", "UNLIMITED")),
+    (
+        "regular partitions: PreemptMode",
+        "advice",
+        lambda site: replace(
+            site,
+            partitions={
+                **site.partitions,
+                "urgent": {**site.partitions["batch"], "PriorityTier": "20"},
+                "batch": {**site.partitions["batch"], "PreemptMode": "CANCEL"},
+            },
+        ),
+    ),
+    ("driver partition", "must", without("bft-driver")),
+    ("driver partition: State", "must", option("bft-driver", "State", "INACTIVE")),
+    ("driver partition: Nodes", "must", option("bft-driver", "Nodes", "(null)")),
+    (
+        "driver partition: PreemptMode",
+        "must",
+        both(
+            option("bft-driver", "PreemptMode", "CANCEL"),
+            lambda site: replace(
+                site,
+                partitions={
+                    **site.partitions,
+                    "service": {**site.partitions["bft-driver"], "PriorityTier": "20", "PreemptMode": "OFF"},
+                },
+            ),
+        ),
+    ),
+    ("driver partition: MaxTime", "advice", option("bft-driver", "MaxTime", "04:00:00")),
+    ("driver partition: OverSubscribe", "advice", option("bft-driver", "OverSubscribe", "EXCLUSIVE")),
+    ("driver partition: memory", "advice", setting("SelectTypeParameters", "CR_CORE_MEMORY")),
+    ("driver partition: RootOnly", "must", option("bft-driver", "RootOnly", "YES")),
+    ("driver partition: ReqResv", "must", option("bft-driver", "ReqResv", "YES")),
+    ("job_submit.lua", "advice", lambda site: replace(site, lua=SiteFile("/etc/slurm/job_submit.lua", "unreadable"))),
+    ("job_submit.lua", "advice", lambda site: replace(site, lua=_lua('{ partition = "harvest" }'))),
+    ("job_submit.lua", "advice", lambda site: replace(site, lua=_lua("{ pilot_limit_min = 30 }"))),
+    ("job_submit.lua", "advice", lambda site: replace(site, lua=_lua('{ administrators = { 0 }, socket = "/x" }'))),
+    ("job_submit.lua", "advice", lambda site: replace(site, module_missing="/etc/slurm/bftd.lua")),
+    ("PlugStackConfig", "advice", lambda site: replace(site, plugstack=SiteFile("/p.conf", "present", "#\n"))),
+    (
+        "PlugStackConfig",
+        "advice",
+        lambda site: replace(site, plugstack=SiteFile("/p.conf", "present", "required spank_bftd.so\n")),
+    ),
+    ("PlugStackConfig", "advice", lambda site: replace(site, missing_plugins=("/p/spank_bftd.so",))),
+    (
+        "pilot_mode",
+        "advice",
+        lambda site: replace(
+            site, wanted=replace(site.wanted, pilot_mode="sbatch"), lua=_lua('{ pilot_mode = "sbatch" }')
+        ),
+    ),
+    # These two take the immediate allocations away, so the daemon's pilot_mode is wrong too.
+    ("SchedulerParameters: defer", "must", scheduler(lambda text: f"{text},defer")),
+    ("JobSubmitPlugins", "advice", setting("JobSubmitPlugins", "(null)")),
+)
+BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins", "job_submit.lua"})
+
+# What no line of ours can make right: a site decides on it, or it is how the machine is.
+NOT_OURS = frozenset(
+    {
+        "Slurm release",
+        "Prolog",
+        "Epilog",
+        "ProctrackType",
+        "SelectType",
+        "AccountingStorageEnforce",
+        "CliFilterPlugins",
+        "SuspendTime",
+        "regular partitions: PreemptMode",
+    }
+)
+
+
+def _lua(settings: str) -> SiteFile:
+    return SiteFile("/etc/slurm/job_submit.lua", "present", LUA.replace("{}", settings))
