@@ -16,14 +16,13 @@ import click
 from bftd import advise as advising
 from bftd.advise import Prefer
 from bftd.advise.advice import T_FWDS_S
-from bftd.cli import options
+from bftd.cli import options, replay_options
 from bftd.errors import UsageError
-from bftd.replay.options import Objective, Options, RescaleModel
+from bftd.replay.options import Options
 
 if TYPE_CHECKING:
     from bftd.advise import Advice, Point
 
-_DEFAULT = Options()
 N = TypeVar("N", int, float)
 
 
@@ -44,8 +43,8 @@ def _several(kind: type[N]) -> Callable[[click.Context, click.Parameter, str | N
 @click.command()
 @click.argument("path", metavar="TRACE")
 @click.option("--trainers", "trainers_path", metavar="X.json.gz", help="What is to be trained [the paper's Table 2].")
-@click.option("--nodes", metavar="NODES", help='Only these nodes of the trace: names, "n[1-4]" or ranges "0-1023".')
-@click.option("--hours", type=float, metavar="H", help="Only the first hours.")
+@replay_options.nodes
+@replay_options.hours
 @click.option("--t-fwd", "t_fwds_s", callback=_several(float), metavar="S,S,...", help="Values to try, in seconds.")
 @click.option("--pj-max", "pj_maxes", callback=_several(int), metavar="N,N,...", help="Values to try.")
 @click.option(
@@ -55,23 +54,17 @@ def _several(kind: type[N]) -> Callable[[click.Context, click.Parameter, str | N
     show_default=True,
     help="How much efficiency to give up for shorter run times: at most 1, 5 or 20 % of the best.",
 )
-@click.option(
-    "--objective",
-    type=click.Choice(get_args(Objective)),
-    default=_DEFAULT.objective,
-    show_default=True,
-    help="What a plan maximises: the file's curve_objective, samples/s, or speed-up over one node.",
-)
-@click.option(
-    "--rescale-model",
-    type=click.Choice(get_args(RescaleModel)),
-    default=_DEFAULT.rescale_model,
-    show_default=True,
-    help="Resizes that stop the trainer for the file's costs, or as the Horovod back-end was measured.",
-)
-@click.option("--cost-multiplier", type=float, default=_DEFAULT.cost_multiplier, help="Multiply all rescale costs.")
+@replay_options.objective
+@replay_options.rescale_model
+@replay_options.cost_multiplier
 @click.option("--jobs", type=int, metavar="N", help="Replays at once [one for each core].")
-@click.option("--seed", type=click.IntRange(0), default=_DEFAULT.seed, show_default=True, help="Seed of the bootstrap.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=replay_options.DEFAULT.seed,
+    show_default=True,
+    help="Seed of the bootstrap.",
+)
 @options.as_json
 @click.option("-o", "--output", metavar="FILE", help="Write the JSON to a file too.")
 def advise(

@@ -7,73 +7,44 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.cli import replay_options
 from bftd.errors import UsageError
-from bftd.replay.options import Accounting, Objective, Options, Policy, RescaleModel
+from bftd.replay.options import Options
 
 if TYPE_CHECKING:
     from bftd.replay.result import Result
-
-_DEFAULT = Options()
-
-
-def _choice(of: Any) -> click.Choice[str]:
-    return click.Choice(list(get_args(of)))
 
 
 @click.command()
 @click.option("--trace", "trace_path", required=True, metavar="T.csv.gz", help="Which nodes were idle when.")
 @click.option("--trainers", "trainers_path", required=True, metavar="X.json.gz", help="What is to be trained.")
-@click.option("--nodes", metavar="NODES", help='Only these nodes of the trace: names, "n[1-4]" or ranges "0-1023".')
-@click.option("--hours", type=float, metavar="H", help="Only the first hours.")
+@replay_options.nodes
+@replay_options.hours
+@replay_options.t_fwd
+@replay_options.pj_max
+@replay_options.policy
+@replay_options.objective
+@replay_options.accounting
+@replay_options.rescale_model
+@replay_options.cost_multiplier
 @click.option(
-    "--t-fwd", "t_fwd_s", type=float, default=_DEFAULT.t_fwd_s, show_default=True, help="Forward-looking time, s."
+    "--solver", default=replay_options.DEFAULT.solver, show_default=True, metavar="NAME", help="See `bft solve --help`."
 )
-@click.option("--pj-max", type=int, default=_DEFAULT.pj_max, show_default=True, help="Trainers considered at once.")
-@click.option(
-    "--policy",
-    type=_choice(Policy),
-    default=_DEFAULT.policy,
-    show_default=True,
-    help="Who gets the nodes: the optimum, equal shares, or rigid jobs that are killed and requeued.",
-)
-@click.option(
-    "--objective",
-    type=_choice(Objective),
-    default=_DEFAULT.objective,
-    show_default=True,
-    help="What a plan maximises: the file's curve_objective, samples/s, or speed-up over one node.",
-)
-@click.option(
-    "--accounting",
-    type=_choice(Accounting),
-    default=_DEFAULT.accounting,
-    show_default=True,
-    help="Completions and arrivals as events and starts at their cost, or as the paper's own replay does it.",
-)
-@click.option(
-    "--rescale-model",
-    type=_choice(RescaleModel),
-    default=_DEFAULT.rescale_model,
-    show_default=True,
-    help="Resizes that stop the trainer for the file's costs, or as the Horovod back-end was measured.",
-)
-@click.option("--cost-multiplier", type=float, default=_DEFAULT.cost_multiplier, help="Multiply all rescale costs.")
-@click.option("--solver", default=_DEFAULT.solver, show_default=True, metavar="NAME", help="See `bft solve --help`.")
 @click.option("--scavenger-nodes", type=int, metavar="K", help="Size of the rigid jobs; default: the best power of 2.")
 @click.option(
     "--checkpoint-every",
     "checkpoint_every_s",
     type=float,
-    default=_DEFAULT.checkpoint_every_s,
+    default=replay_options.DEFAULT.checkpoint_every_s,
     show_default=True,
     metavar="S",
     help="Seconds between two checkpoints of a rigid job.",
 )
-@click.option("--endless", is_flag=True, help="Start the list of trainers again when it is used up.")
+@replay_options.endless
 @click.option("--series", is_flag=True, help="Write the figures of every six hours to the JSON too.")
 @click.option("--json", "json_path", metavar="OUT", help='Write the result as JSON; "-" is standard output.')
 def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | None, **arguments: Any) -> None:

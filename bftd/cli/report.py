@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftd import __version__
-from bftd.replay.options import Accounting, Objective, Options, RescaleModel
+from bftd.cli import replay_options
+from bftd.replay.options import Options
 from bftd.report.errors import ReportError
 
 if TYPE_CHECKING:
@@ -24,45 +25,18 @@ if TYPE_CHECKING:
     from bftd.report.stored import Stored
 
 
-_DEFAULT = Options()
-
-
-def _choice(of: Any) -> click.Choice[str]:
-    return click.Choice(list(get_args(of)))
-
-
 @click.command()
 @click.argument("paths", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write the page: report.html.")
 @click.option("--trainers", "trainers_path", metavar="X.json.gz", help="What is to be trained [seven networks].")
-@click.option("--nodes", metavar="NODES", help='Only these nodes of the traces: names, "n[1-4]" or ranges "0-1023".')
-@click.option("--hours", type=float, metavar="H", help="Only the first hours.")
-@click.option(
-    "--t-fwd", "t_fwd_s", type=float, default=_DEFAULT.t_fwd_s, show_default=True, help="Forward-looking time, s."
-)
-@click.option("--pj-max", type=int, default=_DEFAULT.pj_max, show_default=True, help="Trainers considered at once.")
-@click.option(
-    "--objective",
-    type=_choice(Objective),
-    default=_DEFAULT.objective,
-    show_default=True,
-    help="What a plan maximises, see bft replay.",
-)
-@click.option(
-    "--accounting",
-    type=_choice(Accounting),
-    default=_DEFAULT.accounting,
-    show_default=True,
-    help="Exact, or as the paper's own replay does it.",
-)
-@click.option(
-    "--rescale-model",
-    type=_choice(RescaleModel),
-    default=_DEFAULT.rescale_model,
-    show_default=True,
-    help="Costs of a resize: the file's, or as they were measured.",
-)
-@click.option("--endless", is_flag=True, help="Start the list of trainers again when it is used up.")
+@replay_options.nodes
+@replay_options.hours
+@replay_options.t_fwd
+@replay_options.pj_max
+@replay_options.objective
+@replay_options.accounting
+@replay_options.rescale_model
+@replay_options.endless
 @click.option("--sweep/--no-sweep", "sweeping", default=True, help="Whether to try other t_fwd and pj_max [yes].")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes [one for each core].")
 def report(

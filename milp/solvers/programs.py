@@ -9,12 +9,13 @@ from milp.mip import gurobi, highs
 from milp.model import Problem
 from milp.solvers.base import Feature, Limits, Outcome, Solver
 
+Model = Literal["counts", "nodes"]
+Engine = Literal["highs", "gurobi"]
+
 _EXTRAS = frozenset({Feature.NODE_CLASSES, Feature.MIXING, Feature.CAPS, Feature.GROUPS})
 
 
-def _run(
-    model: Literal["counts", "nodes"], engine: Literal["highs", "gurobi"], problem: Problem, limits: Limits
-) -> Outcome:
+def _run(model: Model, engine: Engine, problem: Problem, limits: Limits) -> Outcome:
     from milp.mip.messages import Request
     from milp.mip.worker import solve
 
@@ -23,35 +24,22 @@ def _run(
     return solve(Request(problem, model, engine, limits))
 
 
-HIGHS = Solver(
-    name="highs",
-    summary="the count model as a mixed-integer program on HiGHS",
-    features=_EXTRAS,
-    proves=True,
-    run=partial(_run, "counts", "highs"),
-    missing=highs.missing,
+def _solver(name: str, model: Model, engine: Engine, extra: frozenset[Feature], summary: str) -> Solver:
+    missing = {"highs": highs.missing, "gurobi": gurobi.missing}[engine]
+    return Solver(name, summary, _EXTRAS | extra, True, partial(_run, model, engine), missing)
+
+
+_PAPERS = frozenset({Feature.PAPER_BIG_M})
+
+HIGHS = _solver("highs", "counts", "highs", frozenset(), "the count model as a mixed-integer program on HiGHS")
+GUROBI = _solver("gurobi", "counts", "gurobi", frozenset(), "the count model on Gurobi, curves as special ordered sets")
+HIGHS_NODES = _solver(
+    "highs-nodes",
+    "nodes",
+    "highs",
+    _PAPERS,
+    "the paper's model, a variable for every trainer and node, on HiGHS: slow, to compare with",
 )
-GUROBI = Solver(
-    name="gurobi",
-    summary="the count model on Gurobi, curves as special ordered sets",
-    features=_EXTRAS,
-    proves=True,
-    run=partial(_run, "counts", "gurobi"),
-    missing=gurobi.missing,
-)
-HIGHS_NODES = Solver(
-    name="highs-nodes",
-    summary="the paper's model, a variable for every trainer and node, on HiGHS: slow, to compare with",
-    features=_EXTRAS | {Feature.PAPER_BIG_M},
-    proves=True,
-    run=partial(_run, "nodes", "highs"),
-    missing=highs.missing,
-)
-GUROBI_NODES = Solver(
-    name="gurobi-nodes",
-    summary="the paper's model on Gurobi, as the paper solved it",
-    features=_EXTRAS | {Feature.PAPER_BIG_M},
-    proves=True,
-    run=partial(_run, "nodes", "gurobi"),
-    missing=gurobi.missing,
+GUROBI_NODES = _solver(
+    "gurobi-nodes", "nodes", "gurobi", _PAPERS, "the paper's model on Gurobi, as the paper solved it"
 )

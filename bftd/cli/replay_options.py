@@ -1,0 +1,52 @@
+"""Options of the commands that replay traces: `bft replay`, `bft advise` and `bft report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+import click
+
+from bftd.replay.options import Accounting, Objective, Options, Policy, RescaleModel
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT = Options()
+
+
+def choice(name: str, of: Any, help: str) -> Callable[[Command], Command]:
+    """An option that takes one of the values of a Literal, by default the one of `Options`."""
+    default = getattr(DEFAULT, name.removeprefix("--").replace("-", "_"))
+    return click.option(name, type=click.Choice(list(get_args(of))), default=default, show_default=True, help=help)
+
+
+nodes = click.option(
+    "--nodes", metavar="NODES", help='Only these nodes of the trace: names, "n[1-4]" or ranges "0-1023".'
+)
+hours = click.option("--hours", type=float, metavar="H", help="Only the first hours.")
+t_fwd = click.option(
+    "--t-fwd", "t_fwd_s", type=float, default=DEFAULT.t_fwd_s, show_default=True, help="Forward-looking time, s."
+)
+pj_max = click.option(
+    "--pj-max", type=int, default=DEFAULT.pj_max, show_default=True, help="Trainers considered at once."
+)
+policy = choice("--policy", Policy, "Who gets the nodes: the optimum, equal shares, or rigid jobs killed and requeued.")
+objective = choice(
+    "--objective",
+    Objective,
+    "What a plan maximises: the file's curve_objective, samples/s, or speed-up over one node.",
+)
+accounting = choice(
+    "--accounting",
+    Accounting,
+    "Completions and arrivals as events and starts at their cost, or as the paper's own replay does it.",
+)
+rescale_model = choice(
+    "--rescale-model",
+    RescaleModel,
+    "Resizes that stop the trainer for the file's costs, or as the Horovod back-end was measured.",
+)
+cost_multiplier = click.option(
+    "--cost-multiplier", type=float, default=DEFAULT.cost_multiplier, help="Multiply all rescale costs."
+)
+endless = click.option("--endless", is_flag=True, help="Start the list of trainers again when it is used up.")
