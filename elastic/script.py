@@ -33,9 +33,9 @@ class Header:
 
 
 def elastic_option(source: str) -> str | None:
-    """The value of the script's own `#SBATCH --elastic=...` line; the first one counts, as with Slurm's options."""
-    match = _OPTION.search(_head(source))
-    return match[1] if match else None
+    """The value of the script's own `#SBATCH --elastic=...` line; the last one counts, as with Slurm's options."""
+    values = _OPTION.findall(_head(source))
+    return values[-1] if values else None
 
 
 def _head(source: str) -> str:

@@ -41,6 +41,12 @@ check_slurm() {
     find /usr/lib /usr/lib64 -name job_submit_lua.so 2>/dev/null | grep -q . || need slurm-wlm-basic-plugins
 }
 
+# The SPANK plug-in is compiled against the Slurm that is installed.
+check_spank() {
+    command -v cc >/dev/null || need gcc libc6-dev
+    echo '#include <slurm/spank.h>' | cc -E -x c - >/dev/null 2>&1 || need libslurm-dev
+}
+
 # Reports are looked at in a real browser; Debian's has no fonts of its own.
 check_browser() {
     command -v chromium >/dev/null || need chromium fonts-dejavu-core
@@ -146,6 +152,7 @@ case "${1:-}" in
     full)
         check_python
         check_slurm
+        check_spank
         check_browser
         install_packages
         make_venv

@@ -8,17 +8,19 @@ from typing import NoReturn
 
 import click
 
+# Called without what it needs, click 8.2 and later raise this; earlier ones print the help and end.
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 
 def run(command: click.Command, program: str) -> NoReturn:
     """Run a command and exit: 2 for wrong usage, an error's own `exit_code`, 130 when interrupted."""
     try:
         code = command.main(prog_name=program, standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as usage:
-        click.echo(usage.format_message(), err=True)
-        code = usage.exit_code
     except click.ClickException as error:
-        click.echo(f"{program}: {_one_line(error.format_message())}", err=True)
+        message = error.format_message()
+        # The help is the one message of more than a line.
+        click.echo(message if isinstance(error, _NO_ARGUMENTS) else f"{program}: {_one_line(message)}", err=True)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130

@@ -24,7 +24,7 @@ _LONG_OF_SHORT = {
 _DECIDED = {
     "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
     "cpus-per-gpu", "nodelist", "nodefile", "exclude", "constraint", "array", "gpus", "gpus-per-node", "gpus-per-task",
-    "gpus-per-socket", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous", "wrap",
+    "gpus-per-socket", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous",
 }  # fmt: skip
 
 
@@ -81,6 +81,8 @@ def of_script(source: str) -> tuple[Option, ...]:
 def refuse_decided(options: Sequence[Option], where: str) -> None:
     """Raise UsageError for an option that an elastic job cannot have."""
     for option in options:
+        if option.name == "wrap":
+            raise UsageError("--wrap: an elastic job is a Python script: bft sbatch --elastic=MIN-MAX SCRIPT [ARG...]")
         if option.name in _DECIDED:
             raise UsageError(
                 f"{where}: {' '.join(option.words)}: --elastic says how many nodes a job gets; leave it out"

@@ -39,19 +39,23 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
     from elastic import script as scripts
 
     line = sbatch_options.parse(words)
+    sbatch_options.refuse_decided(line.options, "command line")
     if line.script is None:
         raise UsageError("name a script: bft sbatch --elastic=MIN-MAX SCRIPT [ARG...]")
     path, source = _read(line.script)
     inside = sbatch_options.of_script(source)
-    sbatch_options.refuse_decided(line.options, "command line")
     sbatch_options.refuse_decided([option for option in inside if option.name != "elastic"], line.script)
     text = line.value("elastic") or scripts.elastic_option(source)
+    if text is None and _last(inside, "elastic"):
+        raise UsageError(f"{line.script}: give --elastic an #SBATCH line of its own")
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
     settings = config.load_found(config_path)
     partition = line.value("partition") or _last(inside, "partition") or settings.slurm.partition
     slurm = _slurm(settings)
     spec = _checked(text, source, partition, slurm)
+    if partition != settings.slurm.partition:
+        raise UsageError(f"partition {partition} is not harvested: take {settings.slurm.partition}, or leave -p out")
     interpreter = scripts.interpreter_of(source, line.script)
     daemon = client.find(config_path)
     daemon.status()

@@ -18,7 +18,7 @@ from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
-from elastic.script import default_backend, restore
+from elastic.script import default_backend, interpreter_of, restore
 from elastic.spec import ElasticSpec
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -130,7 +130,8 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         name=os.environ.get("SLURM_JOB_NAME", script.name),
         spec=spec,
         backend=spec.backend or default_backend(source),
-        interpreter=header.interpreter,
+        # The Lua file cannot look for it: slurmctld may not see what the user sees.
+        interpreter=header.interpreter or interpreter_of(source, header.script),
         argv=(str(script), *arguments[1:]),
         cwd=cwd,
         script_dir=Path(header.script).parent,

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.env import scrubbed
 from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
 from slurm_plugin.sandbox import config, processes
+from slurm_plugin.sandbox.plugin import compiled
 from slurm_plugin.sandbox.ports import reserved_ports
 
 # Named exactly so: called by its Debian name slurmctld-wlm, a daemon silently ignores gres.conf.
@@ -40,7 +42,8 @@ class Sandbox:
 
     A context manager: up on entry, down on exit. `gpus` maps GPU type to GPUs per node, and nodes are split evenly
     among the types. Without `root` it lives in a fresh folder below the system's temporary one. `down` removes the
-    folder unless `keep`. `tuned=False` leaves scheduling and kill times at Slurm's defaults.
+    folder unless `keep`. `tuned=False` leaves scheduling and kill times at Slurm's defaults. `plugins` loads the SPANK
+    plug-in, which `make plugins` compiles; the Lua files are always there.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Sandbox:
         keep: bool = False,
         service_cpus: int = 256,
         extra_conf: str = "",
+        plugins: bool = False,
     ) -> None:
         self.shape = config.Shape(
             nodes=nodes,
@@ -63,6 +67,7 @@ class Sandbox:
             service_cpus=service_cpus,
             tuned=tuned,
             extra_conf=extra_conf,
+            plugins=plugins,
         )
         _check_shape(self.shape)
         self.keep = keep
@@ -112,6 +117,7 @@ class Sandbox:
     def up(self) -> Sandbox:
         """Start the daemons and wait until every node is idle; what had started is ended again when that fails."""
         programs = _find_daemons()
+        plugin = compiled() if self.shape.plugins else None
         host = _host_name()
         if self._root is None:
             self._root = Path(tempfile.mkdtemp(prefix="bft-sandbox-"))
@@ -120,7 +126,7 @@ class Sandbox:
         try:
             (self.root / _RECORD).write_text(json.dumps(asdict(self.shape)))
             _check_root(self.root)
-            self._lay_out(programs)
+            self._lay_out(programs, plugin)
             with reserved_ports(1 + self.shape.nodes + self.shape.service_nodes) as ports:
                 self._write_conf(host, ports)
                 self._start_daemons(ports[0])
@@ -174,7 +180,7 @@ class Sandbox:
         roots = {Path(process.root) for process in processes.processes()}
         return sorted(root for root in roots if (root / _RECORD).exists())
 
-    def _lay_out(self, programs: Mapping[str, Path]) -> None:
+    def _lay_out(self, programs: Mapping[str, Path], plugin: Path | None) -> None:
         root = self.root
         root.chmod(0o755)  # jobs of other users start here too
         for folder in ("state", "run", "log", "bin", "dev"):
@@ -186,12 +192,16 @@ class Sandbox:
         for index in range(max((count for _, count in self.shape.gpus), default=0)):
             # Slurm wants a character device a GPU and follows a link to one; only root could make a new device.
             (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
-        lua = resources.files("slurm_plugin").joinpath("lua", "job_submit.lua").read_text()
-        (root / "job_submit.lua").write_text(lua)
+        lua = resources.files("slurm_plugin").joinpath("lua")
+        (root / "bftd.lua").write_text(lua.joinpath("bftd.lua").read_text())
+        shipped = lua.joinpath("job_submit.lua").read_text()
+        (root / "job_submit.lua").write_text(config.job_submit_lua(shipped, root, _driver(), os.getuid()))
+        if plugin is not None:  # a copy, because other users may not be able to read where it was compiled
+            shutil.copyfile(plugin, root / plugin.name)
+        (root / "plugstack.conf").write_text(config.plugstack_conf(plugin and root / plugin.name))
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         (self.root / "gres.conf").write_text(config.gres_conf(self.shape, self.root / "dev"))
-        (self.root / "plugstack.conf").write_text("")
         self.conf.write_text(config.slurm_conf(self.shape, self.root, host, getpass.getuser(), ports))
 
     def _start_daemons(self, controller_port: int) -> None:
@@ -298,6 +308,11 @@ def _find_daemons() -> dict[str, Path]:
             )
         found[name] = Path(program).resolve()
     return found
+
+
+def _driver() -> Path:
+    """The driver of this installation; it need not be there in a cluster without elastic jobs."""
+    return Path(sys.executable).parent / "bft-driver"
 
 
 def _host_name() -> str:

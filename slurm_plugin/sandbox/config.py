@@ -25,6 +25,7 @@ class Shape:
     service_cpus: int = 256
     tuned: bool = True
     extra_conf: str = ""
+    plugins: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -63,6 +64,19 @@ def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int])
             "OverSubscribe=NO\n"
         )
     return "".join(lines)
+
+
+def plugstack_conf(plugin: Path | None) -> str:
+    """Write plugstack.conf: the SPANK plug-in, or nothing."""
+    return f"optional {plugin}\n" if plugin else ""
+
+
+def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int) -> str:
+    """Fill the shipped job_submit.lua in as an administrator would: the place of bftd.lua, and the settings."""
+    settings = f'driver = "{driver}", socket = "{root}/bftd.sock", administrators = {{ 0, {administrator} }}'
+    return shipped.replace("/etc/slurm/bftd.lua", f"{root}/bftd.lua").replace(
+        "install({})", f"install({{ {settings} }})"
+    )
 
 
 def gres_conf(shape: Shape, devices: Path) -> str:

@@ -58,7 +58,7 @@ def test_text_of_the_body_that_looks_like_an_option_is_left_alone() -> None:
         ("#SBATCH --elastic=1-4\n", "1-4"),
         ("#SBATCH   --elastic 2-8,backend=torchrun\n", "2-8,backend=torchrun"),
         ("\n# words\n#SBATCH --time=5\n#SBATCH --elastic=1-4  # as many as there are\n", "1-4"),
-        ("#SBATCH --elastic=1-2\n#SBATCH --elastic=1-4\n", "1-2"),
+        ("#SBATCH --elastic=1-2\n#SBATCH --elastic=1-4\n", "1-4"),
         ("import os\n#SBATCH --elastic=1-4\n", None),
         ("##SBATCH --elastic=1-4\n", None),
         ("# SBATCH --elastic=1-4\n", None),

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bftd.sandbox_site import SandboxSite
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
+from tests.slurm_plugin.plugins import User, require_compiled
 
 _LIMIT_S = 20.0
 
@@ -42,3 +44,18 @@ def client(sandbox: Sandbox) -> SlurmClient:
     wait_until(lambda: not client.snapshot().jobs, "an empty cluster")
     wait_until(lambda: set(sandbox.status().values()) == {"IDLE"}, "all nodes idle")
     return client
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[SandboxSite]:
+    """Another cluster, which has the SPANK plug-in, and a daemon."""
+    require_compiled()
+    with SandboxSite(nodes=4, plugins=True) as site:
+        site.start_daemon()
+        yield site
+
+
+@pytest.fixture(scope="session")
+def user(site: SandboxSite) -> User:
+    """Somebody without privileges on that cluster."""
+    return User.make(site.root / "home", site.env())

@@ -1,0 +1,304 @@
+-- Elastic jobs and pilots in slurmctld, for a site's job_submit.lua to load (docs/slurm.md).
+--
+-- A job with --elastic becomes its own driver: the driver is put in front of the script, and the job goes to the
+-- partition of the service nodes. The elastic partition is kept for pilots, and pilots get a priority number above every
+-- regular job: slurmctld refuses an immediate allocation whenever a queued job has a higher number, even on nodes which
+-- that job does not need. They stay at the bottom all the same: which job is tried first and which may be preempted is
+-- decided by the partition's PriorityTier, which this file does not touch.
+--
+-- This code runs inside slurmctld for every user's job. Whatever goes wrong in it lets a job without --elastic through
+-- unchanged.
+
+local M = {}
+
+local settings = {
+  driver = "/usr/bin/bft-driver", -- on the service nodes
+  partition = "elastic",
+  driver_partition = "bft-driver",
+  socket = "/run/bftd/bftd.sock", -- as the service nodes see it
+  pilot_mode = "salloc",
+  pilot_limit_min = 60,
+  administrators = { 0 }, -- uids that may do as they like in the elastic partition
+}
+
+local PILOT_PRIORITY = 4294967290
+local OPTION = "^_SLURM_SPANK_OPTION_bftd_elastic=(.*)$"
+local MARK = "bftd elastic="
+local DRIVER_LINE = "^#![^\n]*\n#BFT {[^\n]*\"elastic\": ?\"([^\"]*)\""
+
+-- What says how many nodes a job gets and of what kind: for an elastic job that is the daemon's to decide. Without any
+-- of them a job is one task on one CPU, which is all that the driver needs.
+local DECIDED = {
+  { "min_nodes", "--nodes" }, { "num_tasks", "--ntasks" }, { "cpus_per_task", "--cpus-per-task" },
+  { "ntasks_per_node", "--ntasks-per-node" }, { "ntasks_per_socket", "--ntasks-per-socket" },
+  { "ntasks_per_core", "--ntasks-per-core" }, { "ntasks_per_tres", "--ntasks-per-gpu" },
+  { "min_mem_per_node", "--mem" }, { "min_mem_per_cpu", "--mem-per-cpu" }, { "mem_per_tres", "--mem-per-gpu" },
+  { "cpus_per_tres", "--cpus-per-gpu" }, { "tres_per_node", "--gres" }, { "tres_per_job", "--gpus" },
+  { "tres_per_task", "--gpus-per-task" }, { "tres_per_socket", "--gpus-per-socket" }, { "req_nodes", "--nodelist" },
+  { "exc_nodes", "--exclude" }, { "features", "--constraint" }, { "array_inx", "--array" },
+}
+
+-- Slurm's marks for a number that was not given, of 16, 32 and 64 bits.
+local function is_given(value)
+  return value ~= nil and value ~= slurm.NO_VAL16 and value ~= slurm.NO_VAL and value ~= slurm.NO_VAL64
+end
+
+-- A job is refused by raising one of these; anything else that is raised is a fault of this file.
+local function refuse(...)
+  error({ reason = string.format(...) }, 0)
+end
+
+local function log(level, ...)
+  pcall(slurm[level], "bftd: %s", string.format(...))
+end
+
+local function contains(list, value)
+  for _, item in ipairs(list) do
+    if item == value then
+      return true
+    end
+  end
+  return false
+end
+
+local function names_partition(list, partition)
+  for name in (list or ""):gmatch("[^,]+") do
+    if name == partition then
+      return true
+    end
+  end
+  return false
+end
+
+local function elastic_option(job_desc)
+  local value
+  for _, entry in pairs(job_desc.spank_job_env or {}) do
+    value = entry:match(OPTION) or value
+  end
+  return value
+end
+
+-- The SPANK plug-in has told the user what is wrong; this is for those who go round it.
+local function checked_range(value)
+  local low, high = value:match("^(%d+)%-(%d+)$")
+  if not low then
+    low, high = value:match("^(%d+)%-(%d+),")
+  end
+  if not low then
+    low = value:match("^(%d+)$") or value:match("^(%d+),")
+    high = low
+  end
+  if not low or #low > 9 or #high > 9 or value:find("[^%w=,:.+-]") then
+    refuse("--elastic: give the nodes as MIN-MAX, for example --elastic=1-8")
+  end
+  low, high = tonumber(low), tonumber(high)
+  if low < 1 or low > high then
+    refuse("--elastic=%s: MIN is at least 1 and at most MAX", value)
+  end
+  return low, high
+end
+
+local function refuse_decided(job_desc)
+  for _, pair in ipairs(DECIDED) do
+    if is_given(job_desc[pair[1]]) then
+      refuse("%s: --elastic says how many nodes a job gets; leave it out", pair[2])
+    end
+  end
+  if job_desc.shared == 0 then
+    refuse("--exclusive: --elastic says how many nodes a job gets; leave it out")
+  end
+  if job_desc.contiguous == 1 then
+    refuse("--contiguous: --elastic says how many nodes a job gets; leave it out")
+  end
+end
+
+local function check_python(script)
+  if script:find("^#![^\n]*\n# This script was created by sbatch %-%-wrap") then
+    refuse("--wrap: an elastic job is a Python script: sbatch --elastic=MIN-MAX SCRIPT [ARG...]")
+  end
+  local first = script:match("^#!([^\n]*)")
+  if not first then
+    refuse("the script's first line must name its Python, for example #!/usr/bin/env python3")
+  end
+  local words = {}
+  for word in first:gmatch("%S+") do
+    local is_env = #words == 0 and word:match("[^/]*$") == "env"
+    if not is_env and (#words > 0 or word:sub(1, 1) ~= "-") then
+      words[#words + 1] = word
+    end
+  end
+  local program = (words[1] or ""):match("[^/]*$")
+  if not (program:find("^python[%d.]*$") or program:find("^pypy[%d.]*$")) then
+    refuse("an elastic job is a Python script; the first line of this one is '%s'", first:gsub("%c", "?"):sub(1, 80))
+  end
+end
+
+local function check_partitions(job_desc, part_list, value, most)
+  local wanted = job_desc.partition or settings.partition
+  if wanted ~= settings.partition then
+    refuse("partition %s is not harvested: take %s, or leave -p out", wanted, settings.partition)
+  end
+  for _, name in ipairs({ settings.partition, settings.driver_partition }) do
+    if not part_list[name] then
+      refuse("an elastic job needs the partition %s, which you may not use: ask your administrators", name)
+    end
+  end
+  local size = part_list[settings.partition].total_nodes
+  if size and most > size then
+    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", value, settings.partition, size, size)
+  end
+end
+
+local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
+
+local function quoted(text)
+  local escaped = text:gsub('[%c"\\]', function(letter)
+    return ESCAPES[letter] or string.format("\\u%04x", letter:byte())
+  end)
+  return '"' .. escaped .. '"'
+end
+
+-- The form is that of elastic/script.py. The driver looks for the interpreter itself, on the job's own PATH.
+local function with_driver(job_desc, value)
+  local first, rest = job_desc.script:match("^([^\n]*)\n?(.*)$")
+  local argv = job_desc.argv
+  local path = argv and argv[0] or job_desc.work_dir .. "/" .. (job_desc.name or "script")
+  if path:sub(1, 1) ~= "/" then
+    path = job_desc.work_dir .. "/" .. path
+  end
+  local header = {
+    '"elastic": ' .. quoted(value), '"partition": ' .. quoted(settings.partition),
+    '"socket": ' .. quoted(settings.socket), '"script": ' .. quoted(path), '"interpreter": ""',
+    '"pilot_options": []', '"pilot_mode": ' .. quoted(settings.pilot_mode), '"first": ' .. quoted(first),
+  }
+  return "#!" .. settings.driver .. "\n#BFT {" .. table.concat(header, ", ") .. "}\n" .. rest
+end
+
+local function mark(job_desc, value)
+  local before = job_desc.admin_comment
+  job_desc.admin_comment = (before and before .. "; " or "") .. MARK .. value .. " partition=" .. settings.partition
+end
+
+local function make_elastic(job_desc, part_list, value)
+  if job_desc.script == nil then
+    refuse("--elastic is for batch jobs only: submit the training script with sbatch --elastic=MIN-MAX SCRIPT")
+  end
+  local low, high = checked_range(value)
+  check_python(job_desc.script)
+  refuse_decided(job_desc)
+  check_partitions(job_desc, part_list, value, high)
+  local script = with_driver(job_desc, value)
+  mark(job_desc, value)
+  job_desc.partition = settings.driver_partition
+  job_desc.script = script
+  slurm.log_user("elastic job: %d to %d nodes of %s; its driver runs in %s", low, high, settings.partition,
+    settings.driver_partition)
+end
+
+-- A pilot is one node for a short time, now or never. What could wait in the queue is none: a pending job with the
+-- pilots' number would take freed nodes from the job that they were freed for.
+local function is_pilot(job_desc)
+  local waits = job_desc.immediate ~= 1 or job_desc.priority == 0 or (job_desc.begin_time or 0) ~= 0
+    or job_desc.dependency ~= nil
+  return job_desc.partition == settings.partition and job_desc.script == nil and not waits
+    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1
+    and is_given(job_desc.time_limit) and job_desc.time_limit <= settings.pilot_limit_min
+end
+
+-- Where the Lua file cannot give pilots their number, or a site does not want it to: short jobs of one node.
+local function is_sbatch_pilot(job_desc)
+  return settings.pilot_mode == "sbatch" and job_desc.partition == settings.partition and job_desc.script ~= nil
+    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1
+    and is_given(job_desc.time_limit) and job_desc.time_limit <= settings.pilot_limit_min
+end
+
+local function submit(job_desc, part_list, uid)
+  local value = elastic_option(job_desc)
+  if value then
+    make_elastic(job_desc, part_list, value)
+  elseif is_pilot(job_desc) then
+    job_desc.priority = PILOT_PRIORITY
+  elseif names_partition(job_desc.partition, settings.partition) then
+    if not is_sbatch_pilot(job_desc) and not contains(settings.administrators, uid) then
+      refuse("partition %s is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another partition",
+        settings.partition)
+    end
+  elseif job_desc.partition == settings.driver_partition and job_desc.script then
+    local submitted = job_desc.script:match(DRIVER_LINE) -- by bft sbatch
+    if submitted and not submitted:find("[^%w=,:.+-]") then
+      mark(job_desc, submitted)
+    end
+  end
+end
+
+local function modify(job_desc, job_rec, uid)
+  local wanted, present = job_desc.partition, job_rec.partition
+  if wanted == nil or wanted == present or contains(settings.administrators, uid) then
+    return
+  end
+  if (job_rec.admin_comment or ""):find(MARK, 1, true) then
+    refuse("an elastic job stays in %s: to stop it use scancel", present)
+  end
+  if names_partition(wanted, settings.partition) or names_partition(present, settings.partition) then
+    refuse("no job moves into partition %s or out of it: submit a new one", settings.partition)
+  end
+end
+
+-- Runs one of the two above; returns Slurm's code for the caller.
+local function guarded(is_elastic, work, ...)
+  local ok, fault = pcall(work, ...)
+  if ok then
+    return slurm.SUCCESS
+  end
+  if type(fault) == "table" then
+    slurm.log_user("%s", fault.reason)
+    return slurm.ESLURM_ACCESS_DENIED
+  end
+  log("log_error", "left a job as it was: %s", tostring(fault))
+  if is_elastic() then
+    pcall(slurm.log_user, "elastic jobs do not work here at the moment: tell your administrators")
+    return slurm.ERROR
+  end
+  return slurm.SUCCESS
+end
+
+--- Decides on a new job: what slurm_job_submit is given, and what it returns.
+function M.job_submit(job_desc, part_list, submit_uid)
+  return guarded(function()
+    local ok, value = pcall(elastic_option, job_desc)
+    return ok and value ~= nil
+  end, submit, job_desc, part_list, submit_uid)
+end
+
+--- Decides on a change of a job: what slurm_job_modify is given, and what it returns.
+function M.job_modify(job_desc, job_rec, part_list, modify_uid)
+  return guarded(function() return false end, modify, job_desc, job_rec, modify_uid)
+end
+
+--- Puts both in front of the site's own functions. `changes`: the settings that differ from those above.
+function M.install(changes)
+  for key, value in pairs(changes or {}) do
+    if settings[key] == nil then
+      log("log_error", "unknown setting %s in job_submit.lua is ignored", tostring(key))
+    else
+      settings[key] = value
+    end
+  end
+  local site_submit, site_modify = slurm_job_submit, slurm_job_modify
+  function slurm_job_submit(job_desc, part_list, submit_uid)
+    local code = M.job_submit(job_desc, part_list, submit_uid)
+    if code ~= slurm.SUCCESS or not site_submit then
+      return code
+    end
+    return site_submit(job_desc, part_list, submit_uid)
+  end
+  function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    local code = M.job_modify(job_desc, job_rec, part_list, modify_uid)
+    if code ~= slurm.SUCCESS or not site_modify then
+      return code
+    end
+    return site_modify(job_desc, job_rec, part_list, modify_uid)
+  end
+end
+
+return M

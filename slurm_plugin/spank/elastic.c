@@ -1,0 +1,205 @@
+#include "elastic.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Counts of up to nine digits fit into 32 bits. */
+#define COUNT_DIGITS 9
+/* So much of what the user wrote is repeated in a message. */
+#define SHOWN 100
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static const char *const backends[] = { "horovod", "torchrun" };
+
+/* A piece of the user's text: not ended by a NUL. */
+struct piece {
+	const char *start;
+	size_t length;
+};
+
+struct range {
+	unsigned long low, high;
+};
+
+/* Where the complaint goes, and what it is about: the whole value, and the option in it. */
+struct complaint {
+	const char *text;
+	struct piece option;
+	char *why;
+	size_t size;
+};
+
+/* For the format "%.*s". */
+#define SHOW(piece) ((piece).length < SHOWN ? (int)(piece).length : SHOWN), (piece).start
+
+__attribute__((format(printf, 2, 3))) static bool refuse(const struct complaint *complaint, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(complaint->why, complaint->size, format, arguments);
+	va_end(arguments);
+	return false;
+}
+
+static bool is(struct piece piece, const char *word)
+{
+	return piece.length == strlen(word) && strncmp(piece.start, word, piece.length) == 0;
+}
+
+/* Cut the part before the next `separator` off `rest`; returns false when there was none, with all of `rest` as part. */
+static bool cut(struct piece *rest, char separator, struct piece *part)
+{
+	const char *found = memchr(rest->start, separator, rest->length);
+	size_t length = found ? (size_t)(found - rest->start) : rest->length;
+
+	*part = (struct piece){ rest->start, length };
+	rest->start += length + (found ? 1 : 0);
+	rest->length -= length + (found ? 1 : 0);
+	return found != NULL;
+}
+
+static bool is_count(struct piece piece, unsigned long *count)
+{
+	*count = 0;
+	for (size_t i = 0; i < piece.length; i++) {
+		if (!isdigit((unsigned char)piece.start[i]))
+			return false;
+		if (i < COUNT_DIGITS)
+			*count = *count * 10 + (unsigned long)(piece.start[i] - '0');
+	}
+	return piece.length >= 1 && piece.length <= COUNT_DIGITS;
+}
+
+/* A decimal number above zero and finite: strtod alone would take 0x10 and nan as well. */
+static bool is_positive(struct piece piece)
+{
+	char number[64];
+	char *end;
+	double value;
+
+	if (piece.length == 0 || piece.length >= sizeof(number))
+		return false;
+	memcpy(number, piece.start, piece.length);
+	number[piece.length] = '\0';
+	if (strspn(number, "0123456789.eE+-") != piece.length)
+		return false;
+	value = strtod(number, &end);
+	return *end == '\0' && value > 0 && value < HUGE_VAL;
+}
+
+static bool check_range(struct piece head, struct range *range, const struct complaint *complaint)
+{
+	struct piece low, rest = head;
+	bool has_high = cut(&rest, '-', &low);
+
+	if (!is_count(low, &range->low) || (has_high && !is_count(rest, &range->high)))
+		return refuse(complaint, "--elastic=%.*s: give the nodes as MIN-MAX, for example --elastic=1-8", SHOWN,
+			      complaint->text);
+	if (!has_high)
+		range->high = range->low;
+	if (range->low < 1)
+		return refuse(complaint,
+			      "--elastic=%.*s: the smallest number of nodes is 1; a trainer may wait at 0 in any case", SHOWN,
+			      complaint->text);
+	if (range->low > range->high)
+		return refuse(complaint, "--elastic=%.*s: MIN is above MAX; did you mean --elastic=%lu-%lu?", SHOWN,
+			      complaint->text, range->high, range->low);
+	return true;
+}
+
+static bool check_backend(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	(void)range;
+	for (size_t i = 0; i < LENGTH(backends); i++)
+		if (is(value, backends[i]))
+			return true;
+	return refuse(complaint, "--elastic: unknown back-end '%.*s'; known: horovod, torchrun", SHOW(value));
+}
+
+static bool check_sizes(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	struct piece rest = value, part;
+	unsigned long size;
+	bool more = true;
+
+	while (more) {
+		more = cut(&rest, ':', &part);
+		if (!is_count(part, &size))
+			return refuse(complaint,
+				      "--elastic: %.*s: give node counts between colons, for example sizes=1:2:4:8",
+				      SHOW(complaint->option));
+		if (size < range->low || size > range->high)
+			return refuse(complaint,
+				      "--elastic: size %lu is outside %lu-%lu; leave it out or widen the range", size,
+				      range->low, range->high);
+	}
+	return true;
+}
+
+static bool check_positive(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	(void)range;
+	return is_positive(value) || refuse(complaint, "--elastic: %.*s: give a positive number", SHOW(complaint->option));
+}
+
+static bool check_workers(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	unsigned long count;
+
+	(void)range;
+	if (is_count(value, &count) && count >= 1)
+		return true;
+	return refuse(complaint, "--elastic: %.*s: give a whole number of at least 1", SHOW(complaint->option));
+}
+
+static const struct {
+	const char *key;
+	bool (*check)(struct piece, const struct range *, const struct complaint *);
+} options[] = {
+	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
+	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
+};
+
+static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
+{
+	struct piece key, value = part;
+
+	complaint->option = part;
+	if (cut(&value, '=', &key))
+		for (size_t i = 0; i < LENGTH(options); i++)
+			if (is(key, options[i].key))
+				return options[i].check(value, range, complaint);
+	return refuse(complaint,
+		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=",
+		      SHOW(part));
+}
+
+int elastic_check(const char *text, char *why, size_t size)
+{
+	struct complaint complaint = { .text = text ? text : "", .why = why, .size = size };
+	struct piece rest = { complaint.text, strlen(complaint.text) }, part;
+	struct range range;
+	bool more;
+
+	for (const char *c = complaint.text; *c; c++)
+		if (*c <= ' ' || *c > '~') { /* not repeated in the message: that goes to a terminal */
+			refuse(&complaint, "--elastic: give the nodes as MIN-MAX, for example --elastic=1-8");
+			return -1;
+		}
+	more = cut(&rest, ',', &part);
+	if (!check_range(part, &range, &complaint))
+		return -1;
+	while (more) {
+		more = cut(&rest, ',', &part);
+		if (!check_option(part, &range, &complaint))
+			return -1;
+	}
+	return 0;
+}

@@ -1,0 +1,15 @@
+/* The value of --elastic: MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N]. */
+#ifndef BFTD_ELASTIC_H
+#define BFTD_ELASTIC_H
+
+#include <stddef.h>
+
+/*
+ * Check a value as a user wrote it. Returns 0 when it is valid; otherwise -1, with one line in `why` (at most `size`
+ * bytes, the final NUL among them) that says what to write instead.
+ *
+ * What is accepted here, elastic/spec.py accepts too.
+ */
+int elastic_check(const char *text, char *why, size_t size);
+
+#endif

@@ -1,0 +1,323 @@
+"""bftd.lua inside slurmctld: it harms no job, and what it makes of a script the driver can undo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bftd.sandbox_site import SandboxSite
+from elastic.script import Header, restore, rewrite
+from tests.slurm_plugin.lua_state import Lua
+from tests.slurm_plugin.plugins import User
+
+LUA = Path(__file__).parents[2] / "slurm_plugin" / "lua"
+
+# slurmctld's side, as far as bftd.lua sees it; `told` and `logged` keep what it says to the user and to the log.
+SLURM = """
+told, logged = {}, {}
+slurm = { SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, NO_VAL16 = 65534, NO_VAL = 4294967294,
+          NO_VAL64 = 18446744073709551614,
+          log_user = function(...) told[#told + 1] = string.format(...) end,
+          log_info = function(...) logged[#logged + 1] = string.format(...) end,
+          log_error = function(...) logged[#logged + 1] = string.format(...) end }
+parts = { batch = { total_nodes = 8 }, elastic = { total_nodes = 8 }, ["bft-driver"] = { total_nodes = 1 } }
+
+-- A job as sbatch, salloc and srun send it when nothing is asked for.
+function job(changes)
+  local made = { min_nodes = slurm.NO_VAL, max_nodes = slurm.NO_VAL, num_tasks = slurm.NO_VAL, cpus_per_task = 65534,
+                 ntasks_per_node = 65534, ntasks_per_tres = 65534, shared = 65534, contiguous = 0, immediate = 0,
+                 priority = slurm.NO_VAL, begin_time = 0, time_limit = slurm.NO_VAL, work_dir = "/home/a", name = "j" }
+  for key, value in pairs(changes) do made[key] = value end
+  return made
+end
+function elastic(changes)
+  local made = job({ script = "#!/usr/bin/env python3\\n",
+                     spank_job_env = { [0] = "_SLURM_SPANK_OPTION_bftd_elastic=1-4" } })
+  for key, value in pairs(changes) do made[key] = value end
+  return made
+end
+function pilot(changes)
+  local made = job({ partition = "elastic", min_nodes = 1, max_nodes = 1, immediate = 1, time_limit = 60 })
+  for key, value in pairs(changes) do made[key] = value end
+  return made
+end
+"""
+
+
+@pytest.fixture
+def lua() -> Iterator[Lua]:
+    state = Lua()
+    state.run(SLURM + f'bftd = dofile("{LUA}/bftd.lua")')
+    yield state
+    state.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lua]:
+    """One for the many examples of a property."""
+    state = Lua()
+    state.run(SLURM + f'bftd = dofile("{LUA}/bftd.lua")')
+    yield state
+    state.close()
+
+
+@pytest.mark.parametrize("fields", ["", "script = '#!/bin/sh\\n'", "partition = 'batch', time_limit = 5"])
+def test_a_regular_job_is_not_written_to_and_nothing_is_said(lua: Lua, fields: str) -> None:
+    chunk = """
+      local untouched = setmetatable({}, { __index = job({ %s }), __newindex = function(_, key) error(key) end })
+      return bftd.job_submit(untouched, parts, 1000) .. " " .. #told .. " " .. #logged"""
+    assert lua.run(chunk % fields) == b"0 0 0"
+
+
+@pytest.mark.parametrize(
+    "field", ["spank_job_env", "partition", "script", "immediate", "priority", "time_limit", "min_nodes"]
+)
+@pytest.mark.parametrize("kind", ["job({})", "pilot({})", "job({ partition = 'batch', script = '#!/bin/sh\\n' })"])
+def test_a_fault_never_rejects_a_job_that_is_not_elastic(lua: Lua, field: str, kind: str) -> None:
+    chunk = f"""
+      local given = {kind}
+      local broken = setmetatable({{}}, {{ __newindex = function() error("no") end, __index = function(_, key)
+        if key == "{field}" then error("broken") end
+        return given[key]
+      end }})
+      local code = bftd.job_submit(broken, parts, 0)
+      slurm.log_error = function() error("the log is broken too") end
+      return code .. bftd.job_submit(broken, nil, 0) .. bftd.job_submit(nil, nil, nil) .. bftd.job_modify(nil, nil)"""
+    assert lua.run(chunk) == b"0000"
+
+
+def test_an_elastic_job_that_meets_a_fault_is_refused_and_not_run_as_something_else(lua: Lua) -> None:
+    chunk = """
+      local job = elastic({ work_dir = false })
+      return bftd.job_submit(job, parts, 1000) .. told[1] .. logged[1] .. tostring(job.partition)"""
+    said = lua.run(chunk).decode()
+    assert said.startswith("-1elastic jobs do not work here at the moment: tell your administrators")
+    assert "bftd: left a job as it was: " in said
+    assert said.endswith("nil")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ("", "0 4294967290"),
+        ("time_limit = 1", "0 4294967290"),
+        ("time_limit = 61", "2002 nil"),
+        ("time_limit = slurm.NO_VAL", "2002 nil"),
+        ("time_limit = 4294967295", "2002 nil"),
+        ("immediate = 0", "2002 nil"),
+        ("priority = 0", "2002 nil"),
+        ("begin_time = 1700000000", "2002 nil"),
+        ("dependency = 'afterany:1'", "2002 nil"),
+        ("min_nodes = 2, max_nodes = 2", "2002 nil"),
+        ("max_nodes = 4", "2002 nil"),
+        ("min_nodes = slurm.NO_VAL, max_nodes = slurm.NO_VAL", "2002 nil"),
+        ("partition = 'batch,elastic'", "2002 nil"),
+        ("partition = 'elastic,batch'", "2002 nil"),
+        ("script = '#!/bin/sh\\n'", "2002 nil"),
+        ("partition = 'batch'", "0 nil"),
+        ("partition = 'elastic2'", "0 nil"),
+    ],
+)
+def test_only_a_short_one_node_allocation_that_cannot_wait_gets_the_pilots_number(
+    lua: Lua, changes: str, code: str
+) -> None:
+    chunk = """
+      local writes = {}
+      local job = setmetatable({}, { __index = pilot({ %s }), __newindex = writes })
+      return bftd.job_submit(job, parts, 1000) .. " " .. tostring(writes.priority)"""
+    assert lua.run(chunk % changes).decode() == code
+
+
+def test_an_administrator_may_do_as_he_likes_in_the_elastic_partition_but_gets_no_number_for_it(lua: Lua) -> None:
+    chunk = """
+      bftd.install({ administrators = { 0, 7 } })
+      local job = pilot({ script = "#!/bin/sh\\n" })
+      return slurm_job_submit(job, parts, 7) .. " " .. job.priority .. " " .. slurm_job_submit(job, parts, 8)"""
+    assert lua.run(chunk) == b"0 4294967294 2002"
+
+
+def test_pilots_by_sbatch_are_let_in_where_the_site_says_so(lua: Lua) -> None:
+    chunk = """
+      bftd.install({ pilot_mode = "sbatch" })
+      local job, long = pilot({ script = "#!/bin/sh\\n", immediate = 0 }), pilot({ script = "", time_limit = 61 })
+      return slurm_job_submit(job, parts, 8) .. " " .. job.priority .. " " .. slurm_job_submit(long, parts, 8)"""
+    assert lua.run(chunk) == b"0 4294967294 2002"
+
+
+def test_a_sites_own_functions_run_after_ours_and_only_on_what_is_not_refused(lua: Lua) -> None:
+    chunk = """
+      local calls = {}
+      function slurm_job_submit(job, parts, uid) calls[#calls + 1] = job.partition; return 5 end
+      slurm_job_modify = nil
+      bftd.install({ drivr = "typing error" })
+      local codes = { slurm_job_submit(elastic({}), parts, 8), slurm_job_submit(elastic({ shared = 0 }), parts, 8),
+                      slurm_job_modify({}, {}, parts, 8) }
+      return table.concat(codes, " ") .. " " .. table.concat(calls, ",") .. " " .. logged[1]"""
+    assert lua.run(chunk) == b"5 2002 0 bft-driver bftd: unknown setting drivr in job_submit.lua is ignored"
+
+
+def test_a_site_without_our_file_keeps_its_own_functions(lua: Lua) -> None:
+    shipped = (LUA / "job_submit.lua").read_text().replace("/etc/slurm/bftd.lua", "/nowhere/bftd.lua")
+    lua.set("shipped", shipped.encode())
+    said = lua.run("local code = assert(loadstring(shipped))(); return code .. slurm_job_submit({}) .. logged[1]")
+    assert said.startswith(b"00bftd is left out: ")
+
+
+def test_what_a_site_has_said_about_a_job_is_kept(lua: Lua) -> None:
+    chunk = """
+      local job = elastic({ admin_comment = "project 7" })
+      bftd.job_submit(job, parts, 8)
+      return job.admin_comment"""
+    assert lua.run(chunk) == b"project 7; bftd elastic=1-4 partition=elastic"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "0-4",
+        "4-1",
+        "a",
+        "1-4 ",
+        "1-4;x",
+        '1-4",',
+        "1-4\nx",
+        "-4",
+        "1-9",
+        "1-4000000000",
+        "1--4",
+        '1-4,"',
+        "1-4,\x1b",
+    ],
+)
+def test_a_forged_value_is_refused_by_the_controller_too(lua: Lua, value: str) -> None:
+    lua.set("forged", f"_SLURM_SPANK_OPTION_bftd_elastic={value}".encode())
+    chunk = 'return bftd.job_submit(elastic({ spank_job_env = { [0] = "A=1", forged } }), parts, 8) .. told[1]'
+    said = lua.run(chunk).decode()
+    assert said.startswith("2002--elastic")
+    assert said.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("missing", "word"), [("elastic", "needs the partition elastic"), ("bft-driver", "needs the partition bft-driver")]
+)
+def test_a_user_who_may_not_use_one_of_the_partitions_is_told_so(lua: Lua, missing: str, word: str) -> None:
+    said = lua.run(f'parts["{missing}"] = nil; return bftd.job_submit(elastic({{}}), parts, 8) .. told[1]').decode()
+    assert said.startswith("2002")
+    assert word in said
+
+
+def test_an_allocation_is_never_elastic_even_if_the_plug_in_is_gone_round(lua: Lua) -> None:
+    chunk = """
+      local option = { [0] = "_SLURM_SPANK_OPTION_bftd_elastic=1-4" }
+      return bftd.job_submit(pilot({ spank_job_env = option }), parts, 8) .. told[1]"""
+    assert b"for batch jobs only" in lua.run(chunk)
+
+
+@settings(deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n"), max_size=20),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0/"), min_size=1, max_size=20),
+)
+def test_the_driver_gets_back_exactly_the_script_that_was_submitted(
+    shared: Lua, first: str, rest: str, name: str
+) -> None:
+    source = f"#!/usr/bin/python3 {first}\n{rest}"
+    shared.set("source", source.encode())
+    shared.set("path", f"/home/a/{name}".encode())
+    made = shared.run("""
+      local job = elastic({ script = source, argv = { [0] = path, "argument" } })
+      assert(bftd.job_submit(job, parts, 8) == 0)
+      return job.script""").decode()
+    assert made.startswith("#!/usr/bin/bft-driver\n#BFT {")
+    header, restored = restore(made)
+    assert restored == source
+    assert header == Header("1-4", "elastic", "/run/bftd/bftd.sock", f"/home/a/{name}", "")
+
+
+def test_a_script_from_standard_input_belongs_to_the_folder_it_was_submitted_from(lua: Lua) -> None:
+    lua.run('job_in = elastic({ name = "sbatch" }); bftd.job_submit(job_in, parts, 8)')
+    assert restore(lua.run("return job_in.script").decode())[0].script == "/home/a/sbatch"
+
+
+def test_what_bft_sbatch_submits_is_marked_the_same_and_left_as_it_is(lua: Lua) -> None:
+    header = Header("1-4,backend=torchrun", "elastic", "/s", '/home/"a\\"/t.py', "/usr/bin/python3")
+    lua.set("source", rewrite("#!/usr/bin/env python3\nimport os\n", "/opt/bft-driver", header).encode())
+    chunk = """
+      local job = job({ partition = "bft-driver", script = source })
+      local code = bftd.job_submit(job, parts, 8)
+      return code .. tostring(job.script == source) .. job.admin_comment"""
+    assert lua.run(chunk) == b"0truebftd elastic=1-4,backend=torchrun partition=elastic"
+
+
+@pytest.fixture
+def ordinary(user: User) -> User:
+    """A user who is not the cluster's administrator, as whoever starts it is."""
+    if user.uid == os.getuid():
+        pytest.skip("only root can act as another user")
+    return user
+
+
+@pytest.mark.cluster
+def test_a_user_who_tries_other_jobs_in_the_elastic_partition_is_stopped_with_one_line(ordinary: User) -> None:
+    pilot = ["salloc", "--immediate=1", "--no-shell", "-p", "elastic", "-N1"]
+    attempts = [
+        ["sbatch", "-p", "elastic", "--wrap", "true"],
+        ["sbatch", "-p", "batch,elastic", "--wrap", "true"],
+        ["srun", "-p", "elastic", "-t1", "true"],
+        ["srun", "-p", "elastic", "-t1", "-N1", "--immediate=5", "true"],
+        ["salloc", "-p", "elastic", "-N1", "-t1", "--no-shell"],
+        [*pilot],
+        [*pilot, "-t61"],
+        [*pilot, "-t1", "-N2"],
+        [*pilot, "-t1", "--hold"],
+        [*pilot, "-t1", "--begin=now+60"],
+        [*pilot, "-t1", "--dependency=singleton"],
+    ]
+    for attempt in attempts:
+        done = ordinary.run(*attempt)
+        assert done.returncode != 0, attempt
+        assert "partition elastic is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT" in done.stderr, attempt
+        assert ordinary.run("squeue", "-h").stdout == "", attempt
+
+
+@pytest.mark.cluster
+def test_a_users_pilot_has_the_high_number_and_his_regular_job_never_gets_it(ordinary: User) -> None:
+    def rows() -> list[str]:
+        return sorted(ordinary.run("squeue", "-h", "-o", "%j %P %Q %t").stdout.splitlines())
+
+    try:
+        granted = ordinary.run("salloc", "--immediate=1", "--no-shell", "-p", "elastic", "-N1", "-t1")
+        assert granted.returncode == 0, granted.stderr
+        regular = ordinary.run("sbatch", "--parsable", "-p", "batch", "-N4", "-J", "wide", "--hold", "--wrap", "true")
+        job_id = regular.stdout.strip()
+        assert rows() == ["no-shell elastic 4294967290 R", "wide batch 0 PD"]
+        for partition in ("elastic", "batch,elastic"):
+            assert ordinary.run("scontrol", "update", f"JobId={job_id}", f"Partition={partition}").returncode != 0
+        assert ordinary.run("scontrol", "update", f"JobId={job_id}", "Priority=4294967290").returncode != 0
+        assert ordinary.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=5").returncode == 0
+        assert rows() == ["no-shell elastic 4294967290 R", "wide batch 0 PD"]
+    finally:
+        ordinary.run("scancel", "--me")
+
+
+@pytest.mark.cluster
+def test_an_elastic_job_stays_in_its_partition_unless_an_administrator_moves_it(
+    site: SandboxSite, ordinary: User
+) -> None:
+    (ordinary.home / "stay.py").write_text("#!/usr/bin/env python3\n")
+    job_id = ordinary.run("sbatch", "--parsable", "--hold", "--elastic=1-2", "stay.py").stdout.strip()
+    try:
+        for partition in ("batch", "elastic"):
+            assert ordinary.run("scontrol", "update", f"JobId={job_id}", f"Partition={partition}").returncode != 0
+        assert ordinary.run("scontrol", "update", f"JobId={job_id}", "AdminComment=none").returncode != 0
+        assert ordinary.run("scontrol", "update", f"JobId={job_id}", "Comment=mine").returncode == 0
+        assert site.cluster.client().run("scontrol", "update", f"JobId={job_id}", "Partition=batch").code == 0
+    finally:
+        ordinary.run("scancel", "--me")

@@ -1,0 +1,163 @@
+"""The SPANK plug-in: what it accepts, and what the user sees of it on the real commands."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bftd.sandbox_site import SandboxSite
+from elastic.errors import UsageError
+from elastic.spec import BACKENDS, ElasticSpec
+from slurm_plugin.errors import SandboxError
+from slurm_plugin.sandbox.plugin import compiled
+from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver
+
+Until = Callable[[Callable[[], bool], str], None]
+INHERITED = "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
+
+
+@pytest.fixture(scope="module")
+def complaint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], str | None]:
+    """The plug-in's check of a value by itself, without Slurm: None, or the line that the user gets."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("spank") / "elastic.so"
+    source = CHECKOUT / "slurm_plugin" / "spank" / "elastic.c"
+    flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
+    flags.append("-fsanitize-undefined-trap-on-error")
+    subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
+    check = ctypes.CDLL(str(library)).elastic_check
+
+    def complaint(value: bytes) -> str | None:
+        why = ctypes.create_string_buffer(512)
+        return why.value.decode() if check(value, why, ctypes.c_size_t(len(why))) else None
+
+    return complaint
+
+
+ranges = st.tuples(st.integers(1, 999_999_999), st.integers(1, 999_999_999)).map(sorted)
+costs = st.none() | st.floats(1e-9, 1e9)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ElasticSpec:
+    low, high = draw(ranges)
+    sizes = draw(st.lists(st.integers(low, high), max_size=5, unique=True))
+    return ElasticSpec(
+        low,
+        high,
+        backend=draw(st.sampled_from([None, *BACKENDS])),
+        sizes=tuple(sorted(sizes)) or None,
+        weight=draw(st.floats(1e-9, 1e9)),
+        up_cost_s=draw(costs),
+        down_cost_s=draw(costs),
+        workers_per_node=draw(st.none() | st.integers(1, 64)),
+    )
+
+
+pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
+fragments = st.sampled_from([*pieces.split(), *"0123456789-,:=.+ \t_xeE\x1b\xe9"])
+
+
+@settings(deadline=None)
+@given(specs())
+def test_every_value_that_the_driver_knows_is_accepted(
+    complaint: Callable[[bytes], str | None], spec: ElasticSpec
+) -> None:
+    assert complaint(spec.format().encode()) is None
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(fragments, max_size=8).map("".join) | st.text(max_size=20), st.booleans())
+def test_what_is_accepted_the_driver_accepts_too_and_what_is_refused_gets_one_plain_line(
+    complaint: Callable[[bytes], str | None], text: str, prefixed: bool
+) -> None:
+    value = (f"1-4,{text}" if prefixed else text).replace("\0", "")
+    said = complaint(value.encode(errors="surrogatepass"))
+    if said is None:
+        ElasticSpec.parse(value)
+    else:
+        assert said.startswith("--elastic")
+        assert said.isascii()
+        assert said.isprintable()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["4-1", "0", "0-4", "many", "1-", "1-4,sizes=1:9", "1-4,sizes=", "1-4,sizes=1:", "1-4,workers=0", "1-4,workers=x"]
+    + [f"1-4,{key}={number}" for key in ("weight", "up", "down") for number in ("0", "-1", "", "inf", "nan", "1e999")]
+    + ["1-4,up=0x10", "1-4,up=1e", "1-4,up=1.2.3", "1-4,up=-0"],
+)
+def test_plug_in_and_driver_say_the_same(complaint: Callable[[bytes], str | None], value: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ElasticSpec.parse(value)
+    assert complaint(value.encode()) == str(caught.value)
+
+
+def test_a_long_value_neither_overflows_nor_fills_the_screen(complaint: Callable[[bytes], str | None]) -> None:
+    for value in (b"x" * 100_000, b"1-4,sizes=" + b"1:" * 50_000, b"1-4," + b"k" * 100_000):
+        said = complaint(value)
+        assert said is not None
+        assert len(said) < 300
+
+
+def test_a_cluster_that_wants_the_plug_in_uncompiled_says_how_to_compile_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.sandbox.plugin.NAME", "nothing.so")
+    with pytest.raises(SandboxError, match=r"nothing.so is not there: compile it with `make plugins`$"):
+        compiled()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
+def test_the_option_is_in_the_help_of_each_command(user: User, command: str) -> None:
+    words = " ".join(user.run(command, "--help").stdout.split())
+    assert "--elastic=MIN-MAX[,backend=horovod|torchrun][,sizes=1:2:4:8] train on MIN to MAX idle nodes" in words
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("command", ["salloc", "srun"])
+def test_only_a_batch_job_can_be_elastic(user: User, command: str) -> None:
+    done = user.run(command, "--elastic=1-2", "-N1", "true")
+    assert done.returncode != 0
+    first = done.stderr.splitlines()[0]
+    assert f"--elastic is for batch jobs only, not for {command}: submit the training script with sbatch" in first
+    assert user.run("squeue", "-h").stdout == ""
+
+
+@pytest.mark.cluster
+def test_without_the_option_every_command_works_as_ever(user: User) -> None:
+    assert user.run("srun", "-t1", "id", "-u").stdout == f"{user.uid}\n"
+    assert user.run("salloc", "-t1", "true").returncode == 0
+    assert user.run("sbatch", "-t1", "-o", "/dev/null", "--wait", "--wrap", "true").returncode == 0
+
+
+@pytest.mark.cluster
+def test_the_driver_runs_as_the_user_with_script_and_arguments_and_what_it_submits_is_not_elastic(
+    site: SandboxSite, user: User, until: Until
+) -> None:
+    seen = user.home / "seen"
+    driver = site.root / "driver.sh"
+    # In place of the driver, what a training script could do in an elastic job.
+    driver.write_text(
+        '#!/bin/sh\nexec >seen 2>&1\nid -u\nshift\necho "$@"\n'
+        f"env | grep -c {INHERITED}\nsrun --overlap -n1 echo step\nsbatch -H -p batch --wrap true\necho end\n"
+    )
+    driver.chmod(0o755)
+    (user.home / "train.py").write_text("#!/usr/bin/env python3\n")
+    try:
+        with another_driver(site, driver):
+            done = user.run("sbatch", "--elastic=1-2", "-o", "/dev/null", "train.py", "a", "b c")
+        assert done.returncode == 0, done.stderr
+        until(lambda: seen.exists() and seen.read_text().endswith("end\n"), "the driver's end")
+        uid, arguments, inherited, step, submitted, _ = seen.read_text().splitlines()
+        assert (uid, arguments, inherited, step) == (str(user.uid), "a b c", "1", "step")
+        assert user.run("squeue", "-h", "-o", "%P %j", "-j", submitted.split()[-1]).stdout == "batch wrap\n"
+    finally:
+        user.run("scancel", "--me")
