@@ -231,7 +231,7 @@ def test_no_content_of_a_file_is_more_than_refused(content: str | bytes, header:
 
 @needs_summit
 def test_the_week_of_summit_is_read_with_little_memory() -> None:
-    """In a process of its own, by the peak of its own memory: ru_maxrss starts with that of the process it came from."""
+    """In a process of its own, by its own peak: ru_maxrss starts with that of the process that it came from."""
     code = (
         "import sys; from bftd.trace import read; t = read(sys.argv[1]); "
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')); "
