@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from math import inf
 
 import milp
 from bftd import learn, objective, reasons
@@ -63,12 +64,13 @@ def _kept(trainer: Trainer, held: Sequence[str], places: Mapping[str, int]) -> t
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
-    """The names of the pool's nodes, those that stay longest first."""
-
-    def key(node: PoolNode) -> tuple[float, int, str]:
-        return (-node.window_s if node.window_s is not None else float("-inf"), len(node.name), node.name)
-
-    return [node.name for node in sorted((node for node in pool.values() if node.in_pool), key=key)]
+    """The names of the pool's nodes, those that stay longest first, then n2 before n10."""
+    names = sorted(name for name, node in pool.items() if node.in_pool)
+    names.sort(key=len)
+    planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
+    if planned:
+        names.sort(key=lambda name: planned.get(name, -inf))
+    return names
 
 
 def _solved(turn: Turn, problem: Problem, trainers: list[Trainer], solve: Solver) -> Assignment:

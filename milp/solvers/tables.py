@@ -67,7 +67,8 @@ def _laid_out(curves: tuple[Curve, ...], widest: int) -> _Curves:
 class _Worth:
     """Equation (16) for arrays of (row, count), less `tie_break` for every node that changes hands.
 
-    What is worse than `floor` (J,) is in no optimal plan and counts as the floor: see `worst_that_matters`.
+    What is worse than `floor` (J,), if that is given, is in no optimal plan and counts as the floor: see
+    `worst_that_matters`.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -77,17 +78,21 @@ class _Worth:
         # The next power of 2, so that another size of the pool mostly finds the same layout.
         self.curves = _laid_out(curves, 1 << len(problem.nodes).bit_length())
         self.tie_break = 0.0
-        self.floor = np.full(len(trainers), -np.inf)
+        self.floor: Floats | None = None
         earns_now = np.array([problem.earns_now[trainer.name] for trainer in trainers])
-        self._up_cost = earns_now * [trainer.up_cost_s for trainer in trainers]
-        self._down_cost = earns_now * [trainer.down_cost_s for trainer in trainers]
+        # By the sign of the change: fewer nodes, the same, more.
+        stalls_s = [(trainer.down_cost_s, 0.0, trainer.up_cost_s) for trainer in trainers]
+        self._costs: Floats = earns_now[:, None] * np.array(stalls_s)
         self._horizon = problem.t_fwd_s * np.array([trainer.weight for trainer in trainers])
 
     def __call__(self, rows: Ints, counts: Ints) -> Floats:
         change = counts - self.current[rows]
-        cost: Floats = np.where(change > 0, self._up_cost[rows], self._down_cost[rows]) * (change != 0)
-        earned: Floats = self._horizon[rows] * self.curves(rows, counts)
-        worth: Floats = np.maximum(earned - cost, self.floor[rows]) - self.tie_break * np.abs(change)
+        worth: Floats = self._horizon[rows] * self.curves(rows, counts)
+        worth -= self._costs[rows, np.sign(change) + 1]
+        if self.floor is not None:
+            worth = np.maximum(worth, self.floor[rows])
+        if self.tie_break:
+            worth -= self.tie_break * np.abs(change)
         return worth
 
     def most_earned(self) -> float:
@@ -158,8 +163,9 @@ def tabulate(problem: Problem) -> Tables:
     change = options - worth.current[:, None]
     # The most of what is held now: a plan that is always allowed, so the optimum is worth no less.
     kept = (change <= 0).sum(axis=1) - 1
-    worth.floor = worst_that_matters(values.max(axis=1), float(values[rows[:, 0], kept].sum()), worth.most_earned())
-    values = np.maximum(values, worth.floor[:, None])
+    floor = worst_that_matters(values.max(axis=1), float(values[rows[:, 0], kept].sum()), worth.most_earned())
+    if (values < floor[:, None]).any():
+        worth.floor, values = floor, np.maximum(values, floor[:, None])
     size = float(np.abs(values).max(axis=1).sum()) or 1.0
     # A plan gives up at most `capacity` nodes and takes as many.
     worth.tie_break = _TIE_BREAK * size / max(2 * capacity, 1)
