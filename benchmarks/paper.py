@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import paper_beyond, paper_diverse, paper_hpo
-from benchmarks.paper_runs import SUBSET, TRACE, TRAINERS, Case, Results, changed_within, missing, run_all, week
+from benchmarks.paper_runs import SUBSET, TRACE, TRAINERS, Case, Results, missing, run_all, week
 from benchmarks.paper_text import NOT_PRINTED, table
 from bftd.errors import BftError, UsageError
 from bftd.trace.stats import stats
@@ -139,7 +139,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "trace": {
             "whole": stats(week(options.data, "", 1)).to_json(),
             "subset": stats(subset).to_json(),
-            "changed_within": {f"{t_fwd_s:g}": changed_within(subset, t_fwd_s) for t_fwd_s in paper_hpo.T_FWD_S},
         },
         "derived": derived,
         "rows": rows,

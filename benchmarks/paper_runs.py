@@ -143,12 +143,6 @@ def trainers_of(folder: Path, name: str) -> tuple[SimTrainer, ...]:
     return tuple(replace(each, curve=network.curve, objective=network.objective) for each in trainers)
 
 
-def changed_within(trace: Trace, horizon_s: float) -> float:
-    """The share of the pool's changes that another one follows within `horizon_s`."""
-    changes_s = np.unique(trace.times_s)
-    return float(np.mean(np.append(np.diff(changes_s), np.inf) <= horizon_s))
-
-
 # -- running ---
 
 

@@ -51,11 +51,11 @@ def minimise(tables: Tables) -> Dual:
     stopping early costs tightness only.
     """
     capacity, options, values = tables.capacity, tables.options, tables.values
-    rows = np.arange(len(options))
+    rows, sizes = np.arange(len(options)), options.astype(np.float64)
 
     def line(multiplier: float) -> _Line:
         # The first of equal scores is the one with the fewest nodes.
-        chosen: Ints = (values - multiplier * options).argmax(axis=1)
+        chosen: Ints = (values - multiplier * sizes).argmax(axis=1)
         return _Line(chosen, float(values[rows, chosen].sum()), int(options[rows, chosen].sum()))
 
     left = line(0.0)

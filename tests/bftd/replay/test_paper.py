@@ -68,13 +68,6 @@ def test_a_repeated_trace_is_at_every_time_what_the_trace_was_then(trace: Trace,
     assert idle_at(again, time_s) == idle_at(trace, time_s % 100)
 
 
-def test_changes_within_a_horizon_count_the_distance_to_the_next_change() -> None:
-    trace = trace_of([(0, 0, True), (10, 1, True), (10, 2, True), (40, 0, False)], 3, 100.0)
-    assert paper_runs.changed_within(trace, 9) == 0
-    assert paper_runs.changed_within(trace, 10) == pytest.approx(1 / 3)
-    assert paper_runs.changed_within(trace, 30) == pytest.approx(2 / 3)
-
-
 def test_the_log_error_of_a_column_is_the_root_mean_square_over_its_networks() -> None:
     printed = {"a": 1.0, "b": 2.0}
     assert paper_diverse.rms_log_error(printed, printed) == 0
