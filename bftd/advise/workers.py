@@ -13,11 +13,11 @@ from multiprocessing import active_children, get_context
 from typing import Any, TypeVar
 
 from bftd.errors import BftError
+from milp.mip.lifeline import die_with_parent
 
 R = TypeVar("R")
 Progress = Callable[[float], None]
 
-_PR_SET_PDEATHSIG = 1
 # How often a person who watches is told how far it is.
 _TOLD_EVERY_S = 0.2
 
@@ -87,9 +87,7 @@ def _uninterrupted() -> Iterator[None]:
 def _begin(work: Callable[[int, Progress], Any], parts: ctypes.Array[ctypes.c_double], parent: int) -> None:
     """Make this process a worker: it has `work` by the fork, and the kernel kills it when its parent is gone."""
     global _work, _parts
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the kernel knew
-        os._exit(1)
+    die_with_parent(parent)
     _work, _parts = work, parts
 
 

@@ -6,7 +6,6 @@ parent, or when standard input does.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
@@ -18,10 +17,9 @@ from typing import BinaryIO
 from milp.errors import MilpError, UnsupportedError
 from milp.keeping import keep
 from milp.mip import counts, gurobi, highs, nodes
+from milp.mip.lifeline import die_with_parent
 from milp.mip.linear import Solution
 from milp.mip.messages import HEADER, Answer, Request, write
-
-_PR_SET_PDEATHSIG = 1
 
 
 def answer(request: Request, out: BinaryIO) -> Answer:
@@ -46,7 +44,7 @@ def answer(request: Request, out: BinaryIO) -> Answer:
         return Answer(final=True, error="no map is allowed: with the paper's big-M none may exist, solve without it")
     found = None if solution.x is None else model.assignment(solution.x)
     bound = float("inf") if solution.bound is None else solution.bound
-    return Answer(found, bound, solution.optimal, final=True)
+    return Answer(found, bound, final=True)
 
 
 def main() -> None:
@@ -65,13 +63,6 @@ def main() -> None:
         except Exception as error:
             last = Answer(final=True, error=f"{type(error).__name__}: {error}")
         write(out, replace(last, final=True))
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone, also in the middle of a solve."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the kernel knew
-        os._exit(1)
 
 
 if __name__ == "__main__":

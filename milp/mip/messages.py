@@ -33,7 +33,6 @@ class Answer:
 
     assignment: dict[str, tuple[str, ...]] | None = None
     bound: float = float("inf")
-    optimal: bool = False
     final: bool = False
     error: str = ""
     refused: bool = False

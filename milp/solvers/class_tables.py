@@ -14,11 +14,7 @@ import numpy as np
 from milp.choices import idle_worth, pieces
 from milp.model import Problem
 from milp.objective import most_earned
-from milp.solvers.tables import Floats, Ints, worst_that_matters
-
-# What all nodes together cost for changing hands, as a part of the problem's total value: enough to decide between
-# plans of equal value, too little to make a better plan lose.
-_TIE_BREAK = 1e-10
+from milp.solvers.tables import TIE_BREAK, Floats, Ints, worst_that_matters
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class Picks:
 def tabulate(problem: Problem) -> ClassTables:
     """Build the tables of a problem that has trainers and nodes, and in which no trainer mixes classes."""
     place = {name: index for index, name in enumerate(problem.classes)}
-    capacity = np.bincount([place[name] for name in problem.class_of.values()], minlength=len(place)).astype(np.int64)
+    capacity = np.array([problem.class_sizes[name] for name in place], np.int64)
     rows: list[tuple[int, int, int, int, float, float]] = []
     unchanged: list[int] = []
     for row, trainer in enumerate(problem.trainers):
@@ -111,13 +107,13 @@ def tabulate(problem: Problem) -> ClassTables:
     largest = np.maximum.reduceat(np.maximum(np.abs(worth_low), np.abs(worth_high)), first)
     size = float(largest.sum()) or 1.0
     # A plan gives up at most all nodes and takes as many.
-    tie_break = _TIE_BREAK * size / (2 * int(capacity.sum()))
+    tie_break = TIE_BREAK * size / (2 * int(capacity.sum()))
     held = np.array([len(trainer.current) for trainer in problem.trainers])[row]
     lines = Lines(
         row, kind, low, high, worth_low - tie_break * np.abs(low - held), worth_high - tie_break * np.abs(high - held)
     )
     kinds, counts, worths, column = _points(lines)
-    return ClassTables(capacity, lines, kinds, counts, worths, column[unchanged], size, _TIE_BREAK * size)
+    return ClassTables(capacity, lines, kinds, counts, worths, column[unchanged], size, TIE_BREAK * size)
 
 
 def _points(lines: Lines) -> tuple[Ints, Ints, Floats, Ints]:

@@ -25,7 +25,7 @@ Bools = npt.NDArray[np.bool_]
 
 # What all nodes together cost for changing hands, as a part of the problem's total value: enough to decide between
 # plans of equal value, too little to make a better plan lose.
-_TIE_BREAK = 1e-10
+TIE_BREAK = 1e-10
 
 
 class _Curves:
@@ -168,7 +168,7 @@ def tabulate(problem: Problem) -> Tables:
         worth.floor, values = floor, np.maximum(values, floor[:, None])
     size = float(np.abs(values).max(axis=1).sum()) or 1.0
     # A plan gives up at most `capacity` nodes and takes as many.
-    worth.tie_break = _TIE_BREAK * size / max(2 * capacity, 1)
+    worth.tie_break = TIE_BREAK * size / max(2 * capacity, 1)
     values -= worth.tie_break * np.abs(change)
     return Tables(
         capacity=capacity,
@@ -178,7 +178,7 @@ def tabulate(problem: Problem) -> Tables:
         lowest=lowest,
         top=top,
         size=size,
-        tie_breaks=_TIE_BREAK * size,
+        tie_breaks=TIE_BREAK * size,
         value=worth,
     )
 
