@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -17,6 +15,7 @@ from bftd import advise as advising
 from bftd.advise import Prefer
 from bftd.advise.advice import T_FWDS_S
 from bftd.cli import options, replay_options
+from bftd.cli.progress import progress_bar
 from bftd.errors import UsageError
 from bftd.replay.options import Options
 
@@ -90,7 +89,7 @@ def advise(
     if nodes is not None:
         trace = trace.select(nodes)
     training = None if trainers_path is None else trainers.read(trainers_path)
-    with _progress() as progress:
+    with progress_bar("advise") as progress:
         advice = advising.advise(
             trace, training, t_fwds_s or T_FWDS_S, pj_maxes, options=chosen, prefer=prefer, jobs=jobs, progress=progress
         )
@@ -113,31 +112,6 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float], None] | None]:
-    """A bar on standard error where that is a terminal.
-
-    It starts with the first word of progress: its thread must not be there yet when worker processes are forked.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task("advise", total=1.0)
-
-    def tell(part: float) -> None:
-        bar.start()
-        bar.update(task, completed=part)
-
-    try:
-        yield tell
-    finally:
-        bar.stop()
 
 
 def _told(advice: Advice) -> Iterable[str]:

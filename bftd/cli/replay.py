@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftd.cli import replay_options
+from bftd.cli.progress import progress_bar
 from bftd.errors import UsageError
 from bftd.replay.options import Options
 
@@ -55,7 +54,7 @@ def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | N
 
     options = Options(**arguments)
     trace, training = traces.read(Path(trace_path)), trainers.read(trainers_path)
-    with _progress() as progress:
+    with progress_bar("replay") as progress:
         result = replaying.run(trace, training, options, progress=progress)
     _warn(result, len(training), options)
     if json_path is not None:
@@ -77,20 +76,6 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float], None] | None]:
-    """A bar on standard error where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replay", total=1.0)
-        yield lambda part: bar.update(task, completed=part)
 
 
 def _told(result: Result) -> Iterator[str]:

@@ -6,8 +6,7 @@ import hashlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import click
 
 from bftd import __version__
 from bftd.cli import replay_options
+from bftd.cli.progress import progress_bar
 from bftd.replay.options import Options
 from bftd.report.errors import ReportError
 
@@ -61,7 +61,7 @@ def report(
     traces, stored = _read(paths, nodes)
     trainers = _trainers(trainers_path)
     options = Options(**arguments | {"nodes": nodes, "endless": arguments["endless"] or trainers_path is None})
-    with _progress() as progress:
+    with progress_bar("replays") as progress:
         cases = gather(traces, stored, trainers, options, jobs=jobs, sweeping=sweeping, progress=progress)
     made = page(cases, _provenance(traces, stored, trainers_path, trainers, drawn_with))
     try:
@@ -124,17 +124,3 @@ def _provenance(
         "matplotlib": drawn_with,
     }
     return Provenance(shlex.join(["bft", *sys.argv[1:]]), versions, inputs)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
-    """A bar on standard error where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replays", total=1.0)
-        yield lambda part: bar.update(task, completed=part)
