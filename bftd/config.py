@@ -52,6 +52,26 @@ def _key(
 
 
 @dataclass(frozen=True)
+class DaemonConfig:
+    """What the daemon is, and who may steer it."""
+
+    mode: str = _key(
+        "live",
+        "live, or shadow: decide and log, with imaginary trainers on the real cluster, and touch nothing.",
+        choices=("live", "shadow"),
+    )
+    shadow_trainers: int = _key(
+        10, "Imaginary trainers that compete for nodes in shadow mode.", minimum=1, maximum=1000
+    )
+    user: str = _key("bftd", "Unix user the daemon runs as; clients on other hosts believe no other.")
+    administrators: str = _key(
+        "",
+        "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",
+        example="bftadmin",
+    )
+
+
+@dataclass(frozen=True)
 class SlurmConfig:
     """How Slurm is read and which partitions are used."""
 
@@ -65,6 +85,9 @@ class SlurmConfig:
         "salloc",
         "How pilots start: salloc (granted at once or not at all) or sbatch (sites without the job_submit plugin).",
         choices=("salloc", "sbatch"),
+    )
+    operator: bool = _key(
+        False, "Whether bftd has operator rights in Slurm and may cancel pilots that no lease stands behind."
     )
 
 
@@ -105,12 +128,28 @@ class DecideConfig:
 
 
 @dataclass(frozen=True)
+class LimitsConfig:
+    """What one user or one account may have at once, beside Slurm's own limits."""
+
+    nodes_per_user: int = _key(0, "Most nodes of one user's trainers together; 0 is no limit.", minimum=0)
+    nodes_per_account: int = _key(0, "Most nodes of one account's trainers together; 0 is no limit.", minimum=0)
+    trainers_per_user: int = _key(0, "Most trainers of one user considered at once; 0 is no limit.", minimum=0)
+    trainers_per_account: int = _key(0, "Most trainers of one account considered at once; 0 is no limit.", minimum=0)
+
+
+@dataclass(frozen=True)
 class ApiConfig:
-    """Where drivers and commands reach the daemon."""
+    """Where drivers and commands reach the daemon, and how it knows who they are."""
 
     socket: str = _key("/run/bftd/bftd.sock", "Unix socket for clients on this host.")
-    tcp: str = _key("", "host:port for drivers on other hosts; needs token_file.", example="0.0.0.0:6820")
-    token_file: str = _key("", "File with the shared token of TCP clients.", example="/etc/bftd/token")
+    tcp: str = _key("", "host:port for drivers on other hosts.", example="0.0.0.0:6820")
+    auth: str = _key(
+        "munge",
+        "How TCP clients prove who they are: munge, or token (one shared secret, for a private test cluster only).",
+        choices=("munge", "token"),
+    )
+    munge_socket: str = _key("", "Socket of munged; empty is munge's own default.", example="/run/munge/munge.socket.2")
+    token_file: str = _key("", "File with the shared token, where auth is token.", example="/etc/bftd/token")
 
 
 @dataclass(frozen=True)
@@ -131,9 +170,11 @@ class LogConfig:
 class Config:
     """All settings of one daemon."""
 
+    daemon: DaemonConfig = DaemonConfig()
     slurm: SlurmConfig = SlurmConfig()
     pool: PoolConfig = PoolConfig()
     decide: DecideConfig = DecideConfig()
+    limits: LimitsConfig = LimitsConfig()
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()
@@ -209,8 +250,10 @@ def parse(text: str, name: str = "configuration") -> Config:
             raise ConfigError(f"{name}: {section} must be a section: write [{section}]")
         values[section] = _section(sections[section].__class__, section, content, name)
     config = Config(**values)
-    if config.api.tcp and not config.api.token_file:
-        raise ConfigError(f"{name}: [api] tcp needs token_file, the file with the token that TCP clients show")
+    if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
+        raise ConfigError(
+            f'{name}: [api] auth = "token" needs token_file, the file with the token that TCP clients show'
+        )
     return config
 
 
@@ -243,7 +286,7 @@ def _value(field: dataclasses.Field[Any], kind: type, value: Any, where: str) ->
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not kind:
-        wanted = {"str": "a text", "int": "a whole number", "float": "a number"}[kind.__name__]
+        wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[kind.__name__]
         raise ConfigError(
             f"{where} must be {wanted}, not {value!r}; for example {json.dumps(field.metadata['example'])}"
         )

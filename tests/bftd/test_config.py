@@ -43,7 +43,7 @@ def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> N
         ("[slurm]\npilot_mode = 'srun'\n", "[slurm] pilot_mode must be one of salloc, sbatch, not 'srun'"),
         ("pool = 3\n", "pool must be a section: write [pool]"),
         ("[pool\n", "not valid TOML"),
-        ("[api]\ntcp = 'host:1'\n", "[api] tcp needs token_file"),
+        ("[api]\ntcp = 'host:1'\nauth = 'token'\n", 'auth = "token" needs token_file'),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:

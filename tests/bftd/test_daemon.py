@@ -234,7 +234,7 @@ def test_the_client_is_found_by_socket_variable_configuration_and_default(tmp_pa
     assert find().address == "/else/where"
     monkeypatch.delenv("BFTD_SOCKET")
     (tmp_path / "token").write_text("secret\n")
-    tcp = f'[api]\nsocket = "{tmp_path}/none"\ntcp = "host:7"\ntoken_file = "{tmp_path}/token"\n'
+    tcp = f'[api]\nsocket = "{tmp_path}/none"\ntcp = "host:7"\nauth = "token"\ntoken_file = "{tmp_path}/token"\n'
     path.write_text(tcp)
     assert find().address == "host:7"
     (tmp_path / "token").unlink()
