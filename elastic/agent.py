@@ -17,10 +17,13 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from elastic.channel import SealedReader, introduce
 from elastic.child import prepare_child
+from elastic.errors import WireError
 from elastic.interface import interface_of
 from elastic.scratch import Scratch
-from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, LEAVE_S
+from elastic.seal import Seal
+from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S
 from elastic.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
 
 
@@ -29,6 +32,7 @@ class Agent:
 
     def __init__(self) -> None:
         self._driver: asyncio.StreamWriter | None = None
+        self._seal: Seal | None = None
         self._node: asyncio.subprocess.Process | None = None
         self._to_node: asyncio.StreamWriter | None = None
         self._heard_s = time.monotonic()
@@ -45,28 +49,8 @@ class Agent:
         loop.add_signal_handler(signal.SIGTERM, self._notice)
         # Slurm precedes SIGTERM with SIGCONT; its default action is right, but it must not interrupt anything.
         loop.add_signal_handler(signal.SIGCONT, lambda: None)
-        host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
-        try:
-            connecting = asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
-            reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
-        except (OSError, asyncio.TimeoutError):
-            self._lost_driver = True
-            return 3
-        no_delay(writer)
-        self._driver = writer
-        self._send(
-            {
-                "op": "hello",
-                "role": "agent",
-                "secret": os.environ["BFT_SECRET"],
-                "host": os.environ["BFT_LEASE"],
-                "node": os.environ.get("SLURMD_NODENAME", ""),
-                "job_id": os.environ.get("SLURM_JOB_ID", ""),
-                "pid": os.getpid(),
-            }
-        )
-        self._spawn(self._commands(reader))
-        self._spawn(self._watch_driver())
+        # Beside the wait below: Slurm's notice ends an agent also while its driver does not answer.
+        self._spawn(self._serve_driver())
         await self._over.wait()
         return 3 if self._lost_driver else 0
 
@@ -101,8 +85,41 @@ class Agent:
 
     # -- the driver ---
 
-    async def _commands(self, reader: asyncio.StreamReader) -> None:
-        while (message := await receive(reader)) is not None:
+    async def _serve_driver(self) -> None:
+        try:
+            reader = await asyncio.wait_for(self._connect(), CONNECT_S)
+            if reader is not None:
+                self._heard_s = time.monotonic()
+                self._spawn(self._watch_driver())
+                await self._commands(reader)
+        except WireError as error:
+            print(f"bft: {error}; this node is given back", file=sys.stderr, flush=True)
+        except (OSError, asyncio.TimeoutError):
+            pass
+        if not self._leaving and not self._over.is_set():
+            self._lost_driver = True
+        self._over.set()
+
+    async def _connect(self) -> SealedReader | None:
+        """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
+        host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
+        no_delay(writer)
+        about = {
+            "role": "agent",
+            "host": os.environ["BFT_LEASE"],
+            "node": os.environ.get("SLURMD_NODENAME", ""),
+            "job_id": os.environ.get("SLURM_JOB_ID", ""),
+            "pid": os.getpid(),
+        }
+        seals = await asyncio.wait_for(introduce(reader, writer, os.environ["BFT_SECRET"], about), HANDSHAKE_S)
+        if seals is None:
+            return None
+        self._driver, self._seal = writer, seals.outgoing
+        return SealedReader(reader, seals.incoming)
+
+    async def _commands(self, reader: SealedReader) -> None:
+        while (message := await reader.receive()) is not None:
             self._heard_s = time.monotonic()
             op = message["op"]
             if op == "configure":
@@ -115,13 +132,10 @@ class Agent:
             elif op == "end":
                 self._ended_by_driver = True
                 self._over.set()
-        if not self._leaving:
-            self._lost_driver = True
-        self._over.set()
 
     def _send(self, message: Message) -> None:
-        if self._driver is not None and not self._driver.is_closing():
-            self._driver.write(encode(message))
+        if self._driver is not None and self._seal is not None and not self._driver.is_closing():
+            self._driver.write(self._seal.line(encode(message)))
 
     # -- the node process ---
 

@@ -16,6 +16,7 @@ from horovod.common.basics import HorovodBasics
 
 from elastic import session as _session
 from elastic.gloo_sockets import SocketWatch
+from elastic.node.announcing import mend_worker
 from elastic.session import Saved
 
 _sockets = SocketWatch()
@@ -39,6 +40,7 @@ def _watch_init() -> None:
 
 
 _watch_init()
+mend_worker()
 
 import horovod.torch as hvd  # noqa: E402  (the patch above must come first)
 import torch  # noqa: E402

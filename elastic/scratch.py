@@ -19,9 +19,12 @@ class Scratch:
         _sweep()
         while True:
             self.path = tempfile.mkdtemp(prefix=_PREFIX)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            # Until it is locked another process may sweep it, also before it is open.
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                continue
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            # Another process may have swept it between its making and its locking.
             if os.path.exists(self.path):
                 return
             os.close(self._fd)

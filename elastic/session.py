@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from elastic.channel import BlockingChannel
 from elastic.timing import REPORT_S, SHIP_SHARE
-from elastic.wire import BlockingChannel, Message
+from elastic.wire import Message
 
 _PAGE = struct.Struct("=qd")
 """The last step and when it ended, in memory that the parent reads after a SIGKILL."""
@@ -67,18 +68,17 @@ class Session:
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
-        """Connects to the driver named in `environ` and starts the side thread; raises OSError or KeyError."""
-        channel = BlockingChannel.connect(environ["BFT_DRIVER"])
-        channel.send(
-            {
-                "op": "hello",
-                "role": "worker",
-                "secret": environ["BFT_SECRET"],
-                "host": environ["BFT_HOST"],
-                "local_rank": int(environ["BFT_LOCAL_RANK"]),
-                "pid": os.getpid(),
-            }
-        )
+        """Connects to the driver named in `environ` and starts the side thread.
+
+        Raises OSError, KeyError, and WireError when who listens there does not know the trainer's secret.
+        """
+        about: Message = {
+            "role": "worker",
+            "host": environ["BFT_HOST"],
+            "local_rank": int(environ["BFT_LOCAL_RANK"]),
+            "pid": os.getpid(),
+        }
+        channel = BlockingChannel.connect(environ["BFT_DRIVER"], environ["BFT_SECRET"], about)
         session = cls(channel, page)
         threading.Thread(target=session._commands, name="bft-commands", daemon=True).start()
         return session

@@ -14,6 +14,12 @@ DRIVER_LOST_S = 5.0
 # srun, Python's start and the connection take 0.3 s; a node that boots or a slow file system takes longer.
 CONNECT_S = 30.0
 
+# How long the proof of both ends may take: three small messages, on a host that may be busy starting eight workers.
+HANDSHAKE_S = 10.0
+
+# So long nobody is turned away who has not proved himself yet, even when very many connect at once.
+STRANGER_S = 1.0
+
 # Importing torch takes 2 s alone and 10 s when eight nodes start on two cores; a cold parallel file system is slower.
 WARM_S = 120.0
 

@@ -8,8 +8,16 @@ import json
 import os
 from pathlib import Path
 
+from elastic.driver.pilots import Peer
 from elastic.errors import WireError
-from elastic.wire import CHUNK_BYTES
+from elastic.wire import CHUNK_BYTES, Payload
+
+
+def private_folder(folder: Path) -> None:
+    """Make a trainer's folder, for its user alone: the state in it is a whole model."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)  # it may be there already
 
 
 class CheckpointStore:
@@ -22,7 +30,7 @@ class CheckpointStore:
         self._uploads = 0
         self.step = -1
         self.samples = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         for leftover in folder.glob("state.upload-*"):
             leftover.unlink()
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -30,12 +38,7 @@ class CheckpointStore:
             if self._path.exists():
                 self.step, self.samples = int(meta["step"]), int(meta["samples"])
 
-    @property
-    def size_bytes(self) -> int:
-        """0 when nothing is saved yet."""
-        return self._path.stat().st_size if self.step >= 0 else 0
-
-    async def receive(self, reader: asyncio.StreamReader, size_bytes: int, step: int, samples: int) -> bool:
+    async def receive(self, reader: Payload, size_bytes: int, step: int, samples: int) -> bool:
         """Reads `size_bytes` from `reader`; returns whether they are the state now. Raises WireError when cut short."""
         self._uploads += 1
         upload = self._folder / f"state.upload-{self._uploads}"
@@ -45,7 +48,7 @@ class CheckpointStore:
         finally:
             upload.unlink(missing_ok=True)
 
-    async def _read_into(self, upload: Path, reader: asyncio.StreamReader, size_bytes: int) -> None:
+    async def _read_into(self, upload: Path, reader: Payload, size_bytes: int) -> None:
         left = size_bytes
         with upload.open("wb") as file:
             while left:
@@ -69,16 +72,14 @@ class CheckpointStore:
             self.step, self.samples = step, samples
             return True
 
-    async def send(self, writer: asyncio.StreamWriter, header: bytes) -> None:
-        """Writes `header` and the state to a worker."""
-        writer.write(header)
-        if self.step >= 0:
-            # Opened before the first await: a newer state may be put in its place meanwhile.
-            with self._path.open("rb") as file:
-                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    writer.write(chunk)
-                    await writer.drain()
-        await writer.drain()
+    async def send(self, peer: Peer) -> None:
+        """Sends the state to a worker, or that there is none yet."""
+        if self.step < 0:
+            peer.send({"op": "fetched", "bytes": 0})
+            return
+        # Opened before the first await: a newer state may be put in its place meanwhile.
+        with self._path.open("rb") as file:
+            await peer.send_file({"op": "fetched"}, file, os.fstat(file.fileno()).st_size)
 
     def remove(self) -> None:
         """Forgets the state: the trainer has ended well."""

@@ -92,7 +92,14 @@ class HorovodBackend(Backend):
     def _list(self, wanted: dict[str, Pilot]) -> None:
         assert self._life is not None
         self._listed = dict(wanted)
-        self._life.send({"op": "hosts", "hosts": {host: pilot.workers_per_node for host, pilot in wanted.items()}})
+        self._life.send(
+            {
+                "op": "hosts",
+                "hosts": {host: pilot.workers_per_node for host, pilot in wanted.items()},
+                # Workers connect from where their agents do: nobody else has business at Horovod's rendezvous.
+                "addresses": sorted({pilot.agent.address for pilot in wanted.values() if pilot.agent}),
+            }
+        )
 
     def _request(self, message: Message) -> None:
         """A request of Horovod's driver."""

@@ -1,18 +1,32 @@
-"""The driver's server: agents and workers connect here, say who they are, and are handed to the trainer."""
+"""The driver's server: agents and workers connect here, prove that they know the secret, and are handed to the trainer.
+
+Strangers cost little: one line of bounded length and a bounded time each, and a bounded number of them at once, of
+whom the one that has been silent longest makes room for the next.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from typing import Protocol
+import contextlib
+import socket
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
+from elastic.channel import SealedReader
 from elastic.driver.pilots import Peer
 from elastic.errors import WireError
-from elastic.timing import CONNECT_S
-from elastic.wire import MAX_LINE_BYTES, Message, no_delay, receive
+from elastic.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
+from elastic.timing import HANDSHAKE_S, STRANGER_S
+from elastic.wire import MAX_LINE_BYTES, Message, Payload, no_delay
 
 _BACKLOG = 4096
 """All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
+
+_STRANGERS = 256
+"""Connections that may be in the middle of their proof; others wait in the backlog."""
+
+_RETRY_S = 0.1
+"""After an accept that failed because the process has too many files open."""
 
 
 class Listener(Protocol):
@@ -21,7 +35,7 @@ class Listener(Protocol):
     def connected(self, peer: Peer) -> bool:
         """Whether this peer belongs to the trainer."""
 
-    async def received(self, peer: Peer, message: Message, reader: asyncio.StreamReader) -> None:
+    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
         """Takes one message; a payload that follows it is read from `reader`."""
 
     def disconnected(self, peer: Peer) -> None:
@@ -34,32 +48,74 @@ class Hub:
     def __init__(self, listener: Listener, secret: str) -> None:
         self._listener = listener
         self._secret = secret
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[Any], float] = {}
+        self._fewer = asyncio.Event()
 
     async def start(self) -> int:
         """Listens on a free port and returns it."""
-        self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0, limit=MAX_LINE_BYTES, backlog=_BACKLOG)
-        return int(self._server.sockets[0].getsockname()[1])
+        self._socket = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self._accepting = self._spawn(self._accept(self._socket))
+        return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Accepts nobody any more."""
-        if self._server is not None:
-            self._server.close()
+        """Accepts nobody any more; who is connected stays so."""
+        if self._socket is not None and self._accepting is not None:
+            self._accepting.cancel()
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        no_delay(writer)
-        peer = None
-        try:
-            hello = await asyncio.wait_for(receive(reader), CONNECT_S)
-            # Secret first: nothing else of a stranger's message is looked at.
-            if hello is None or not hmac.compare_digest(
-                str(hello.get("secret")).encode(errors="replace"), self._secret.encode()
-            ):
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._room_for_a_stranger()
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            task = self._spawn(self._serve(sock))
+            self._strangers[task] = loop.time()
+
+    async def _room_for_a_stranger(self) -> None:
+        while len(self._strangers) >= _STRANGERS:
+            longest, since_s = next(iter(self._strangers.items()))
+            left_s = since_s + STRANGER_S - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                del self._strangers[longest]
+                longest.cancel()
                 return
-            peer = Peer(writer, hello)
+            self._fewer.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._fewer.wait(), left_s)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        try:
+            about, seals = await asyncio.wait_for(self._examine(sock), HANDSHAKE_S)
+            reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
+        except (WireError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            sock.close()
+            return
+        finally:
+            self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+            self._fewer.set()
+        await self._listen(Peer(writer, about, seals.outgoing), SealedReader(reader, seals.incoming))
+
+    async def _examine(self, sock: socket.socket) -> tuple[Message, Seals]:
+        examination = Examination(self._secret, await _hello(sock))
+        await asyncio.get_running_loop().sock_sendall(sock, examination.challenge)
+        return examination.about, examination.seals(await _proof(sock))
+
+    async def _listen(self, peer: Peer, reader: SealedReader) -> None:
+        no_delay(peer.writer)
+        try:
             if not self._listener.connected(peer):
                 return
-            while (message := await receive(reader)) is not None:
+            while (message := await reader.receive()) is not None:
                 await self._listener.received(peer, message, reader)
         except (WireError, ConnectionError, asyncio.TimeoutError):
             pass
@@ -67,6 +123,36 @@ class Hub:
             # The driver ends. asyncio would print a connection that was cancelled as a fault.
             pass
         finally:
-            if peer is not None:
-                self._listener.disconnected(peer)
-            writer.close()
+            self._listener.disconnected(peer)
+            peer.close()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _hello(sock: socket.socket) -> bytes:
+    """A stranger's first line. It says nothing more until it is challenged: what follows the line is no peer's."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if len(line) >= HELLO_BYTES or b"\n" in line:
+            raise WireError("a connection begins with one short line")
+        line += await _some(sock, HELLO_BYTES - len(line))
+    return line
+
+
+async def _proof(sock: socket.socket) -> bytes:
+    """Exactly a proof: what follows it is the peer's first message."""
+    proof = b""
+    while len(proof) < PROOF_BYTES:
+        proof += await _some(sock, PROOF_BYTES - len(proof))
+    return proof
+
+
+async def _some(sock: socket.socket, size_bytes: int) -> bytes:
+    data = await asyncio.get_running_loop().sock_recv(sock, size_bytes)
+    if not data:
+        raise WireError("a connection ended before it proved anything")
+    return data

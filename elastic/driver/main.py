@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub
 from elastic.driver.pilots import PilotStarter
-from elastic.driver.settings import DriverSettings
+from elastic.driver.settings import DriverSettings, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.script import default_backend, interpreter_of, restore
+from elastic.seal import new_secret
 from elastic.spec import ElasticSpec
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -40,7 +41,7 @@ def run(settings: DriverSettings) -> int:
 
 
 async def _run(settings: DriverSettings) -> int:
-    secret = secrets.token_hex(16)
+    secret = new_secret()
     trainer = Trainer(settings, _log)
     hub = Hub(trainer, secret)
     port = await hub.start()
@@ -52,6 +53,7 @@ async def _run(settings: DriverSettings) -> int:
         lambda: trainer.finish(1, "another driver of this trainer has taken over"),
         _log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
+        munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +122,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     trainer_id = os.environ.get("SLURM_JOB_ID") or f"run-{os.uname().nodename}-{os.getpid()}"
     cwd = Path.cwd()
     state_dir = cwd / ".bft" / trainer_id
-    state_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(state_dir)
     # The agents read it from here: Slurm's own copy of the script is on the service node alone.
     script = state_dir / Path(header.script).name
     script.write_text(source)
@@ -138,7 +140,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         state_dir=state_dir,
         socket_path=header.socket,
         partition=header.partition,
-        user=os.environ.get("USER") or os.environ.get("SLURM_JOB_USER") or str(os.getuid()),
+        user=own_user(),
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
     )

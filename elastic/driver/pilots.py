@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from elastic.driver.settings import DriverSettings
-from elastic.wire import Message, encode
+from elastic.seal import Seal
+from elastic.wire import CHUNK_BYTES, Message, encode
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
@@ -21,16 +22,42 @@ _AGENT = (sys.executable, "-m", "elastic.agent")
 
 
 class Peer:
-    """One connection of the trainer's: an agent's or a worker's."""
+    """One connection of the trainer's, an agent's or a worker's; what is sent is sealed."""
 
-    def __init__(self, writer: asyncio.StreamWriter, hello: Message) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, hello: Message, seal: Seal) -> None:
         self.writer = writer
         self.hello = hello
+        self._seal = seal
+        self._held_back: list[Message] | None = None
 
     def send(self, message: Message) -> None:
         """Sends without waiting; a peer that is gone is noticed by its reader."""
-        if not self.writer.is_closing():
-            self.writer.write(encode(message))
+        if self._held_back is not None:
+            self._held_back.append(message)
+        elif not self.writer.is_closing():
+            self.writer.write(self._seal.line(encode(message)))
+
+    async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
+        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it."""
+        self.send({**message, "bytes": size_bytes})
+        seal, self._held_back = self._seal.payload(), []
+        try:
+            while size_bytes:
+                chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
+                seal.update(chunk)
+                self.writer.write(chunk)
+                await self.writer.drain()
+                size_bytes -= len(chunk)
+            self.writer.write(seal.digest())
+        finally:
+            held_back, self._held_back = self._held_back, None
+            for held in held_back:
+                self.send(held)
+
+    @property
+    def address(self) -> str:
+        """Where the peer connected from."""
+        return str(self.writer.get_extra_info("peername")[0])
 
     def close(self) -> None:
         """Drops the connection."""
@@ -99,6 +126,7 @@ class PilotStarter:
         self._client = SlurmClient()
         mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._launcher = PilotLauncher(self._client, mode=mode)
+        self._empty: set[str] = set()
         self._environ = {
             **self._launcher.agent_env(os.environ),
             "BFT_DRIVER": f"{settings.address}:{driver_port}",
@@ -149,6 +177,8 @@ class PilotStarter:
             while await process.stdout.read(1 << 16):
                 pass
             rc = await process.wait()
+            if rc >= 0:
+                self._empty.add(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 self._log(f"{pilot.lease}: srun ended with {rc}: {said.decode(errors='replace').strip()[-300:]}")
@@ -160,9 +190,14 @@ class PilotStarter:
 
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once; those that have ended already are no error."""
-        if jobs:
-            with contextlib.suppress(SlurmError):
-                await asyncio.to_thread(self._client.cancel, jobs, "KILL")
+        empty = [job for job in jobs if job in self._empty]
+        self._empty.difference_update(empty)
+        # Where srun has come back, no process is left to kill first: that would be two more commands a pilot, at the
+        # very moment at which Slurm is busy with the job that the node was taken for.
+        for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
+            if ids:
+                with contextlib.suppress(SlurmError):
+                    await asyncio.to_thread(self._client.cancel, ids, signal)
 
     def _agent_env(self, pilot: Pilot) -> dict[str, str]:
         return {**self._environ, "BFT_LEASE": pilot.lease}

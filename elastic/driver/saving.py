@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.pilots import Peer
 from elastic.timing import PAUSE_S, SHIP_S
-from elastic.wire import Message, encode
+from elastic.wire import Message, Payload
 
 _GONE = "gone"
 
@@ -38,7 +38,7 @@ class StateSaver:
             if await self._answered([worker], {"shipped"}, ship_s):
                 return
 
-    async def received(self, worker: Peer, message: Message, reader: asyncio.StreamReader) -> None:
+    async def received(self, worker: Peer, message: Message, reader: Payload) -> None:
         """Takes a worker's answer; a state's payload is read from `reader`."""
         op = message["op"]
         if op == "state":
@@ -48,7 +48,7 @@ class StateSaver:
 
     async def fetched(self, worker: Peer) -> None:
         """Sends the state to a worker that begins with it."""
-        await self.store.send(worker.writer, encode({"op": "fetched", "bytes": self.store.size_bytes}))
+        await self.store.send(worker)
 
     def gone(self, worker: Peer) -> None:
         """No answer will come from this worker."""

@@ -34,7 +34,7 @@ from elastic.timing import (
     PING_S,
     SHIP_EVERY_S,
 )
-from elastic.wire import Message
+from elastic.wire import Message, Payload
 
 _REMOVED = re.compile(r"terminate called after throwing|has been removed from elastic job")
 """How a worker that Horovod removed ends; it is what a revocation looks like, and would alarm the user."""
@@ -142,7 +142,7 @@ class Trainer:
                 if worker is peer:
                     del pilot.workers[local_rank]
 
-    async def received(self, peer: Peer, message: Message, reader: asyncio.StreamReader) -> None:
+    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
         """Takes one message of an agent or a worker."""
         op = message["op"]
         if peer.hello.get("role") == "agent":

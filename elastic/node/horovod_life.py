@@ -1,6 +1,6 @@
 """python -m elastic.node.horovod_life MIN MAX ADDRESS: one life of Horovod's ElasticDriver, beside the driver.
 
-A child process of its own, because Horovod's rendezvous unpickles what it is sent and `get_results` may never return.
+A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
 Commands come on standard input (hosts, exit), requests go to standard output (start, kill, done); the driver carries
 them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is blacklisted for ever
 after a crash and need not resolve.
@@ -18,12 +18,13 @@ from typing import Any
 
 import horovod.runner.elastic.driver as upstream
 from horovod.runner.elastic.discovery import HostDiscovery
-from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
 from elastic.child import die_with_parent
+from elastic.node.announcing import KEY_NAME, handler_for
+from elastic.seal import new_secret
 from elastic.timing import GLOO_TIMEOUT_S
 from elastic.wire import Message, decode, encode
 
@@ -84,11 +85,14 @@ class Life:
         self._lock = threading.Lock()
         self._min = nodes_min_slots
         self._hosts = _Hosts()
+        self._guests: set[str] = set()
         self._workers: dict[tuple[str, int], _Worker] = {}
         rendezvous = RendezvousServer(0)
         self._driver = _Driver(rendezvous, self._hosts, nodes_min_slots, slots_max, timeout=3600)
-        port = rendezvous.start(create_rendezvous_handler(self._driver))
+        key = new_secret()
+        port = rendezvous.start(handler_for(self._driver, key, self._guests))
         self._env = {key: str(value) for key, value in create_run_env_vars(address, [""], port, elastic=True).items()}
+        self._env[KEY_NAME] = key
         # The interface is each node's own matter: its agent knows by which one it reaches the driver.
         for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"):
             self._env.pop(name, None)
@@ -102,6 +106,7 @@ class Life:
     def command(self, message: Message) -> None:
         """Carries out one command of the driver."""
         if message["op"] == "hosts":
+            self._guests.update(message["addresses"])
             self._hosts.slots = dict(message["hosts"])
         elif message["op"] == "exit":
             with self._lock:

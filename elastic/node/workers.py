@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from elastic import session
 from elastic.child import prepare_child
+from elastic.errors import WireError
 
 ENVIRONMENT_OF_A_RANK = ("HOROVOD_RANK", "RANK")
 
@@ -28,9 +29,11 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
         os._exit(70)
     try:
         session.install(session.Session.connect(os.environ, page))
-    except OSError:
-        # The driver went away between the start and now; the agent is about to learn it too.
+    except (OSError, WireError):
+        # The driver went away between the start and now, or another process has its port: the agent learns it too.
         os._exit(75)
+    # Neither the script nor what it starts needs it, and some scripts log their environment.
+    os.environ.pop("BFT_SECRET", None)
     code = _run_script(argv)
     if code == 0:
         session.current().farewell()

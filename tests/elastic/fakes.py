@@ -8,11 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic.channel import SealedReader
 from elastic.driver.backend import Backend, Host
 from elastic.driver.pilots import Peer, Pilot
 from elastic.driver.settings import DriverSettings
+from elastic.seal import Seal
 from elastic.spec import ElasticSpec
-from elastic.wire import Message, decode
+from elastic.wire import MAX_LINE_BYTES, Message, decode
+
+KEY = b"of a test"
 
 LIMIT_S = 20.0
 
@@ -58,6 +62,10 @@ class FakeWriter:
     async def drain(self) -> None:
         pass
 
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        assert name == "peername"
+        return ("10.0.0.7", 4711)
+
     def is_closing(self) -> bool:
         return self.closed
 
@@ -66,11 +74,26 @@ class FakeWriter:
 
     @property
     def sent(self) -> list[Message]:
-        return [decode(line) for line in self.data.splitlines()]
+        return [decode(line.partition(b" ")[2]) for line in self.data.splitlines()]
 
 
 def peer(**hello: Any) -> Peer:
-    return Peer(FakeWriter(), {"op": "hello", **hello})  # type: ignore[arg-type]
+    return Peer(FakeWriter(), {"op": "hello", **hello}, Seal(KEY))  # type: ignore[arg-type]
+
+
+async def payload_of(data: bytes) -> bytes:
+    """The payload of the one message that a peer was sent, its seals looked at."""
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    reader.feed_data(data)
+    reader.feed_eof()
+    sealed = SealedReader(reader, Seal(KEY))
+    message = await sealed.receive()
+    assert message is not None
+    payload = b""
+    while piece := await sealed.read(1 << 20):
+        payload += piece
+    assert len(payload) == message["bytes"]
+    return payload
 
 
 def sent(to: Peer) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -14,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic.wire import BlockingChannel, Message
+from elastic.wire import Message, encode
+from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
 
-LIMIT_S = 20.0
 QUICK = "import elastic.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
 
 
@@ -25,19 +26,25 @@ class Pilot:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._server.settimeout(LIMIT_S)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.settimeout(LIMIT_S)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *argv: str) -> Message:
         """Starts the agent; returns its hello."""
+        self.launch(*argv)
+        self.channel, hello = accepted(self.server)
+        return hello
+
+    def launch(self, *argv: str) -> None:
+        """Starts the agent."""
         scancel = self.folder / "scancel"
         scancel.write_text(f'#!/bin/sh\necho "$@" >> {self.folder}/cancelled\n')
         scancel.chmod(0o755)
         environ = os.environ | {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
-            "BFT_DRIVER": f"127.0.0.1:{self._server.getsockname()[1]}",
-            "BFT_SECRET": "sesame",
+            "BFT_DRIVER": f"127.0.0.1:{self.server.getsockname()[1]}",
+            "BFT_SECRET": SECRET,
             "BFT_LEASE": "n1.3",
             "SLURM_JOB_ID": "77",
             "SLURMD_NODENAME": "n1",
@@ -45,10 +52,6 @@ class Pilot:
             "TMPDIR": str(self.folder),
         }
         self.process = subprocess.Popen([sys.executable, *(argv or ("-m", "elastic.agent"))], env=environ)
-        self.sock, _ = self._server.accept()
-        self.sock.settimeout(LIMIT_S)
-        self.channel = BlockingChannel(self.sock)
-        return self.next()
 
     def next(self) -> Message:
         message = self.channel.receive()
@@ -84,7 +87,7 @@ class Pilot:
         return path.read_text() if path.exists() else ""
 
     def close(self) -> None:
-        self._server.close()
+        self.server.close()
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -106,8 +109,8 @@ def assert_gone(process: psutil.Process | None) -> None:
 def test_an_agent_says_which_lease_it_is_of(pilot: Pilot) -> None:
     hello = pilot.start()
     assert pilot.process is not None
-    expected = {"op": "hello", "role": "agent", "secret": "sesame", "host": "n1.3", "node": "n1", "job_id": "77"}
-    assert hello == {**expected, "pid": pilot.process.pid}
+    expected = {"op": "hello", "role": "agent", "host": "n1.3", "node": "n1", "job_id": "77"}
+    assert hello == {**expected, "pid": pilot.process.pid, "nonce": hello["nonce"]}
 
 
 def test_slurms_notice_reaches_only_the_agent_which_tells_the_driver_and_takes_the_node_with_it(pilot: Pilot) -> None:
@@ -159,7 +162,7 @@ def test_the_drivers_word_ends_the_agent_and_its_allocation(pilot: Pilot) -> Non
 def test_an_agent_whose_driver_hangs_up_ends_the_node_its_allocation_and_itself(pilot: Pilot) -> None:
     pilot.start()
     node = pilot.configure("exec sleep 1000")
-    pilot.sock.shutdown(socket.SHUT_RDWR)
+    pilot.channel.shutdown()
     assert pilot.ended() == 3
     assert_gone(node)
     assert pilot.cancelled == "77\n"
@@ -168,6 +171,51 @@ def test_an_agent_whose_driver_hangs_up_ends_the_node_its_allocation_and_itself(
 def test_an_agent_whose_driver_is_silent_for_its_lease_time_ends_too(pilot: Pilot) -> None:
     pilot.start("-c", QUICK)
     node = pilot.configure("exec sleep 1000")
+    assert pilot.ended() == 3
+    assert_gone(node)
+    assert pilot.cancelled == "77\n"
+
+
+@pytest.mark.parametrize("lie", [{"nonce": "0" * 64, "proof": "0" * 64}, {"nonce": "0" * 64}, {"proof": None}])
+def test_an_agent_whose_driver_does_not_know_the_secret_does_nothing_for_it_and_gives_its_allocation_up(
+    pilot: Pilot, lie: Message
+) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    line_of(sock)
+    with contextlib.suppress(OSError):
+        sock.sendall(encode({"op": "challenge", **lie}) + encode({"op": "configure", "interpreter": "/bin/true"}))
+        # Nothing that the trainer's driver would take for a proof is told to a stranger.
+        assert sock.recv(4096) == b""
+    assert pilot.ended() == 3
+    assert pilot.cancelled == "77\n"
+
+
+def test_an_agent_does_not_take_its_own_words_back_for_a_drivers_proof(pilot: Pilot) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    sock.sendall(line_of(sock))
+    assert pilot.ended() == 3
+    assert pilot.cancelled == "77\n"
+
+
+def test_slurms_notice_ends_an_agent_that_still_waits_for_its_drivers_proof(pilot: Pilot) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    line_of(sock)
+    assert pilot.process is not None
+    pilot.process.terminate()
+    assert pilot.ended() == 0
+    sock.close()
+
+
+def test_a_command_that_does_not_fit_its_seal_is_not_obeyed(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    pilot.channel.send_raw(b"0" * 64 + b" " + encode({"op": "start", "host": "n1.3.0"}))
     assert pilot.ended() == 3
     assert_gone(node)
     assert pilot.cancelled == "77\n"
@@ -185,7 +233,7 @@ def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None
     pilot.start()
     pilot.close()
     again = Pilot(pilot.folder)
-    port = again._server.getsockname()[1]
+    port = again.server.getsockname()[1]
     again.close()
     environ = os.environ | {"BFT_DRIVER": f"127.0.0.1:{port}", "BFT_SECRET": "", "BFT_LEASE": "n1.3"}
     environ |= {"SLURM_JOB_ID": "78", "PATH": f"{pilot.folder}:{os.environ['PATH']}"}

@@ -8,14 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from elastic import session as sessions
 from elastic.session import Saved, Session, new_page, read_page
-from elastic.wire import BlockingChannel, Message
-
-LIMIT_S = 20.0
+from elastic.wire import Message
+from tests.elastic.far_end import LIMIT_S, SECRET, accepted
 
 
 class Driver:
@@ -26,15 +26,14 @@ class Driver:
         self.page = new_page()
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{self._server.getsockname()[1]}",
-            "BFT_SECRET": "sesame",
+            "BFT_SECRET": SECRET,
             "BFT_HOST": "n1.3.0",
             "BFT_LOCAL_RANK": "2",
         }
-        self.session = Session.connect(environ, self.page)
-        self._sock, _ = self._server.accept()
-        self._sock.settimeout(LIMIT_S)
-        self.channel = BlockingChannel(self._sock)
-        self.hello = self.next()
+        with ThreadPoolExecutor() as pool:
+            accepting = pool.submit(accepted, self._server)
+            self.session = Session.connect(environ, self.page)
+            self.channel, self.hello = accepting.result(LIMIT_S)
 
     def next(self) -> Message:
         message = self.channel.receive()
@@ -48,7 +47,7 @@ class Driver:
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            self.channel.shutdown()
         self.channel.close()
         self._server.close()
 
@@ -65,8 +64,8 @@ def saved(step: int, payload: bytes = b"weights") -> Saved:
 
 
 def test_a_worker_says_who_it_is_before_anything_else(driver: Driver) -> None:
-    expected = {"op": "hello", "role": "worker", "secret": "sesame", "host": "n1.3.0", "local_rank": 2}
-    assert driver.hello == {**expected, "pid": os.getpid()}
+    expected = {"op": "hello", "role": "worker", "host": "n1.3.0", "local_rank": 2}
+    assert driver.hello == {**expected, "pid": os.getpid(), "nonce": driver.hello["nonce"]}
 
 
 def test_the_last_step_is_in_memory_that_outlives_a_kill() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastic.errors import WireError
 from elastic.node.link import AgentLink
-from elastic.wire import MAX_LINE_BYTES, BlockingChannel, Message, decode, encode, receive
+from elastic.wire import MAX_LINE_BYTES, decode, encode, receive
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
@@ -70,46 +69,6 @@ def test_an_endless_line_is_refused_instead_of_kept() -> None:
             await receive(fed(b"x" * 5000, limit=1000))
 
     asyncio.run(scene())
-
-
-def test_a_payload_travels_whole_between_messages_of_several_threads() -> None:
-    ours, theirs = (BlockingChannel(sock) for sock in socket.socketpair())
-    payload = bytes(range(256)) * 4096
-
-    def send(times: int, message: Message, data: bytes | None) -> None:
-        for _ in range(times):
-            ours.send(message, data)
-
-    senders = [
-        threading.Thread(target=send, args=(3, {"op": "state"}, payload)),
-        threading.Thread(target=send, args=(200, {"op": "pong"}, None)),
-    ]
-    for sender in senders:
-        sender.start()
-    seen = []
-    for _ in range(203):
-        message = theirs.receive()
-        assert message is not None
-        seen.append(message["op"])
-        if message["op"] == "state":
-            assert theirs.receive_payload(message["bytes"]) == payload
-    for sender in senders:
-        sender.join()
-    assert (seen.count("state"), seen.count("pong")) == (3, 200)
-    ours.close()
-    theirs.close()
-
-
-def test_a_payload_that_is_cut_short_is_an_error_and_not_a_short_checkpoint() -> None:
-    one, other = socket.socketpair()
-    channel = BlockingChannel(other)
-    one.sendall(b'{"op":"fetched","bytes":10}\n12345')
-    one.close()
-    assert channel.receive() == {"op": "fetched", "bytes": 10}
-    with pytest.raises(WireError):
-        channel.receive_payload(10)
-    assert channel.receive() is None
-    channel.close()
 
 
 def test_a_node_process_reads_all_messages_of_one_packet_and_learns_of_the_agents_end() -> None:

@@ -6,9 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests.elastic.far_end import SECRET, accepted
 
 RUN = """
 import os, sys
@@ -19,14 +22,16 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 
 
 def run(folder: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a worker whose driver is a listening socket."""
+    """Runs a script as a worker whose driver says who it is, and then nothing."""
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
     script.write_text(source)
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(5)  # some workers end before they connect
+        pool.submit(accepted, server)
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
-            "BFT_SECRET": "sesame",
+            "BFT_SECRET": SECRET,
             "BFT_HOST": "n1.1",
             "BFT_LOCAL_RANK": "0",
             "BFT_SCRIPT_DIR": str(folder),
@@ -48,6 +53,17 @@ def test_a_worker_without_a_rank_refuses_to_train_alone(tmp_path: Path) -> None:
     said = run(tmp_path, "print('training alone')\n", RANK="")
     assert (said.stdout, said.returncode) == ("", 70)
     assert said.stderr.startswith("bft: a worker was started without a rank")
+
+
+def test_neither_the_script_nor_what_it_starts_is_handed_the_secret(tmp_path: Path) -> None:
+    said = run(tmp_path, "import subprocess\nsubprocess.run(['env'])\n", BFT_TRAINER="7")
+    assert "BFT_TRAINER=7" in said.stdout
+    assert "BFT_SECRET" not in said.stdout
+
+
+def test_a_worker_whose_driver_does_not_know_the_secret_does_not_begin(tmp_path: Path) -> None:
+    said = run(tmp_path, "print('training')\n", BFT_SECRET="another")
+    assert (said.stdout, said.stderr, said.returncode) == ("", "", 75)
 
 
 def test_a_worker_whose_driver_is_gone_does_not_begin(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ def train(state):
             with open("steps.jsonl", "a") as log:
                 log.write(json.dumps({**row, "node": os.environ["SLURMD_NODENAME"]}) + "\n")
         if state.batch % commit_every == 0:
+            # The first half of a commit is each rank's own: were rank 0 killed between its step and its row, the others
+            # would keep a step of which nothing is written.
+            hvd.barrier()
             state.commit()
         else:
             state.check_host_updates()

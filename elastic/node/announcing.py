@@ -1,0 +1,121 @@
+"""How a Horovod worker tells Horovod's driver where it is to be notified of new hosts: signed, and without a pickle.
+
+Upstream puts the worker's address and a fresh key, pickled and in the clear, on a server that anybody may write to and
+read from: a stranger's pickle would run in the driver, and a key that was read would let one run in the worker. Here
+both ends have a key of this life from the trainer's driver, so the address is JSON under an HMAC, and the key with
+which Horovod signs its notifications is derived and not sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Container
+from typing import Any
+from urllib.request import Request, urlopen
+
+from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES, create_rendezvous_handler
+from horovod.runner.elastic.worker import WorkerNotificationManager, WorkerNotificationService
+
+KEY_NAME = "BFT_LIFE_KEY"
+
+_MAX_BYTES = 1 << 20
+"""The longest value that the rendezvous takes; workers' own are some hundred bytes."""
+
+_ANNOUNCE_S = 30.0
+
+Addresses = dict[str, list[tuple[str, int]]]
+
+
+def notification_key(key: str, worker: str) -> bytes:
+    """What signs Horovod's notifications of one worker ("HOST:LOCAL_RANK")."""
+    return _mac(key, "notifications", worker.encode())
+
+
+def announcement(key: str, worker: str, addresses: Addresses) -> bytes:
+    """A worker's addresses, signed."""
+    text = json.dumps(addresses).encode()
+    return _sign(key, worker, text) + b" " + text
+
+
+def read_announcement(key: str, worker: str, data: bytes) -> Addresses:
+    """The addresses in an announcement; raises ValueError when it is not this worker's."""
+    tag, _, text = data.partition(b" ")
+    if not hmac.compare_digest(tag, _sign(key, worker, text)):
+        raise ValueError(f"an announcement that is not of worker {worker[:80]!r}")
+    return {name: [(str(host), int(port)) for host, port in found] for name, found in json.loads(text).items()}
+
+
+def handler_for(driver: Any, key: str, guests: Container[str]) -> type[Any]:
+    """Horovod's rendezvous without its unpickling, as the class that its server wants.
+
+    `guests`: the addresses from which it may be asked anything at all.
+    """
+    upstream: type[Any] = create_rendezvous_handler(driver)
+
+    class Handler(upstream):  # type: ignore[misc]
+        def handle(self) -> None:
+            if self.client_address[0] in guests:
+                super().handle()
+
+        def do_PUT(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > _MAX_BYTES:
+                self.close_connection = True
+                self.send_status_code(413)
+                return
+            super().do_PUT()
+
+        def _put_value(self, scope: str, name: str, value: bytes) -> None:
+            if scope != PUT_WORKER_ADDRESSES:
+                super()._put_value(scope, name, value)
+                return
+            try:
+                addresses = read_announcement(key, name, value)
+                host, _, local_rank = name.rpartition(":")
+                rank = int(local_rank)
+            except ValueError:
+                return  # a stranger's
+            self._put_worker_addresses(host, rank, addresses, notification_key(key, name))
+
+    return Handler
+
+
+def mend_worker() -> None:
+    """Makes workers of bftd announce themselves so; a script that runs without bftd does as upstream."""
+    original = WorkerNotificationManager.init
+    if getattr(original, "_bft_signed", False):
+        return
+
+    def init(self: WorkerNotificationManager, *args: Any, **kwargs: Any) -> None:
+        key = os.environ.get(KEY_NAME)
+        if key is None or args or kwargs:
+            original(self, *args, **kwargs)
+            return
+        with self._lock:
+            if self._service is None:
+                self._service = _announced(self, key)
+
+    init._bft_signed = True  # type: ignore[attr-defined]
+    WorkerNotificationManager.init = init
+
+
+def _announced(manager: Any, key: str) -> Any:
+    environ = os.environ
+    worker = f"{environ['HOROVOD_HOSTNAME']}:{environ['HOROVOD_LOCAL_RANK']}"
+    signing = notification_key(key, worker)
+    service = WorkerNotificationService(signing, environ.get("HOROVOD_GLOO_IFACE"), manager)
+    server = f"{environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{environ['HOROVOD_GLOO_RENDEZVOUS_PORT']}"
+    data = announcement(key, worker, service.addresses())
+    request = Request(f"http://{server}/{PUT_WORKER_ADDRESSES}/{worker}", data=data, method="PUT")
+    with urlopen(request, timeout=_ANNOUNCE_S):
+        return service
+
+
+def _sign(key: str, worker: str, text: bytes) -> bytes:
+    return _mac(key, "announcement", worker.encode() + b"\0" + text).hex().encode()
+
+
+def _mac(key: str, purpose: str, text: bytes) -> bytes:
+    return hmac.digest(key.encode(), purpose.encode() + b"\0" + text, "sha256")
