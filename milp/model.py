@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, combinations
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -267,6 +267,20 @@ class Problem:
     def binding_caps(self) -> tuple[Cap, ...]:
         """The caps that are lower than what their trainers could use."""
         return tuple(cap for cap in self.caps if cap.nodes_max < self._could_use(cap))
+
+    @cached_property
+    def capped_rows(self) -> tuple[tuple[frozenset[int], int], ...]:
+        """The binding caps as the trainers that they cover, by place, and their nodes_max."""
+        return tuple(
+            (frozenset(row for row, t in enumerate(self.trainers) if cap.covers(t.user, t.account)), cap.nodes_max)
+            for cap in self.binding_caps
+        )
+
+    @cached_property
+    def caps_cross(self) -> bool:
+        """Whether two binding caps cover some trainers together and some each alone."""
+        covered = [rows for rows, _ in self.capped_rows]
+        return any(one & other and not (one <= other or other <= one) for one, other in combinations(covered, 2))
 
     def _could_use(self, cap: Cap) -> int:
         covered = (trainer for trainer in self.trainers if cap.covers(trainer.user, trainer.account))

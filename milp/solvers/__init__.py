@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from milp.errors import UnsupportedError
 from milp.model import Problem
-from milp.solvers import classes, equal_share, exact, programs
+from milp.solvers import capped, classes, equal_share, exact, programs
 from milp.solvers.base import Feature, Limits, Outcome, Solver, features
 
 __all__ = ["Feature", "Limits", "Outcome", "Solver", "choose", "every", "names"]
@@ -15,6 +15,7 @@ __all__ = ["Feature", "Limits", "Outcome", "Solver", "choose", "every", "names"]
 # In the order in which "auto" tries them.
 _ALL: tuple[Solver, ...] = (
     exact.SOLVER,
+    capped.SOLVER,
     classes.SOLVER,
     programs.HIGHS,
     programs.GUROBI,

@@ -15,6 +15,7 @@ class Feature(Enum):
     NODE_CLASSES = "several node classes"
     MIXING = "a trainer that mixes node classes"
     CAPS = "a cap per user or account"
+    CROSSING_CAPS = "caps of users and accounts that cross"
     GROUPS = "nodes that are used together"
     PAPER_BIG_M = "the paper's big-M"
 
@@ -40,6 +41,7 @@ def features(problem: Problem, limits: Limits) -> frozenset[Feature]:
         Feature.NODE_CLASSES: len(problem.classes) > 1,
         Feature.MIXING: len(problem.classes) > 1 and any(t.mixes_classes for t in problem.trainers),
         Feature.CAPS: bool(problem.binding_caps),
+        Feature.CROSSING_CAPS: problem.caps_cross,
         Feature.GROUPS: any(len(group.nodes) > 1 for group in problem.groups),
         Feature.PAPER_BIG_M: limits.paper_big_m,
     }

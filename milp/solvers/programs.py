@@ -12,7 +12,7 @@ from milp.solvers.base import Feature, Limits, Outcome, Solver
 Model = Literal["counts", "nodes"]
 Engine = Literal["highs", "gurobi"]
 
-_EXTRAS = frozenset({Feature.NODE_CLASSES, Feature.MIXING, Feature.CAPS, Feature.GROUPS})
+_EXTRAS = frozenset({Feature.NODE_CLASSES, Feature.MIXING, Feature.CAPS, Feature.CROSSING_CAPS, Feature.GROUPS})
 
 
 def _run(model: Model, engine: Engine, problem: Problem, limits: Limits) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 from milp import Cap, Curve, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solvers
 from milp.solvers import Feature, Limits, Outcome, Solver
 
-NAMES = ("auto", "exact", "classes", "highs", "gurobi", "highs-nodes", "gurobi-nodes", "equal-share")
+NAMES = ("auto", "exact", "capped", "classes", "highs", "gurobi", "highs-nodes", "gurobi-nodes", "equal-share")
 
 
 def test_auto_takes_the_exact_solver_for_one_class(trainer, problem) -> None:
@@ -61,7 +61,9 @@ def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
 @pytest.mark.parametrize("solver", ["exact", "classes", "equal-share"])
 def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, problem, change, word, solver: str) -> None:
     asks = replace(problem(4, trainer(user="ann")), **change)
-    with pytest.raises(UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use highs( or |$)") as caught:
+    with pytest.raises(
+        UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use (capped or )?highs( or |$)"
+    ) as caught:
         solve(asks, solver)
     assert caught.value.exit_code == 2
 
