@@ -15,16 +15,18 @@ local settings = {
   driver = "/usr/bin/bft-driver", -- on the service nodes
   partition = "elastic",
   driver_partition = "bft-driver",
-  socket = "/run/bftd/bftd.sock", -- as the service nodes see it
+  socket = "/run/bftd/bftd.sock", -- as the service nodes see it, or host:port
   pilot_mode = "salloc",
   pilot_limit_min = 60,
-  administrators = { 0 }, -- uids that may do as they like in the elastic partition
+  reservation = "", -- that pilots get, where their number is not enough: Slurm 23.02 and later
+  only_drivers = true, -- refuse other jobs in the driver partition
+  administrators = { 0 }, -- uids that may do as they like in both partitions
 }
 
 local PILOT_PRIORITY = 4294967290
 local OPTION = "^_SLURM_SPANK_OPTION_bftd_elastic=(.*)$"
 local MARK = "bftd elastic="
-local DRIVER_LINE = "^#![^\n]*\n#BFT {[^\n]*\"elastic\": ?\"([^\"]*)\""
+local DRIVER_LINE = "^#![^\n]*/bft%-driver\n#BFT {[^\n]*\"elastic\": ?\"([^\"]*)\""
 
 -- What says how many nodes a job gets and of what kind: for an elastic job that is the daemon's to decide. Without any
 -- of them a job is one task on one CPU, which is all that the driver needs.
@@ -37,6 +39,10 @@ local DECIDED = {
   { "tres_per_task", "--gpus-per-task" }, { "tres_per_socket", "--gpus-per-socket" }, { "req_nodes", "--nodelist" },
   { "exc_nodes", "--exclude" }, { "features", "--constraint" }, { "array_inx", "--array" },
 }
+
+-- What a pilot has no use for, and a queued job may be waiting for: the number would get it past that job, and to be
+-- preempted gives nodes back, but no licence. (A change of features may boot a node.)
+local NOT_FOR_PILOTS = { "licenses", "burst_buffer", "reservation", "features" }
 
 -- Slurm's marks for a number that was not given, of 16, 32 and 64 bits.
 local function is_given(value)
@@ -195,43 +201,73 @@ local function make_elastic(job_desc, part_list, value)
     settings.driver_partition)
 end
 
+local function is_short(job_desc)
+  local limit = job_desc.time_limit
+  return is_given(limit) and limit >= 1 and limit <= settings.pilot_limit_min
+end
+
 -- A pilot is one node for a short time, now or never. What could wait in the queue is none: a pending job with the
 -- pilots' number would take freed nodes from the job that they were freed for.
 local function is_pilot(job_desc)
   local waits = job_desc.immediate ~= 1 or job_desc.priority == 0 or (job_desc.begin_time or 0) ~= 0
-    or job_desc.dependency ~= nil
+    or job_desc.dependency ~= nil or is_given(job_desc.het_job_offset)
+  for _, name in ipairs(NOT_FOR_PILOTS) do
+    if job_desc[name] ~= nil then
+      return false
+    end
+  end
   return job_desc.partition == settings.partition and job_desc.script == nil and not waits
-    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1
-    and is_given(job_desc.time_limit) and job_desc.time_limit <= settings.pilot_limit_min
+    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1 and is_short(job_desc)
 end
 
 -- Where the Lua file cannot give pilots their number, or a site does not want it to: short jobs of one node.
 local function is_sbatch_pilot(job_desc)
   return settings.pilot_mode == "sbatch" and job_desc.partition == settings.partition and job_desc.script ~= nil
-    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1
-    and is_given(job_desc.time_limit) and job_desc.time_limit <= settings.pilot_limit_min
+    and job_desc.min_nodes == 1 and job_desc.max_nodes == 1 and is_short(job_desc)
+end
+
+-- The driver that `bft sbatch` put in front of a script, by the value of --elastic in it.
+local function submitted_range(job_desc)
+  local value = job_desc.partition == settings.driver_partition and (job_desc.script or ""):match(DRIVER_LINE)
+  return value and not value:find("[^%w=,:.+-]") and value or nil
+end
+
+-- A job in the pilots' reservation is not compared with the queue, whatever its number: nobody else may name it.
+local function check_reservation(wanted, uid)
+  if settings.reservation ~= "" and names_partition(wanted, settings.reservation)
+    and not contains(settings.administrators, uid) then
+    refuse("reservation %s is for the pilots of elastic jobs: leave --reservation out", settings.reservation)
+  end
 end
 
 local function submit(job_desc, part_list, uid)
+  check_reservation(job_desc.reservation, uid)
   local value = elastic_option(job_desc)
   if value then
     make_elastic(job_desc, part_list, value)
   elseif is_pilot(job_desc) then
     job_desc.priority = PILOT_PRIORITY
+    if settings.reservation ~= "" then
+      job_desc.reservation = settings.reservation
+    end
   elseif names_partition(job_desc.partition, settings.partition) then
     if not is_sbatch_pilot(job_desc) and not contains(settings.administrators, uid) then
       refuse("partition %s is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another partition",
         settings.partition)
     end
-  elseif job_desc.partition == settings.driver_partition and job_desc.script then
-    local submitted = job_desc.script:match(DRIVER_LINE) -- by bft sbatch
-    if submitted and not submitted:find("[^%w=,:.+-]") then
+  elseif names_partition(job_desc.partition, settings.driver_partition) then
+    local submitted = submitted_range(job_desc)
+    if submitted then
       mark(job_desc, submitted)
+    elseif settings.only_drivers and not contains(settings.administrators, uid) then
+      refuse("partition %s is for the drivers of elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another "
+        .. "partition", settings.driver_partition)
     end
   end
 end
 
 local function modify(job_desc, job_rec, uid)
+  check_reservation(job_desc.reservation, uid)
   local wanted, present = job_desc.partition, job_rec.partition
   if wanted == nil or wanted == present or contains(settings.administrators, uid) then
     return
@@ -239,8 +275,11 @@ local function modify(job_desc, job_rec, uid)
   if (job_rec.admin_comment or ""):find(MARK, 1, true) then
     refuse("an elastic job stays in %s: to stop it use scancel", present)
   end
-  if names_partition(wanted, settings.partition) or names_partition(present, settings.partition) then
-    refuse("no job moves into partition %s or out of it: submit a new one", settings.partition)
+  local closed = { settings.partition, settings.only_drivers and settings.driver_partition or nil }
+  for _, name in ipairs(closed) do
+    if names_partition(wanted, name) or names_partition(present, name) then
+      refuse("no job moves into partition %s or out of it: submit a new one", name)
+    end
   end
 end
 

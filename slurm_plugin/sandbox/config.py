@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_plugin.sandbox.munged import socket_of
+
 # The scheduler reacts to every submission and end at once and plans once a second; a job that ignores SIGTERM is killed
 # after 2 s; of the pilots that could be preempted, those that lose the least work go first.
 _TUNED = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_continue,preempt_youngest_first
 KillWait=2
 """
+_NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a private cluster consists of; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types."""
+    """What a private cluster consists of; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types.
+
+    `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf.
+    """
 
     nodes: int = 8
     service_nodes: int = 1
@@ -26,6 +32,8 @@ class Shape:
     tuned: bool = True
     extra_conf: str = ""
     plugins: bool = False
+    munge: bool = False
+    stand_ins: tuple[tuple[str, str], ...] = ()
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -47,16 +55,19 @@ class Shape:
 
 def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int]) -> str:
     """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one a node in order of name."""
-    batch, service = ",".join(shape.node_names), ",".join(shape.service_names)
+    batch = ",".join((*shape.node_names, *(names for names, _ in shape.stand_ins)))
+    service = ",".join(shape.service_names)
     lines = [
         _header(root, host, user, ports[0]),
+        _auth(root) if shape.munge else _NO_AUTH,
         _TUNED if shape.tuned else "",
         f"{shape.extra_conf}\n" if shape.extra_conf else "",
         *_node_lines(shape, host, ports[1:]),
+        *_stand_in_lines(shape, ports[1]),
         f"PartitionName=batch Nodes={batch} Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF "
         "OverSubscribe=EXCLUSIVE\n",
-        f"PartitionName=elastic Nodes={batch} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0 "
-        "OverSubscribe=EXCLUSIVE\n",
+        f"PartitionName=elastic Nodes={batch} MaxTime=60 DefaultTime=1 MaxNodes=1 State=UP PriorityTier=1 "
+        "PreemptMode=CANCEL GraceTime=0 OverSubscribe=EXCLUSIVE\n",
     ]
     if service:
         lines.append(
@@ -71,9 +82,11 @@ def plugstack_conf(plugin: Path | None) -> str:
     return f"optional {plugin}\n" if plugin else ""
 
 
-def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int) -> str:
+def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int, reservation: str = "") -> str:
     """Fill the shipped job_submit.lua in as an administrator would: the place of bftd.lua, and the settings."""
     settings = f'driver = "{driver}", socket = "{root}/bftd.sock", administrators = {{ 0, {administrator} }}'
+    if reservation:
+        settings += f', reservation = "{reservation}"'
     return shipped.replace("/etc/slurm/bftd.lua", f"{root}/bftd.lua").replace(
         "install({})", f"install({{ {settings} }})"
     )
@@ -89,7 +102,7 @@ def gres_conf(shape: Shape, devices: Path) -> str:
 
 
 def _header(root: Path, host: str, user: str, port: int) -> str:
-    # Messages are unauthenticated, so every daemon listens on the loopback address only.
+    # Messages may be unauthenticated, so every daemon listens on the loopback address only.
     return f"""\
 ClusterName=sandbox
 SlurmctldHost={host}(127.0.0.1)
@@ -97,8 +110,6 @@ SlurmctldPort={port}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
-AuthType=auth/none
-CredType=cred/none
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/run/slurmctld.pid
@@ -124,6 +135,11 @@ JobSubmitPlugins=lua
 """
 
 
+def _auth(root: Path) -> str:
+    """Messages and job credentials are proved by the cluster's own munged."""
+    return f"AuthType=auth/munge\nAuthInfo=socket={socket_of(root)}\nCredType=cred/munge\n"
+
+
 def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
     gpus = shape.gpus_of()
     lines = []
@@ -135,3 +151,18 @@ def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
             f"RealMemory={shape.memory_mb_per_node}{gres} State=UNKNOWN\n"
         )
     return lines
+
+
+def _stand_in_lines(shape: Shape, port: int) -> list[str]:
+    """Nodes for which the slurmd at `port` answers, and which are therefore idle without having registered.
+
+    It knows nothing of their jobs, so what is allocated there starts nothing and ends at once. Messages must come from
+    the controller itself: a node that passes one on does so by its own name.
+    """
+    if not shape.stand_ins:
+        return []
+    lines = [
+        f"NodeName={names} NodeHostname={names} NodeAddr=127.0.0.1 Port={port} {options} State=IDLE\n"
+        for names, options in shape.stand_ins
+    ]
+    return ["TreeWidth=65000\n", *lines]

@@ -13,6 +13,7 @@ from slurm_plugin.site.rule import Edit
 _NEW_PARTITION = {
     "AllocNodes": "ALL",
     "Default": "NO",
+    "DefaultTime": "NONE",
     "GraceTime": "0",
     "MaxNodes": "UNLIMITED",
     "MaxTime": "UNLIMITED",

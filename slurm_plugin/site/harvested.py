@@ -17,7 +17,7 @@ from slurm_plugin.site.kit import (
     pilot_limit,
     set_option,
 )
-from slurm_plugin.site.model import Site, number
+from slurm_plugin.site.model import Site, duration_s, number
 from slurm_plugin.site.rule import Edit, Rule
 
 
@@ -31,6 +31,10 @@ def elastic_tier(site: Site) -> int:
     """The PriorityTier to give the harvested partition: below all others, and 1 where that is room enough."""
     lowest = min((site.tier_of(name) for name in site.regular), default=1)
     return min(1, max(0, lowest - 1))
+
+
+# The shortest limit that Slurm knows.
+_SHORTEST = "00:01:00"
 
 
 def _tiers(site: Site) -> str:
@@ -56,6 +60,7 @@ def _new_elastic(site: Site) -> Sequence[Edit]:
         "OverSubscribe": "EXCLUSIVE",
         "MaxNodes": "1",
         "MaxTime": pilot_limit(site),
+        "DefaultTime": _SHORTEST,
         "Default": "NO",
         "State": "UP",
     }
@@ -186,6 +191,16 @@ _ELASTIC = (
         holds=lambda site: max_time_s(site, elastic) <= 60 * site.wanted.pilot_limit_min,
         edits=set_option(elastic, "MaxTime", pilot_limit),
         applies=exists(elastic),
+    ),
+    option_rule(
+        elastic,
+        _of_elastic,
+        "DefaultTime",
+        _SHORTEST,
+        "who goes round the daemon and names no limit holds a node for MaxTime",
+        "a pilot always names its limit; MaxTime is what a job gets that names none",
+        holds=lambda text: (limit_s := duration_s(text)) is not None and limit_s <= 60,
+        advice=True,
     ),
     option_rule(
         elastic,

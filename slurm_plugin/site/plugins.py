@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from slurm_plugin import reservation
 from slurm_plugin.site.kit import setting
 from slurm_plugin.site.model import Site, SiteFile, options
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
@@ -20,13 +21,14 @@ _HARVEST = (
 _INSTALL = re.compile(r"\.install\s*\(([^)]*)\)")
 _SETTING = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|(\d+))")
 _LUA_COMMENT = re.compile(r"--(?!\[\[).*")
-_LUA_DEFAULTS = {
+LUA_DEFAULTS = {
     "driver": "/usr/bin/bft-driver",
     "partition": "elastic",
     "driver_partition": "bft-driver",
     "pilot_mode": "salloc",
     "pilot_limit_min": "60",
     "socket": "/run/bftd/bftd.sock",
+    "reservation": "",
 }
 _PLUGIN_LINE = re.compile(rf"^\s*(required|optional)\s+(\S*/)?{re.escape(SPANK_FILE)}\b", re.MULTILINE)
 
@@ -49,16 +51,27 @@ def expected_settings(site: Site) -> dict[str, str]:
         "pilot_mode": wanted.pilot_mode,
         "pilot_limit_min": str(wanted.pilot_limit_min),
         "socket": wanted.socket,
+        **({"reservation": reservation.NAME} if _needs_reservation(site) else {}),
     }
+
+
+def _needs_reservation(site: Site) -> bool:
+    return site.wanted.pilot_mode == "salloc" and reservation.needed(site.release)
+
+
+def _reservation_command(site: Site) -> str:
+    nodes = sorted(site.nodes_of(site.wanted.driver_partition)) or ["SERVICE_NODE"]
+    return " ".join(reservation.create_command(nodes[0]))
 
 
 def lua_lines(site: Site, path: str) -> str:
     """The two lines for job_submit.lua, with the settings that differ from the defaults of bftd.lua."""
     settings = {"driver": site.wanted.driver, **expected_settings(site)}
-    changed = {key: value for key, value in settings.items() if value != _LUA_DEFAULTS[key]}
+    changed = {key: value for key, value in settings.items() if value != LUA_DEFAULTS[key]}
     braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
+    once = f"-- Once, as root: {_reservation_command(site)}\n" if _needs_reservation(site) else ""
     return (
-        f'local found, bftd = pcall(dofile, "{path}")\n'
+        f'{once}local found, bftd = pcall(dofile, "{path}")\n'
         f"if found then bftd.install({{{braces}}}) "
         'else slurm.log_error("bftd is left out: %s", tostring(bftd)) end'
     )
@@ -97,7 +110,7 @@ def _lua_seen(site: Site) -> str:
 
 
 def _disagreeing(site: Site, settings: dict[str, str]) -> list[str]:
-    given = {**_LUA_DEFAULTS, **settings}
+    given = {**LUA_DEFAULTS, **settings}
     return [
         f"{key} = {given[key]} (bftd: {value})"
         for key, value in expected_settings(site).items()
@@ -129,6 +142,12 @@ def _spank_seen(site: Site) -> str:
 def _spank_edits(site: Site) -> Sequence[Edit]:
     folder = site.config.get("PluginDir", "/usr/lib/slurm").split(":")[0]
     return (Edit("plugstack.conf", "", f"optional {folder}/{SPANK_FILE}"),)
+
+
+def _reservation_seen(site: Site) -> str:
+    if reservation.NAME in site.reservations:
+        return reservation.NAME
+    return "none" if _needs_reservation(site) else "none, and not needed"
 
 
 def _pilot_mode(site: Site) -> str:
@@ -167,6 +186,18 @@ RULES: tuple[Rule, ...] = (
         seen=_lua_seen,
         holds=_lua_agrees,
         edits=_lua_edits,
+        applies=_lua_is_on,
+    ),
+    Rule(
+        name="pilots' reservation",
+        right=f"after 22.05: {reservation.NAME}, of a service node, years ahead, with FLEX",
+        why="after 22.05 the partitions' PriorityTier is compared before the priority number, so the number alone gets "
+        "no pilot past a queued job; jobs of a reservation are not compared with those of none",
+        loses='without it Slurm refuses every pilot of pilot_mode = "salloc"; the command that makes it stands beside '
+        "the lines for job_submit.lua",
+        wrong="advice",
+        seen=_reservation_seen,
+        holds=lambda site: not _needs_reservation(site) or reservation.NAME in site.reservations,
         applies=_lua_is_on,
     ),
     Rule(

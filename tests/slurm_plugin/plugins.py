@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,20 @@ def require_compiled() -> None:
 @contextmanager
 def another_driver(site: SandboxSite, driver: Path) -> Iterator[None]:
     """Elastic jobs of the block run `driver`."""
+
+    def changed(text: str) -> str:
+        return text.replace(text.split('driver = "')[1].split('"')[0], str(driver))
+
+    with another_lua(site, changed):
+        yield
+
+
+@contextmanager
+def another_lua(site: SandboxSite, change: Callable[[str], str]) -> Iterator[None]:
+    """The controller has another job_submit.lua during the block."""
     lua = site.root / "job_submit.lua"
     before = lua.read_text()
-    installed = before.split('driver = "')[1].split('"')[0]
-    _make_newer(lua, before.replace(installed, str(driver)))
+    _make_newer(lua, change(before))
     try:
         yield
     finally:
@@ -57,9 +67,9 @@ def another_driver(site: SandboxSite, driver: Path) -> Iterator[None]:
 
 
 def _make_newer(path: Path, text: str) -> None:
+    # slurmctld takes a file for unchanged that is not newer, in whole seconds, than the one that it has read.
+    later_s = max(time.time(), path.stat().st_mtime) + 2
     path.write_text(text)
-    # slurmctld takes a file for unchanged that is not newer, in whole seconds, than its last look.
-    later_s = time.time() + 2
     os.utime(path, (later_s, later_s))
 
 

@@ -16,7 +16,7 @@ from elastic.errors import UsageError
 from elastic.spec import BACKENDS, ElasticSpec
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
-from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver
+from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
 
 Until = Callable[[Callable[[], bool], str], None]
 INHERITED = "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
@@ -136,6 +136,21 @@ def test_without_the_option_every_command_works_as_ever(user: User) -> None:
     assert user.run("srun", "-t1", "id", "-u").stdout == f"{user.uid}\n"
     assert user.run("salloc", "-t1", "true").returncode == 0
     assert user.run("sbatch", "-t1", "-o", "/dev/null", "--wait", "--wrap", "true").returncode == 0
+
+
+@pytest.mark.cluster
+def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_line_and_others_run_as_ever(
+    site: SandboxSite, user: User
+) -> None:
+    (user.home / "alone.py").write_text("#!/usr/bin/env python3\nprint('alone')\n")
+    with another_lua(site, lambda text: text.replace("/bftd.lua", "/nothing.lua")):
+        lost = user.run("sbatch", "--elastic=1-2", "-t1", "-o", "lost", "--wait", "alone.py")
+        plain = user.run("sbatch", "-t1", "-o", "plain", "--wait", "alone.py")
+    assert (lost.returncode, plain.returncode) == (1, 0)
+    [line] = [line for line in (user.home / "lost").read_text().splitlines() if "TMPDIR" not in line]
+    assert line.startswith("bft: --elastic does not work here")
+    assert "bft sbatch --elastic=MIN-MAX SCRIPT" in line
+    assert "alone" in (user.home / "plain").read_text()
 
 
 @pytest.mark.cluster

@@ -66,7 +66,7 @@ def both(*spoils: Spoil) -> Spoil:
 # The one rule that each finds fault with, its level, and the fault.
 SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("Slurm release", "advice", setting("SLURM_VERSION", "21.08.5")),
-    ("Slurm release", "advice", setting("SLURM_VERSION", "25.11.0")),
+    ("Slurm release", "advice", lambda site: _after_22_05(site, "27.05.0")),
     ("PreemptType", "must", setting("PreemptType", "preempt/none")),
     ("PreemptType", "must", setting("PreemptType", "preempt/qos")),
     ("PreemptMode", "must", setting("PreemptMode", "OFF")),
@@ -118,6 +118,8 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("harvested partition: MaxTime", "must", option("elastic", "MaxTime", "00:30:00")),
     ("harvested partition: MaxTime bounds", "advice", option("elastic", "MaxTime", "UNLIMITED")),
     ("harvested partition: MaxTime bounds", "advice", option("elastic", "MaxTime", "1-00:00:00")),
+    ("harvested partition: DefaultTime", "advice", option("elastic", "DefaultTime", "NONE")),
+    ("harvested partition: DefaultTime", "advice", option("elastic", "DefaultTime", "01:00:00")),
     ("harvested partition: MaxNodes", "advice", option("elastic", "MaxNodes", "UNLIMITED")),
     ("harvested partition: MinNodes", "must", option("elastic", "MinNodes", "2")),
     ("harvested partition: Default", "must", option("elastic", "Default", "YES")),
@@ -165,6 +167,8 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("job_submit.lua", "advice", lambda site: replace(site, lua=_lua("{ pilot_limit_min = 30 }"))),
     ("job_submit.lua", "advice", lambda site: replace(site, lua=_lua('{ administrators = { 0 }, socket = "/x" }'))),
     ("job_submit.lua", "advice", lambda site: replace(site, module_missing="/etc/slurm/bftd.lua")),
+    ("pilots' reservation", "advice", lambda site: replace(_after_22_05(site, "24.11.5"), reservations=("repair",))),
+    ("job_submit.lua", "advice", lambda site: replace(_after_22_05(site, "24.11.5"), lua=_lua("{}"))),
     ("PlugStackConfig", "advice", lambda site: replace(site, plugstack=SiteFile("/p.conf", "present", "#\n"))),
     (
         "PlugStackConfig",
@@ -196,6 +200,7 @@ NOT_OURS = frozenset(
         "AccountingStorageEnforce",
         "CliFilterPlugins",
         "SuspendTime",
+        "pilots' reservation",
         "regular partitions: PreemptMode",
     }
 )
@@ -203,3 +208,9 @@ NOT_OURS = frozenset(
 
 def _lua(settings: str) -> SiteFile:
     return SiteFile("/etc/slurm/job_submit.lua", "present", LUA.replace("{}", settings))
+
+
+def _after_22_05(site: Site, version: str) -> Site:
+    """The site as it has to be on a newer release: with the pilots' reservation, and Lua lines that name it."""
+    newer = replace(site, config={**site.config, "SLURM_VERSION": version}, reservations=("bft-pilots",))
+    return replace(newer, lua=_lua('{ reservation = "bft-pilots" }')) if site.lua.text else newer
