@@ -6,12 +6,17 @@ BIN := .venv/bin
 PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
 
-.PHONY: help venv setup demo test lint plugins clean
+.PHONY: help venv setup setup-test demo test lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
 	@echo "make test    set up what is missing, then run all checks and tests"
+	@echo "make test-slurm-24  run the tests that need a cluster on Slurm 24.11, in a chroot (needs root and debootstrap)"
+	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
+	@echo "make deb     build the Debian packages, into build/deb; make rpm: with rpmbuild, into build/rpm"
+	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/install.md)"
+	@echo "make man     write manual pages and shell completions into build/manual"
 	@echo "make venv    only the Python environment (.venv), without horovod and Slurm"
 	@echo "make lint    formatting, linting and type checks"
 	@echo "make clean   remove .venv and build products (the horovod wheel stays in the cache)"
@@ -39,9 +44,30 @@ $(PLUGIN): $(SPANK)/elastic.c $(SPANK)/spank_bftd.c $(SPANK)/elastic.h
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -std=c11 -O2 -fPIC -Wall -Wextra -Werror -shared $(LDFLAGS) -o $@ $(filter %.c,$^)
 
-test: setup lint
+deb rpm:
+	@tools/package/build.sh $@
+
+man: venv
+	@PYTHONPATH=. $(BIN)/python tools/package/manual.py build/manual
+
+install: $(if $(PLUGIN_DIR),plugins)
+	@tools/package/install.sh program documents units $(if $(PLUGIN_DIR),plugins)
+
+setup-test:
+	@bash tools/setup.sh test
+
+test: setup-test lint
 	@$(MAKE) --silent plugins
 	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q
+
+# The tests that need a cluster, on Slurm 24.11: in a chroot of Debian trixie, which is made once and kept in the cache.
+test-slurm-24: setup
+	@tools/slurm_root.sh trixie python -m pytest -q -p no:cacheprovider -m cluster \
+		tests/slurm_plugin tests/e2e/test_main_job.py
+
+# The same contract for pyslurm as for the text client, on the Slurm release nearest to what the package index has.
+test-pyslurm: setup
+	@tools/pyslurm_test.sh
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo

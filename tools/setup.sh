@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what `make demo` and `make test` need, and only what is missing.
 #   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
-#   tools/setup.sh full    also Slurm and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
+#   tools/setup.sh full    also Slurm, munge and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
+#   tools/setup.sh test    also what builds the packages and tries them in a clean system
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +42,11 @@ check_slurm() {
     find /usr/lib /usr/lib64 -name job_submit_lua.so 2>/dev/null | grep -q . || need slurm-wlm-basic-plugins
 }
 
+# Callers on other hosts are known by munge; a sandbox runs a munged of its own.
+check_munge() {
+    command -v munged >/dev/null || need munge libmunge2
+}
+
 # The SPANK plug-in is compiled against the Slurm that is installed.
 check_spank() {
     command -v cc >/dev/null || need gcc libc6-dev
@@ -50,6 +56,16 @@ check_spank() {
 # Reports are looked at in a real browser; Debian's has no fonts of its own.
 check_browser() {
     command -v chromium >/dev/null || need chromium fonts-dejavu-core
+}
+
+# The packages are built, read and installed in a clean system by the tests alone.
+check_packaging() {
+    local pair
+    for pair in debootstrap:debootstrap dh:debhelper dpkg-buildpackage:dpkg-dev mandoc:mandoc rpmspec:rpm \
+        systemd-analyze:systemd; do
+        command -v "${pair%%:*}" >/dev/null || need "${pair##*:}"
+    done
+    [ -x /usr/bin/python3 ] || need python3
 }
 
 check_compiler() {
@@ -149,11 +165,13 @@ case "${1:-}" in
         install_packages
         make_venv
         ;;
-    full)
+    full | test)
         check_python
         check_slurm
+        check_munge
         check_spank
         check_browser
+        [ "$1" = full ] || check_packaging
         install_packages
         make_venv
         apt_needed=()
@@ -161,5 +179,5 @@ case "${1:-}" in
         install_packages
         install_horovod
         ;;
-    *) die "usage: tools/setup.sh venv|full" ;;
+    *) die "usage: tools/setup.sh venv|full|test" ;;
 esac

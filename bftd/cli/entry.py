@@ -12,15 +12,20 @@ import click
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-def run(command: click.Command, program: str) -> NoReturn:
-    """Run a command and exit: 2 for wrong usage, an error's own `exit_code`, 130 when interrupted."""
+def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
+    """Run a command and exit: 2 for wrong usage, an error's own `exit_code`, 130 when interrupted.
+
+    `prefix` stands before the line of an error.
+    """
     try:
         code = command.main(prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         message = error.format_message()
         # The help is the one message of more than a line.
-        click.echo(message if isinstance(error, _NO_ARGUMENTS) else f"{program}: {_one_line(message)}", err=True)
+        click.echo(
+            message if isinstance(error, _NO_ARGUMENTS) else f"{prefix}{program}: {_one_line(message)}", err=True
+        )
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
@@ -32,7 +37,7 @@ def run(command: click.Command, program: str) -> NoReturn:
         known = getattr(error, "exit_code", None)
         if known is None:
             raise
-        click.echo(f"{program}: {_one_line(str(error))}", err=True)
+        click.echo(f"{prefix}{program}: {_one_line(str(error))}", err=True)
         code = known
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -1,0 +1,129 @@
+"""The Debian packages in a clean system: installed, used, upgraded, removed and purged."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.clean_root import CleanRoot, Unreachable, bootstrap, unpack
+from tests.packaging.conftest import lacking
+
+CACHE = Path(os.environ.get("BFTD_CACHE") or Path.home() / ".cache" / "bftd")
+# Two cores shared with others, and mirrors as fast as they are; nothing here waits for time to pass.
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def root(
+    packages: tuple[Path, Path], need: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CleanRoot]:
+    """A minimal system with both packages installed by apt."""
+    need("debootstrap", "unshare", root=True)
+    work = tmp_path_factory.mktemp("root")
+    try:
+        try:
+            archive = bootstrap(packages, work, CACHE)
+        except Unreachable as error:
+            lacking(f"no clean system could be made: {error}")
+        root = unpack(archive, work / "system")
+        assert root.find("*bft*") == []
+        root.run("apt-get", "install", "-qq", *map(root.take, packages))
+        (root.path / "etc/slurm/slurm.conf").write_text(
+            "ClusterName=test\nSlurmctldHost=localhost\nAuthType=auth/none\n"
+        )
+        yield root
+    finally:
+        subprocess.run(["rm", "-rf", "--one-file-system", str(work)], check=True)
+
+
+def test_the_commands_answer_in_a_system_without_a_daemon(root: CleanRoot) -> None:
+    assert root.run("bftd", "--version").stdout.startswith("bftd, version ")
+    assert (
+        root.run("bftd", "--check-config", user="nobody").stdout == "/etc/bftd/bftd.toml: the configuration is right\n"
+    )
+    assert "sbatch" in root.run("bft", "--help", user="nobody").stdout
+    status = root.run("bft", "status", user="nobody", check=False)
+    assert status.returncode == 1
+    assert status.stderr.startswith("bft: no daemon answers at /run/bftd/bftd.sock")
+    assert len(status.stderr.splitlines()) == 1
+    driver = root.run("bft-driver", user="nobody", check=False)
+    assert (driver.returncode, len(driver.stderr.splitlines())) == (2, 1)
+
+
+def test_the_commands_import_nothing_of_a_user_s_own(root: CleanRoot) -> None:
+    (root.path / "tmp/theirs").mkdir()
+    (root.path / "tmp/theirs/click.py").write_text("raise SystemExit('not this one')\n")
+    assert "sbatch" in root.run("bft", "--help", PYTHONPATH="/tmp/theirs").stdout
+
+
+def test_slurm_s_own_sbatch_has_the_option(root: CleanRoot) -> None:
+    assert "--elastic=MIN-MAX" in root.run("sbatch", "--help", user="nobody").stdout
+
+
+def test_a_user_s_python_needs_nothing_but_the_wheel(root: CleanRoot) -> None:
+    (wheel,) = root.path.glob("usr/share/bftd/*.whl")
+    words = "import elastic, elastic.node.__main__, elastic.agent; print(elastic.load())"
+    shown = root.run("python3", "-c", words, user="nobody", PYTHONPATH=f"/usr/share/bftd/{wheel.name}").stdout
+    assert shown == "None\n"
+
+
+def test_manual_pages_and_completions_are_where_readers_look(root: CleanRoot) -> None:
+    for page in ("man1/bft.1", "man1/bft-driver.1", "man8/bftd.8", "man5/bftd.toml.5"):
+        assert gzip.decompress((root.path / f"usr/share/man/{page}.gz").read_bytes()).startswith((b".TH", b".so"))
+    (root.path / "root/complete").write_text(
+        ". /usr/share/bash-completion/completions/bft\n"
+        "COMP_WORDS=(bft st) COMP_CWORD=1; _bft_completion bft; echo ${COMPREPLY[@]}\n"
+    )
+    assert root.run("bash", "/root/complete").stdout == "status\n"
+    assert (root.path / "usr/share/zsh/vendor-completions/_bft").read_text().startswith("#compdef bft")
+    assert (root.path / "usr/share/fish/vendor_completions.d/bft.fish").exists()
+
+
+def test_the_daemon_owns_its_state_and_nothing_else(root: CleanRoot) -> None:
+    assert root.run("id", "-un", "bftd").stdout == "bftd\n"
+    assert root.run("stat", "-c", "%U:%G %a", "/var/lib/bftd").stdout == "bftd:bftd 750\n"
+    assert root.run("stat", "-c", "%U:%G %a", "/etc/bftd/bftd.toml").stdout == "root:root 644\n"
+    wrong = root.run("find", "/usr/lib/bftd", "/usr/share/bftd", "/etc/bftd", "(", "!", "-user", "root", "-o", "-perm",
+                     "/022", "!", "-type", "l", ")")  # fmt: skip
+    assert wrong.stdout == ""
+    owned = root.run("find", "/", "-xdev", "-path", "/proc", "-prune", "-o", "-user", "bftd", "-print").stdout
+    assert set(owned.split()) <= {"/var/lib/bftd", "/run/bftd"}
+
+
+def test_systemd_finds_no_fault_in_the_unit_and_does_not_start_it_unasked(root: CleanRoot) -> None:
+    verified = root.run("systemd-analyze", "verify", "--man=no", "bftd.service")
+    assert "bftd" not in verified.stdout + verified.stderr
+    assert root.run("systemctl", "is-enabled", "bftd.service", check=False).stdout == "disabled\n"
+
+
+# The last of the module: it takes the packages away again.
+def test_what_an_administrator_wrote_stays_until_the_purge(root: CleanRoot, packages: tuple[Path, Path]) -> None:
+    settings = root.path / "etc/bftd/bftd.toml"
+    edited = settings.read_text().replace("pj_max = 10", "pj_max = 20")
+    assert edited != settings.read_text()
+    settings.write_text(edited)
+    ledger = root.path / "var/lib/bftd/ledger.sqlite"
+    ledger.write_text("a ledger")
+    theirs = root.path / "etc/slurm/job_submit.lua"
+    theirs.write_text("-- the site's own\n")
+    root.run("systemctl", "enable", "bftd.service")
+
+    root.run("dpkg", "-i", *map(root.take, packages))
+    assert settings.read_text() == edited
+    assert root.run("systemctl", "is-enabled", "bftd.service").stdout == "enabled\n"
+
+    names = [package.name.partition("_")[0] for package in packages]
+    root.run("apt-get", "remove", "-qq", *names)
+    assert settings.read_text() == edited
+    assert ledger.read_text() == "a ledger"
+    assert not (root.path / "usr/bin/bftd").is_symlink()
+    assert "--elastic" not in root.run("sbatch", "--help").stdout
+
+    root.run("apt-get", "purge", "-qq", *names)
+    assert root.find("*bft*") == []
+    assert theirs.read_text() == "-- the site's own\n"

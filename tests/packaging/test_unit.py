@@ -1,0 +1,101 @@
+"""The systemd unit, without systemd: what it forbids, and that the daemon harvests all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.client import Client
+from bftd.errors import BftError
+from slurm_plugin.sandbox import Sandbox
+from tests.packaging.confined import allowed_calls
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "systemd" / "bftd.service"
+# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
+PATIENCE_S = 60.0
+TRAINER = {
+    "id": "run-test-1", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2,
+    "partition": "elastic", "user": "root", "held": [],
+}  # fmt: skip
+
+
+def test_the_unit_exposes_the_host_little(need: Callable[..., None]) -> None:
+    need("systemd-analyze")
+    shown = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(UNIT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stdout.splitlines()[-1:]
+
+
+def test_the_filter_of_system_calls_forbids_what_needs_privileges(need: Callable[..., None]) -> None:
+    need("systemd-analyze")
+    calls = allowed_calls(UNIT)
+    assert {"execve", "connect", "fork", "fdatasync", "prctl"} <= calls
+    assert calls.isdisjoint({"mount", "ptrace", "setuid", "chown", "bpf", "init_module", "reboot"})
+
+
+def until(reached: Callable[[], Any], daemon: subprocess.Popen[bytes]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end and daemon.poll() is None:
+        with contextlib.suppress(BftError):
+            if found := reached():
+                return found
+        time.sleep(0.1)
+    pytest.fail("it did not come about")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("solver", ["exact", "highs"])  # one solves in the daemon, the other in a child process
+def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., None], solver: str) -> None:
+    need("systemd-analyze", "setpriv", "unshare", root=True)
+    with Sandbox(nodes=2, munge=True) as sandbox:
+        state = sandbox.root / "of-bftd"
+        state.mkdir()
+        config = sandbox.root / "bftd.toml"
+        config.write_text(
+            f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.2\n[decide]\nsolver = "{solver}"\n'
+            f'[api]\nsocket = "{state}/bftd.sock"\n[ledger]\npath = "{state}/ledger.sqlite"\n'
+        )
+        # The whole system read-only but for the daemon's folder; no capability; then the filter.
+        mounts = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
+        command = [
+            *("unshare", "--mount", "--propagation=private", "sh", "-c", mounts, str(state)),
+            *("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
+            *(sys.executable, str(ROOT / "tests/packaging/confined.py"), str(UNIT)),
+            *(sys.executable, "-m", "bftd.daemon", "--config", str(config)),
+        ]
+        environ = {**sandbox.env(), "TMPDIR": str(state), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        log = sandbox.root / "bftd.log"
+        with log.open("wb") as stream:
+            daemon = subprocess.Popen(command, env=environ, cwd="/", stdout=stream, stderr=stream)
+        try:
+            client = Client(str(state / "bftd.sock"))
+            until(client.status, daemon)
+            assert _status_of(daemon.pid) == {"CapEff": 0, "CapBnd": 0, "NoNewPrivs": 1, "Seccomp": 2}
+            client.request("POST", "/v1/trainers", TRAINER)
+            until(lambda: any(node.get("lease_state") == "granted" for node in client.status()["nodes"]), daemon)
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            code = daemon.wait(PATIENCE_S)
+        said = log.read_text()
+        assert code == 0, said
+        assert "WARNING" not in said
+        assert "ERROR" not in said
+
+
+def _status_of(pid: int) -> dict[str, int]:
+    lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    wanted = ("CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:")
+    return {words[0][:-1]: int(words[1], 16) for words in lines if words[0] in wanted}
