@@ -16,6 +16,7 @@ def validate_state(state: State) -> None:
     _check_leases(state)
     _check_plan(state)
     _check_trainers(state)
+    _check_caps(state)
     usage = state.usage
     _require(usage.training_node_seconds <= usage.used_node_seconds + 1e-6, "S10: more training than used time")
     _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more used than pool time")
@@ -63,6 +64,29 @@ def _check_plan(state: State) -> None:
         if lease.live:
             wanted = planned.assignment.get(lease.trainer, ())
             _require(lease.node in wanted, f"S5: {lease.id} is live but not part of the plan")
+
+
+def _check_caps(state: State) -> None:
+    """After the first snapshot every change of a cap, an account or a lease is followed by a plan in the same step."""
+    if not state.pool.seen:
+        return
+    limits = state.settings
+    nodes: Counter[tuple[str, str]] = Counter()
+    holders: dict[tuple[str, str], set[str]] = {}
+    for lease in state.leases.values():
+        if lease.live:
+            trainer = state.trainers[lease.trainer]
+            for whose in (("user", trainer.user), ("account", trainer.account)):
+                nodes[whose] += 1
+                holders.setdefault(whose, set()).add(trainer.id)
+    most_nodes = {"user": limits.nodes_per_user, "account": limits.nodes_per_account}
+    most_trainers = {"user": limits.trainers_per_user, "account": limits.trainers_per_account}
+    for (kind, name), count in nodes.items():
+        if name and most_nodes[kind]:
+            _require(count <= most_nodes[kind], f"caps: {kind} {name} holds {count} of {most_nodes[kind]} nodes")
+        if name and most_trainers[kind]:
+            count = len(holders[kind, name])
+            _require(count <= most_trainers[kind], f"caps: {kind} {name} has {count} trainers with nodes")
 
 
 def _check_trainers(state: State) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd import driver_events, observation
+from bftd import caps, driver_events, observation
 from bftd.domain import (
     Action,
     Configured,
@@ -32,6 +32,9 @@ from bftd.domain import (
 )
 from bftd.planning import Solver, replan
 from bftd.turn import Turn
+
+# A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
+_LARGEST_STRAY = 10**12
 
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
 
@@ -85,6 +88,7 @@ def _on_registered(turn: Turn, event: Registered) -> None:
         turn.happened("registered", trainer.id, data={"name": trainer.name, "user": trainer.user})
     else:
         trainer = _returned(turn, before, request)
+    turn.change(trainer, account=caps.account_of(turn, trainer) or (before.account if before is not None else ""))
     known = {held.id: held for held in event.held if turn.leases.get(held.id, None) is not None}
     for lease in turn.leases_of(trainer.id):
         held = known.get(lease.id)
@@ -132,7 +136,7 @@ def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
     """List leases that the daemon does not know as revoked, and never hand out their numbers again."""
     for held in strays:
         number = held.id.rpartition(".")[2]
-        if number.isdecimal():
+        if number.isdecimal() and int(number) <= _LARGEST_STRAY:
             turn.sequence = max(turn.sequence, int(number))
     leases = tuple(
         Lease(

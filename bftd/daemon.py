@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 import milp
-from bftd import __version__, api, config
+from bftd import __version__, api, config, journal
 from bftd.cli import entry
 from bftd.config import Config
 from bftd.domain import Tick
@@ -24,8 +24,10 @@ from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.ledger import Ledger
 from bftd.notify import notify
 from bftd.service import Service
+from bftd.shadow.reading import ReadingClient
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, UnknownPartition
+from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -33,8 +35,8 @@ log = logging.getLogger("bftd")
 # A controller that needs longer than a quarter of the tick is under load: reading it must not add to that.
 SLOWNESS = 4.0
 LONGEST_DELAY_S = 30.0
-# Sections whose change needs a restart: they are open files, or what the pool was built from.
-_FIXED = ("api", "ledger", "slurm")
+# Sections whose change needs a restart: they are open files, what the pool was built from, or what the daemon is.
+_FIXED = ("api", "daemon", "ledger", "slurm")
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
@@ -52,6 +54,12 @@ def load(path: Path) -> Config:
     return loaded
 
 
+def ledger_path(settings: Config) -> Path:
+    """Where the ledger is: shadow mode has one of its own beside the live one."""
+    path = Path(settings.ledger.path)
+    return path.with_name(f"{path.stem}.shadow{path.suffix}") if settings.daemon.mode == "shadow" else path
+
+
 class Daemon:
     """One running daemon; `run` returns its exit code."""
 
@@ -59,26 +67,31 @@ class Daemon:
         self._config = settings
         self._path = path
         conf = Path(settings.slurm.conf) if settings.slurm.conf else None
-        self._client = SlurmClient(conf, settings.slurm.timeout_s)
+        self._shadow = settings.daemon.mode == "shadow"
+        reading = PyslurmClient if settings.slurm.backend == "pyslurm" else SlurmClient
+        client = ReadingClient if self._shadow else reading
+        self._client = client(conf, settings.slurm.timeout_s)
         # one thread reads, one cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = ThreadPoolExecutor(1, "cancel")
-        self._ledger = Ledger(settings.ledger.path)
+        self._ledger = Ledger(ledger_path(settings), settings.daemon.mode)
         self._stop = asyncio.Event()
         self._complaint = ""
+        self._cancel_complaints: set[str] = set()
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         try:
             await self._check_partition()
-            self._service = Service(self._config, self._ledger, self._cancel)
+            self._service = self._made_service()
             runner = await api.listen(self._service, self._config.api)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, self._reload)
-            log.info("bftd %s harvests %s, serving %s", __version__, self._service.partition, self._config.api.socket)
-            notify("READY=1", f"STATUS=harvesting {self._service.partition}")
+            does = "watches" if self._shadow else "harvests"
+            log.info("bftd %s %s %s, serving %s", __version__, does, self._service.partition, self._config.api.socket)
+            notify("READY=1", f"STATUS={does} {self._service.partition}")
             try:
                 await self._poll()
             finally:
@@ -92,14 +105,27 @@ class Daemon:
             self._reader.shutdown(wait=False, cancel_futures=True)
             self._canceller.shutdown(wait=True)
             self._ledger.close()
-        log.info("bftd has stopped; pilots that run go on until their driver ends them")
+        rest = "" if self._shadow else "; pilots that run go on until their driver ends them"
+        log.info("bftd has stopped%s", rest)
         return 0
+
+    def _made_service(self) -> Service:
+        """What the mode asks for."""
+        if not isinstance(self._client, ReadingClient):
+            return Service(self._config, self._ledger, self._cancel)
+        from bftd.shadow.recording import TraceRecorder
+        from bftd.shadow.service import ShadowService
+
+        log.info("shadow mode: nothing is submitted, lent or cancelled; the ledger is %s", self._ledger.path)
+        client, trace = self._client, self._ledger.path.with_name("shadow-trace.csv.gz")
+        return ShadowService(self._config, self._ledger, lambda: client.calls, TraceRecorder(trace, self._config))
 
     async def _poll(self) -> None:
         failures = 0
         while not self._stop.is_set():
             begun = time.monotonic()
             snapshot = await self._read()
+            read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
                 self._service.observe(snapshot)
@@ -107,6 +133,7 @@ class Daemon:
                 self._service.apply(Tick(self._service.now()))
             notify("WATCHDOG=1")
             took_s = time.monotonic() - begun
+            log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
             delay_s = next_delay_s(self._service.poll_s, took_s, max(0, failures - 1)) - took_s
             try:
                 await asyncio.wait_for(self._stop.wait(), max(0.0, delay_s))
@@ -144,7 +171,12 @@ class Daemon:
             try:
                 self._client.cancel(job_ids, "KILL")
             except SlurmError as error:
-                log.warning("%s", error)
+                # what may not be cancelled is asked for again: say it once
+                if str(error) not in self._cancel_complaints:
+                    log.warning("%s", error)
+                self._cancel_complaints.add(str(error))
+            else:
+                self._cancel_complaints.clear()
 
         self._canceller.submit(cancel)
 
@@ -159,7 +191,8 @@ class Daemon:
             fixed = [name for name in _FIXED if getattr(new, name) != getattr(self._config, name)]
             if fixed:
                 log.warning("changes of [%s] need a restart and are left out", "], [".join(fixed))
-            self._config = dataclasses.replace(self._config, pool=new.pool, decide=new.decide, log=new.log)
+            taken = {name: getattr(new, name) for name in ("pool", "decide", "limits", "log")}
+            self._config = dataclasses.replace(self._config, **taken)
             logging.getLogger("bftd").setLevel(new.log.level.upper())
             self._service.configure(self._config)
             log.info("%s was read again", self._path)
@@ -194,15 +227,15 @@ async def _serve(settings: Config, path: Path) -> int:
 
 
 def _set_up_log(level: str) -> None:
-    # journald and syslog write the time themselves
-    times = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
-    logging.basicConfig(format=f"{times}%(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler()
+    handler.setFormatter(journal.formatter(os.environ))
+    logging.getLogger().addHandler(handler)
     logging.getLogger("bftd").setLevel(level.upper())
 
 
 def main() -> None:
     """Entry point of `bftd`: every known error is one line and its exit code."""
-    entry.run(_command, "bftd")
+    entry.run(_command, "bftd", journal.error_prefix(os.environ))
 
 
 if __name__ == "__main__":

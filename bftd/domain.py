@@ -19,7 +19,10 @@ TrainerState = Literal["waiting", "running", "suspended", "finished"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: the [decide] section plus the limits of [pool] and [slurm] that it enforces."""
+    """What the core decides by: the [decide] and [limits] sections, and what it enforces of [pool] and [slurm].
+
+    Jobs of the users in `spared` are never cancelled for want of a lease.
+    """
 
     t_fwd_s: float = 120.0
     objective: str = "throughput"
@@ -32,6 +35,12 @@ class Settings:
     pilot_limit_s: float = 3600.0
     give_back_bound_s: float = 5.0
     submit_rate_per_min: int = 600
+    nodes_per_user: int = 0
+    nodes_per_account: int = 0
+    trainers_per_user: int = 0
+    trainers_per_account: int = 0
+    operator: bool = False
+    spared: frozenset[str] = frozenset({"root"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,24 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticJob:
+    """A running job of the harvested partition: a pilot, or what a user started there himself."""
+
+    id: str
+    user: str
+    account: str
+    nodes: tuple[str, ...]
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
     `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
-    trainer, and `job_ids` holds every job that Slurm knows.
+    trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
+    by id, and `accounts` says for the jobs that have an account whose they are, (user, account).
     """
 
     version: int = 0
@@ -69,6 +90,8 @@ class PoolView:
     pilots: Mapping[str, str] = field(default_factory=dict)
     owners: Mapping[str, str] = field(default_factory=dict)
     job_ids: frozenset[str] = frozenset()
+    elastic: Mapping[str, ElasticJob] = field(default_factory=dict)
+    accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -114,7 +137,8 @@ class Trainer:
     """One elastic training job (the paper's j) with all that its driver said about it.
 
     `epoch` fences older drivers, `version` counts changes of its lease list, `strays` are leases that its driver
-    holds but the daemon does not know, listed as revoked until the driver has ended them.
+    holds but the daemon does not know, listed as revoked until the driver has ended them. `account` is what Slurm
+    shows, never what a driver says; "" while it is not known.
     """
 
     id: str
@@ -147,6 +171,7 @@ class Trainer:
     no_growth_until_s: float = float("-inf")
     said: str = ""
     strays: tuple[Lease, ...] = ()
+    account: str = ""
 
     @property
     def active(self) -> bool:
@@ -166,6 +191,10 @@ class Trainer:
         if self.sizes is not None:
             most = max((size for size in self.sizes if size <= most), default=0)
         return most if most >= self.nodes_min else 0
+
+    def next_allowed(self, nodes: int) -> int:
+        """The smallest allowed size above `nodes`, or `nodes` itself where there is none."""
+        return next((size for size in range(nodes + 1, self.nodes_max + 1) if self.allows(size)), nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +223,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A running job of the harvested partition that no lease stands behind, first seen so at `seen_s`.
+
+    `named` once it was there for longer than any pilot whose lease is on its way; `cancelled_s` is when it was last
+    asked to be cancelled.
+    """
+
+    job: ElasticJob
+    seen_s: float
+    named: bool = False
+    cancelled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Node-seconds since the ledger began; none of them ever goes back.
 
@@ -209,8 +252,9 @@ class Usage:
 class State:
     """All that the core knows between two events.
 
-    `trainers` is in order of arrival, `leases` holds those not ended, `orphans` are pilots of our trainers that belong
-    to no lease, with the time since when. `plan_due` says that something changed since the last plan was made.
+    `trainers` is in order of arrival, `leases` holds those not ended, `strays` the jobs of the harvested partition
+    that belong to no lease, by job id. `watched_s` is the time of the first snapshot since the daemon started,
+    `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -223,7 +267,8 @@ class State:
     backoff: Mapping[str, Backoff] = field(default_factory=dict)
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict)
     quarantined: Mapping[str, float] = field(default_factory=dict)
-    orphans: Mapping[str, float] = field(default_factory=dict)
+    strays: Mapping[str, Stray] = field(default_factory=dict)
+    watched_s: float = float("inf")
     grants: tuple[float, ...] = ()
     usage: Usage = Usage()
     plan_due: bool = False
@@ -326,10 +371,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class CancelPilot:
-    """A pilot is to be cancelled by the daemon because its driver did not end it."""
+    """A pilot is to be cancelled by the daemon because its driver did not end it, or none of ours started it."""
 
     job_id: str
-    trainer: str
+    trainer: str | None
     reason: str
 
 

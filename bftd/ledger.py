@@ -10,13 +10,25 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bftd import codec
-from bftd.domain import Action, CancelPilot, Decided, Happened, Lease, LeaseChanged, State, Trainer, Usage
+from bftd.domain import (
+    Action,
+    Backoff,
+    CancelPilot,
+    Decided,
+    Failure,
+    Happened,
+    Lease,
+    LeaseChanged,
+    State,
+    Trainer,
+    Usage,
+)
 from bftd.errors import LedgerError
 
 SCHEMA_VERSION = 1
@@ -41,16 +53,19 @@ CREATE INDEX events_of_kind ON events (kind);
 class Ledger:
     """An open ledger; a second daemon on the same file gets a LedgerError."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], mode: str = "live") -> None:
         self.path = Path(path)
+        self._mode = mode
         self._lock = self._own()
         try:
+            # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(self.path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._migrate()
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             self._lock_release()
             raise LedgerError(f"cannot use the ledger {self.path} ({error}): move it away to begin a new one") from None
         except LedgerError:
@@ -79,6 +94,7 @@ class Ledger:
             leases={lease.id: lease for lease in leases},
             sequence=int(self._meta("sequence", 0)),
             usage=codec.decode(Usage, self._meta("usage", {})),
+            **self._node_troubles(),
         )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
@@ -90,6 +106,7 @@ class Ledger:
                 self._set_meta("sequence", after.sequence)
             if after.usage != before.usage:
                 self._set_meta("usage", codec.encode(after.usage))
+            self._save_node_troubles(before, after)
             self._db.executemany(
                 "INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)",
                 [(after.time_s, *_row(action)) for action in actions],
@@ -105,11 +122,22 @@ class Ledger:
         with self._transaction():
             self._set_meta("tuned", dict(settings))
 
-    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """Events with a rowid above `after`, oldest first."""
+    def kept(self, name: str) -> dict[str, Any]:
+        """What `keep` wrote under a name last; empty where it never did."""
+        data: dict[str, Any] = self._meta(f"kept.{name}", {})
+        return data
+
+    def keep(self, name: str, data: Mapping[str, Any]) -> None:
+        """Keep a JSON object that a restart goes on with."""
+        with self._transaction():
+            self._set_meta(f"kept.{name}", dict(data))
+
+    def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Events with a rowid above `after`, oldest first; those of `trainers` only, where they are given."""
+        only = "" if trainers is None else " AND trainer IN (SELECT value FROM json_each(?))"
         rows = self._db.execute(
-            "SELECT rowid, at_s, kind, trainer, node, data FROM events WHERE rowid > ? ORDER BY rowid LIMIT ?",
-            (after, limit),
+            f"SELECT rowid, at_s, kind, trainer, node, data FROM events WHERE rowid > ?{only} ORDER BY rowid LIMIT ?",
+            (after, limit) if trainers is None else (after, json.dumps(list(trainers)), limit),
         )
         names = ("rowid", "at_s", "kind", "trainer", "node")
         return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
@@ -155,11 +183,18 @@ class Ledger:
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+            mode = f"INSERT INTO meta VALUES ('mode', '{json.dumps(self._mode)}');"
+            self._db.executescript(f"BEGIN; {_SCHEMA} {mode} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
             raise LedgerError(
                 f"the ledger {self.path} has schema {version}, this bftd writes {SCHEMA_VERSION}: "
                 "use the bftd that wrote it, or move the file away"
+            )
+        written = self._meta("mode", "live")
+        if written != self._mode:
+            raise LedgerError(
+                f"the ledger {self.path} is of a daemon in {written} mode and this one runs in {self._mode} mode: "
+                "set another [ledger] path, or move the file away"
             )
 
     @contextmanager
@@ -180,6 +215,24 @@ class Ledger:
             [(item.id, getattr(item, order), json.dumps(codec.encode(item))) for item in changed],
         )
         self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
+
+    def _node_troubles(self) -> dict[str, Any]:
+        """What is known against nodes: quarantine, refusals and crashes, as fields of the state."""
+        backoff = {node: codec.decode(Backoff, item) for node, item in self._meta("backoff", {}).items()}
+        failures = {
+            node: tuple(codec.decode(Failure, item) for item in items)
+            for node, items in self._meta("failures", {}).items()
+        }
+        return {"quarantined": self._meta("quarantined", {}), "backoff": backoff, "failures": failures}
+
+    def _save_node_troubles(self, before: State, after: State) -> None:
+        if after.quarantined != before.quarantined:
+            self._set_meta("quarantined", dict(after.quarantined))
+        if after.backoff != before.backoff:
+            self._set_meta("backoff", {node: codec.encode(item) for node, item in after.backoff.items()})
+        if after.failures != before.failures:
+            failures = {node: [codec.encode(item) for item in items] for node, items in after.failures.items()}
+            self._set_meta("failures", failures)
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

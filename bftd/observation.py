@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from bftd import driver_events, reasons, timing
-from bftd.domain import CancelPilot, Lease, PoolView, Usage
+from bftd import caps, driver_events, reasons, strays, timing
+from bftd.domain import Lease, PoolView, Usage
 from bftd.turn import Turn
 
 GONE = "its pilot is gone from Slurm"
@@ -22,6 +22,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s
+    turn.watched_s = min(turn.watched_s, view.time_s)
     turn.pool = view
     _expire(turn, since_s)
     pilots = view.pilots
@@ -35,7 +36,9 @@ def observe(turn: Turn, view: PoolView) -> None:
         if lease.revoked_s is not None or not lease.placed_s or lease.placed_s + lease.limit_s <= latest_s:
             _follow_deadlines(turn, lease)
     _follow_drivers(turn)
-    _follow_orphans(turn)
+    strays.follow(turn)
+    if view.accounts:
+        caps.read_accounts(turn)
     if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
         turn.needs_plan = True
 
@@ -173,15 +176,3 @@ def _follow_drivers(turn: Turn) -> None:
         )
         if strays != trainer.strays:
             turn.change(trainer, strays=strays, version=trainer.version + 1)
-
-
-def _follow_orphans(turn: Turn) -> None:
-    """Cancel pilots of our trainers that no lease accounts for (L3); those of other daemons' trainers are not ours."""
-    known = {lease.job_id for lease in turn.leases.values()}
-    strays = [stray for trainer in turn.trainers.values() for stray in trainer.strays]
-    known |= {stray.job_id for stray in strays if turn.now - stray.granted_s <= timing.GRACEFUL_GRACE_S}
-    owners = {job: owner for job, owner in turn.pool.owners.items() if owner in turn.trainers and job not in known}
-    turn.orphans = {job: turn.orphans.get(job, turn.now) for job in owners}
-    for job, since_s in turn.orphans.items():
-        if turn.now - since_s > timing.ORPHAN_GRACE_S:
-            turn.actions.append(CancelPilot(job, owners[job], "it belongs to no lease"))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from math import inf
 
 import milp
-from bftd import learn, objective, reasons
+from bftd import caps, learn, objective, reasons
 from bftd.domain import Happened, Planned, PoolNode, Trainer
 from bftd.turn import Turn
 from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
@@ -30,7 +29,7 @@ REFUSED_ROUNDS = 3
 def replan(turn: Turn, solve: Solver) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
     active = (trainer for trainer in turn.trainers.values() if trainer.active)
-    admitted = list(islice(active, turn.settings.pj_max))
+    admitted, waiting = caps.admit(active, turn.settings)
     curves = _curves(turn, admitted)
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
@@ -44,9 +43,8 @@ def replan(turn: Turn, solve: Solver) -> None:
             turn.actions.append(Happened("solver_failed", data={"error": text}))  # whoever drives the core must know
             turn.say(None, f"the current map is kept: the solver failed: {text}")
     if assignment is None:
-        places = {name: place for place, name in enumerate(ordered)}
-        assignment = {trainer.id: _kept(trainer, held.get(trainer.id, ()), places) for trainer in admitted}
-    _carry_out(turn, assignment, held, curves)
+        assignment = _kept(turn, admitted, held, ordered)
+    _carry_out(turn, assignment, held, curves, waiting)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
@@ -57,10 +55,17 @@ def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, reasons.Points]:
     return {trainer.id: learn.curve(trainer.knowledge, trainer.nodes_max, guess) for trainer in trainers}
 
 
-def _kept(trainer: Trainer, held: Sequence[str], places: Mapping[str, int]) -> tuple[str, ...]:
-    """The nodes of a trainer as far as they make an allowed size; the least wanted ones go first."""
-    ordered = sorted((node for node in held if node in places), key=places.__getitem__)
-    return tuple(ordered[: trainer.largest_allowed(len(ordered))])
+def _kept(turn: Turn, trainers: list[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
+    """The map as it is, as far as pool, sizes and caps allow; the least wanted nodes of a trainer go first."""
+    places = {name: place for place, name in enumerate(nodes)}
+    room = caps.node_room(turn.settings)
+    kept = {}
+    for trainer in trainers:
+        ordered = sorted((node for node in held.get(trainer.id, ()) if node in places), key=places.__getitem__)
+        size = trainer.largest_allowed(int(min(len(ordered), room.left(trainer))))
+        room.take(trainer, size)
+        kept[trainer.id] = tuple(ordered[:size])
+    return kept
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
@@ -93,10 +98,12 @@ def build_problem(
     Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
     with different GPUs, and does so at the pace of the slowest.
     """
+    wanted = [(trainer, _most_nodes(turn, trainer, len(current.get(trainer.id, ())))) for trainer in trainers]
+    most_of, limits = caps.in_problem(wanted, len(nodes), turn.settings)
     specs = []
     for trainer in trainers:
         mine = current.get(trainer.id, ())
-        most = _most_nodes(turn, trainer, len(mine))
+        most = most_of[trainer.id]
         if most == 0:
             continue
         points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.weight)
@@ -112,13 +119,15 @@ def build_problem(
                 current=mine,
                 sizes=trainer.sizes,
                 weight=weight,
+                user=trainer.user if limits else "",
+                account=trainer.account if limits else "",
             )
         )
     usable = nodes
     if turn.backoff:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not _backs_off(turn, name)]
-    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.t_fwd_s)
+    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.t_fwd_s, limits)
 
 
 # Most of a problem is that of the plan before, and what is the same need not be checked again.
@@ -141,15 +150,22 @@ def _most_nodes(turn: Turn, trainer: Trainer, held: int) -> int:
     stays = trainer.largest_allowed(held)
     if trainer.no_growth_until_s > turn.now:
         return stays
-    return next((size for size in range(held + 1, trainer.nodes_max + 1) if trainer.allows(size)), stays)
+    larger = trainer.next_allowed(held)
+    return larger if larger > held else stays
 
 
 def _backs_off(turn: Turn, node: str) -> bool:
     return node in turn.backoff and turn.backoff[node].until_s > turn.now
 
 
-def _carry_out(turn: Turn, assignment: Assignment, held: Assignment, curves: Mapping[str, reasons.Points]) -> None:
-    """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
+def _carry_out(
+    turn: Turn,
+    assignment: Assignment,
+    held: Assignment,
+    curves: Mapping[str, reasons.Points],
+    waiting: Mapping[str, str],
+) -> None:
+    """Revoke what the plan takes away, then grant what it gives and nobody still holds; `waiting` wait for a cap."""
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
@@ -163,14 +179,18 @@ def _carry_out(turn: Turn, assignment: Assignment, held: Assignment, curves: Map
             stay = set(kept)
             dropped = [node for node in mine if node not in stay]
             others = [name for id_, name in growing.items() if id_ != trainer.id]
-            why = _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
+            why = waiting.get(trainer.id) or caps.exceeded(turn, held).get(trainer.id)
+            why = why or _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
             _drop(turn, trainer, mine, dropped, why)
     free = _free_nodes(turn, assignment) if turn.explain else 0
+    full = caps.full(turn, assignment) if turn.explain else {}
     for trainer in concerned:
         if added[trainer.id]:
             _add(turn, trainer, sizes[trainer.id], added[trainer.id], curves[trainer.id])
         elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
-            _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id])
+            _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id], full.get(trainer.id))
+    for id_, why in waiting.items():
+        _say_once(turn, turn.trainers[id_], why, f"{turn.trainers[id_].name} waits: {why}")
 
 
 def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
@@ -229,8 +249,10 @@ def _free_nodes(turn: Turn, assignment: Assignment) -> int:
     return sum(not _backs_off(turn, name) for name in unused)
 
 
-def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: reasons.Points) -> None:
-    """Say once why a trainer below nodes_max does not take free nodes."""
+def _explain_stay(
+    turn: Turn, trainer: Trainer, held: int, free: int, points: reasons.Points, at_cap: str | None
+) -> None:
+    """Say once why a trainer below nodes_max does not take free nodes; `at_cap` is the cap that forbids it."""
     if held >= trainer.nodes_max or (held > 0 and not free):
         return
     stays = f"stays at {reasons.nodes(held)}" if held else "waits"
@@ -239,9 +261,16 @@ def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: re
     elif trainer.refused_rounds >= REFUSED_ROUNDS:
         key = "refused"
         text = f"{trainer.name} {stays}: its last pilots were refused, it tries again with few"
+    elif at_cap:
+        key, text = at_cap, f"{trainer.name} {stays}: {at_cap}"
     else:
         key, text = f"{held}:{free}", reasons.no_growth(trainer, held, free, points, turn.settings)
-    if trainer.said != key:
+    _say_once(turn, trainer, key, text)
+
+
+def _say_once(turn: Turn, trainer: Trainer, key: str, text: str) -> None:
+    """Say something of a trainer unless `key` is what was said of it last."""
+    if turn.explain and turn.trainers[trainer.id].said != key:
         turn.say(trainer.id, text)
         turn.change(turn.trainers[trainer.id], said=key)
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bftd.config import PoolConfig
-from bftd.domain import PoolNode, PoolView
+from bftd.domain import ElasticJob, PoolNode, PoolView
 from slurm_plugin.types import Job, Node, Snapshot
 
 # The first word of the comment of every pilot.
 PILOT_COMMENT = "bft"
+RUNS_A_JOB = "runs a job"
 # Reasons with which Slurm would start a pending job if there were room: only these wait for a plan.
 _SCHEDULABLE = frozenset({"", "None", "Resources", "Priority"})
 # Reasons with which a pending job starts by no passing of time: its old plan binds nobody.
@@ -24,7 +25,7 @@ _HELD = ("JobHeld", "Dependency")
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
 # Flags that leave an idle node usable; every other flag, also one that a later Slurm invents, keeps it out.
-_HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _FLAG_SENTENCES = (
     ("NOT_RESPONDING", "does not respond"),
     ("POWER", "is powered down or changes power"),
@@ -87,7 +88,9 @@ def observe(
     nodes = {name: node for name, node in snapshot.nodes.items() if partition in node.partitions}
     pilots = _running_on(snapshot.jobs, partition)
     occupied = {node for job in snapshot.jobs for node in job.nodes}
-    pending = [job for job in snapshot.jobs if job.state == "PENDING" and _is_regular(job, nodes, partition)]
+    # the partitions whose jobs may need harvested nodes: looked up once, for thousands of jobs
+    regular = {other for node in nodes.values() for other in node.partitions} - {partition}
+    pending = [job for job in snapshot.jobs if job.state == "PENDING" and not regular.isdisjoint(job.partition)]
     claims = _claims(pending, snapshot, now)
     vacated = _vacated(memory.vacated, pending)
     planless = _planless(memory.planless, pending, config, now)
@@ -104,6 +107,8 @@ def observe(
             vacated.setdefault(name, claim.job)
         remembered[name] = _remember(memory.nodes.get(name, NodeMemory()), node, kept, config.debounce_polls)
         why, in_pool, wanted = _judge(node, kept, claim, vacated.get(name), remembered[name], config)
+        if why == RUNS_A_JOB and pilot is not None:
+            why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now)) > now:
             why, in_pool = f"is in quarantine for {until_s - now:.0f} s more after failing pilots", False
         seen[name] = PoolNode(
@@ -127,6 +132,8 @@ def observe(
         pilots={job: node for node, job in pilots.items() if node in nodes},
         owners=_owners(snapshot.jobs, partition),
         job_ids=frozenset(job.id for job in snapshot.jobs),
+        elastic=_elastic(snapshot.jobs, nodes, partition),
+        accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
     )
     return PoolMemory(version, members, remembered, planless, vacated), view
 
@@ -137,6 +144,16 @@ def _running_on(jobs: Iterable[Job], partition: str) -> dict[str, str]:
     return {node: job.id for job in running for node in job.nodes}
 
 
+def _elastic(jobs: Iterable[Job], nodes: Mapping[str, Node], partition: str) -> dict[str, ElasticJob]:
+    """The jobs that run in the preemptible partition, whoever started them."""
+    running = (job for job in jobs if job.state in _RUNNING and partition in job.partition)
+    return {
+        job.id: ElasticJob(job.id, job.user, job.account, job.nodes, job.start_s)
+        for job in running
+        if any(name in nodes for name in job.nodes)
+    }
+
+
 def _owners(jobs: Iterable[Job], partition: str) -> dict[str, str]:
     """Job id to trainer of the pilots that drivers started: their comment is "bft <trainer> <lease>"."""
     owners = {}
@@ -145,12 +162,6 @@ def _owners(jobs: Iterable[Job], partition: str) -> dict[str, str]:
         if job.state in _RUNNING and partition in job.partition and len(words) == 3 and words[0] == PILOT_COMMENT:
             owners[job.id] = words[1]
     return owners
-
-
-def _is_regular(job: Job, nodes: Mapping[str, Node], partition: str) -> bool:
-    """Whether a job may need harvested nodes and is not itself of the preemptible partition alone."""
-    others = set(job.partition) - {partition}
-    return any(not others.isdisjoint(node.partitions) for node in nodes.values()) if others else False
 
 
 def _claims(pending: Iterable[Job], snapshot: Snapshot, now: float) -> dict[str, Claim]:
@@ -229,7 +240,7 @@ def _judge(
             return f"is needed by {claim.by} in {claim.window_s:.0f} s", False, True
         return "runs a pilot", True, False
     if node.state != "IDLE":
-        return "runs a job", False, True
+        return RUNS_A_JOB, False, True
     if claim is not None and claim.window_s < config.min_window_s:
         return f"is planned for {claim.by} in {claim.window_s:.0f} s", False, True
     if claim is None and "PLANNED" in node.flags:
@@ -243,8 +254,10 @@ def _unusable(node: Node, flags: frozenset[str]) -> str | None:
     """Why a node is not to be used whatever it runs, or None."""
     if node.state != "IDLE" and node.state not in _BUSY:
         return f"is {node.state.lower()}"
-    flags = flags - _HARMLESS_FLAGS
+    flags = flags - HARMLESS_FLAGS
+    if not flags:  # as nearly all of thousands of nodes
+        return None
     for part, sentence in _FLAG_SENTENCES:
         if any(part in flag for flag in flags):
             return f"{sentence}: {node.reason}" if node.reason and part in ("DRAIN", "DOWN", "FAIL") else sentence
-    return f"has the flag {min(flags)}" if flags else None
+    return f"has the flag {min(flags)}"

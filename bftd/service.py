@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import grp
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bftd import pool, wire
+from bftd import pool, status, wire
 from bftd.config import Config
-from bftd.core import step
-from bftd.domain import CancelPilot, Configured, Decided, Event, LeaseChanged, PoolObserved, Settings
+from bftd.core import fold
+from bftd.domain import Action, CancelPilot, Configured, Decided, Event, LeaseChanged, PoolObserved, Settings, State
 from bftd.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
@@ -23,20 +24,36 @@ def settings_of(config: Config) -> Settings:
     """The core's settings as the configuration file has them."""
     return Settings(
         **dataclasses.asdict(config.decide),
+        **dataclasses.asdict(config.limits),
         stale_after_s=config.pool.stale_after_s,
         quarantine_s=config.pool.quarantine_s,
         quarantine_after=config.pool.quarantine_after,
         pilot_limit_s=config.pool.pilot_limit_s,
         give_back_bound_s=config.pool.give_back_bound_s,
         submit_rate_per_min=config.slurm.submit_rate_per_min,
+        operator=config.slurm.operator,
+        spared=_administrators(config.daemon.administrators),
     )
+
+
+def _administrators(group: str) -> frozenset[str]:
+    """Root and the listed members of a Unix group: they may have jobs of their own in the harvested partition."""
+    try:
+        members = grp.getgrnam(group).gr_mem if group else []
+    except KeyError:
+        members = []
+    return frozenset({"root", *members})
 
 
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
-    `cancel` is called with the job ids of pilots that overstay and must not block.
+    `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
     """
+
+    mode = "live"
+    # What drivers are told at registration beside their leases; nothing where it is empty.
+    greeting = ""
 
     def __init__(
         self,
@@ -53,9 +70,15 @@ class Service:
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = pool.PoolMemory()
         self._job_users: dict[str, str] = {}
-        self.state = ledger.load(now())
+        self._cancelling: set[str] = set()
+        self.core = ledger.load(now())
         ledger.prune(now())
         self.configure(config)
+
+    @property
+    def state(self) -> State:
+        """All trainers and leases that callers may ask for."""
+        return self.core
 
     @property
     def partition(self) -> str:
@@ -81,33 +104,54 @@ class Service:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
-        leased = {lease.node: lease.job_id for lease in self.state.leases.values()}
+        leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         self._memory, view = pool.observe(
-            self._memory, snapshot, self.config.pool, self.partition, leased, self.state.quarantined
+            self._memory, snapshot, self.config.pool, self.partition, leased, self.core.quarantined
         )
         self._job_users = {job.id: job.user for job in snapshot.jobs}
+        self._cancelling &= self._job_users.keys()
         self.apply(PoolObserved(snapshot.time_s, view))
 
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
         return self._job_users.get(job_id)
 
-    def apply(self, event: Event) -> None:
-        """Fold one event into the state and carry out what follows from it."""
-        before = self.state
-        after, actions = step(before, event)
+    def overview(self, version: str) -> dict[str, Any]:
+        """All of `GET /v1/status`."""
+        decisions = self.ledger.decisions(None, 20)
+        return status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+
+    def apply(self, *events: Event) -> None:
+        """Fold events that come together into the state and carry out what follows from them."""
+        before = self.core
+        after, actions = fold(before, events)
+        self._settle(before, after, actions)
+
+    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
+        """Write down what one step made of the core's state, and carry it out."""
         self.ledger.save(before, after, actions)
-        self.state = after
+        self.core = after
         for action in actions:
             if isinstance(action, Decided):
                 log.info("%s", action.text)
             elif isinstance(action, LeaseChanged):
                 log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
             elif isinstance(action, CancelPilot):
-                log.warning("cancelling pilot %s of trainer %s: %s", action.job_id, action.trainer, action.reason)
-        overstaying = [action.job_id for action in actions if isinstance(action, CancelPilot)]
-        if overstaying:
-            self._cancel(overstaying)
+                whose = (
+                    f"pilot {action.job_id} of trainer {action.trainer}" if action.trainer else f"job {action.job_id}"
+                )
+                # one that Slurm does not let us end comes again and again
+                level = logging.DEBUG if action.job_id in self._cancelling else logging.WARNING
+                log.log(level, "cancelling %s: %s", whose, action.reason)
+        cancelled = [action for action in actions if isinstance(action, CancelPilot)]
+        # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
+        for ours in (True, False):
+            if job_ids := [action.job_id for action in cancelled if (action.trainer is not None) == ours]:
+                self._cancelling.update(job_ids)
+                self._cancel(job_ids)
+        self._wake_changed(before, after)
+
+    def _wake_changed(self, before: State, after: State) -> None:
         for id_, trainer in after.trainers.items():
             known = before.trainers.get(id_)
             if known is None or (known.version, known.epoch, known.state) != (

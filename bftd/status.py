@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bftd import caps
 from bftd.domain import Lease, Settings, State, Trainer
 
 
@@ -35,6 +36,7 @@ def trainer(state: State, item: Trainer) -> dict[str, Any]:
         "id": item.id,
         "name": item.name,
         "user": item.user,
+        "account": item.account,
         "backend": item.backend,
         "state": item.state,
         "nodes_min": item.nodes_min,
@@ -75,6 +77,22 @@ def nodes(state: State) -> list[dict[str, Any]]:
     return shown
 
 
+def strays(state: State) -> list[dict[str, Any]]:
+    """The jobs of the harvested partition that no lease stands behind, `since_s` as Slurm shows their start."""
+    return [
+        {
+            "job_id": stray.job.id,
+            "user": stray.job.user,
+            "account": stray.job.account,
+            "nodes": list(stray.job.nodes),
+            "since_s": stray.seen_s if stray.job.start_s is None else stray.job.start_s,
+            "cancelled": stray.cancelled_s is not None,
+        }
+        for stray in state.strays.values()
+        if stray.named
+    ]
+
+
 def settings(item: Settings) -> dict[str, Any]:
     """The settings that `bft tune` changes."""
     return {"t_fwd_s": item.t_fwd_s, "objective": item.objective, "pj_max": item.pj_max}
@@ -109,6 +127,8 @@ def overview(
         "hold": state.pool.hold,
         "nodes": nodes(state),
         "trainers": [trainer(state, item) for item in state.trainers.values()],
+        "strays": strays(state),
+        "caps": caps.at_caps(state),
         "decisions": list(decisions),
         "give_back_s": percentiles(give_backs_s),
         "pool_node_seconds": usage.pool_node_seconds,

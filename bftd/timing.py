@@ -23,6 +23,12 @@ GRACEFUL_GRACE_S = 60.0
 FINISHED_GRACE_S = 5.0
 # A driver reports a pilot within a second of placing it; one that belongs to no lease for longer was left behind.
 ORPHAN_GRACE_S = 15.0
+# A job of the harvested partition that no driver claims within this is named: a poll or two more than a claim takes.
+STRAY_NAMED_S = 3.0
+# A stray job without a pilot's comment is nobody's whose lease could still be on its way.
+STRAY_GRACE_S = 5.0
+# Where scancel fails, for want of rights or in a busy controller, trying each second helps nobody.
+CANCEL_AGAIN_S = 60.0
 # A revoked lease that never had a pilot and that its driver does not acknowledge.
 UNPLACED_GRACE_S = 30.0
 # The pilot is given back this long before its time limit, so that Slurm never has to kill a worker in mid-step.

@@ -46,7 +46,8 @@ class Turn:
         self.backoff = dict(state.backoff)
         self.failures = dict(state.failures)
         self.quarantined = dict(state.quarantined)
-        self.orphans = state.orphans
+        self.strays = state.strays
+        self.watched_s = state.watched_s
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
         self.usage = state.usage
         self.actions: list[Action] = []
@@ -70,7 +71,8 @@ class Turn:
             backoff=self.backoff,
             failures=self.failures,
             quarantined=self.quarantined,
-            orphans=self.orphans,
+            strays=self.strays,
+            watched_s=self.watched_s,
             grants=self.grants,
             usage=self.usage,
             plan_due=self.needs_plan,
@@ -185,9 +187,13 @@ class Turn:
         self.needs_plan = True
 
     def cancel_pilot(self, lease: Lease, reason: str) -> None:
-        """Have the daemon cancel the pilot of a lease."""
-        if lease.job_id is not None:
-            self.actions.append(CancelPilot(lease.job_id, lease.trainer, reason))
+        """Have the daemon cancel the pilot of a lease, if Slurm shows one of that id and of the trainer's own user.
+
+        The id is what a driver said: with operator rights a wrong one would end another user's job.
+        """
+        job = self.pool.elastic.get(lease.job_id or "")
+        if job is not None and job.user == self.trainers[lease.trainer].user:
+            self.actions.append(CancelPilot(job.id, lease.trainer, reason))
 
     def back_off(self, node: str) -> None:
         """Leave a node out for a while that doubles with every refusal in a row."""

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from bftd.shadow import view as shadow
 from slurm_plugin.nodeset import fold
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
@@ -20,7 +21,9 @@ _DECISIONS_SHOWN = 8
 
 def render(status: Mapping[str, Any]) -> RenderableType:
     """The whole view of one `GET /v1/status` answer."""
-    parts: list[RenderableType] = [_headline(status), _nodes(status["nodes"]), _trainers(status)]
+    parts: list[RenderableType] = shadow.head(status) if status["mode"] == "shadow" else [_headline(status)]
+    parts += [_nodes(status["nodes"]), _trainers(status)]
+    parts += _notices(status)
     parts.append(_decisions(status["decisions"]))
     return Group(*parts)
 
@@ -63,7 +66,7 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Table:
 def _trainers(status: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="Trainers", title_style="bold")
     table.add_column("trainer", no_wrap=True)
-    for column in ("back-end", "state"):
+    for column in ("user", "back-end", "state"):
         table.add_column(column)
     for column in ("nodes", "range", "step", "samples/s", "loss", "resizes", "suspends"):
         table.add_column(column, justify="right")
@@ -78,6 +81,7 @@ def _trainers(status: Mapping[str, Any]) -> Table:
         on = fold(nodes[trainer["id"]]) if nodes[trainer["id"]] else ""
         table.add_row(
             escape(f"{trainer['name']} {trainer['id']}"),
+            escape(_whose(trainer)),
             escape(trainer["backend"]),
             Text(trainer["state"] + ended, style=_STATE_STYLES.get(trainer["state"], "")),
             _size(trainer),
@@ -90,6 +94,23 @@ def _trainers(status: Mapping[str, Any]) -> Table:
             escape(on),
         )
     return table
+
+
+def _whose(item: Mapping[str, Any]) -> str:
+    """User and, where it is known, account."""
+    return f"{item['user']} ({item['account']})" if item.get("account") else str(item["user"])
+
+
+def _notices(status: Mapping[str, Any]) -> list[Text]:
+    """A line for each job that no lease stands behind, and for each user or account that is at a cap."""
+    lines = []
+    for stray in status.get("strays", ()):
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stray["since_s"]))
+        done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
+        what = f"job {stray['job_id']} of {_whose(stray)} on {fold(stray['nodes'])} since {since}"
+        lines.append(Text(f"no lease stands behind {what}{done}", style="red"))
+    lines += [Text(cap["text"], style="yellow") for cap in status.get("caps", ())]
+    return lines
 
 
 def _size(trainer: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
@@ -16,8 +17,11 @@ from slurm_plugin.types import Job, Node, Partition, Reservation
 
 # squeue's letter for each field we read, in the order of the output. Free text (name, comment) may hold any character,
 # line ends included, hence the separator that nobody can guess.
-_JOB_FIELDS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "j", "k")
+_JOB_FIELDS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a", "j", "k")
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\])|\+\d+)?$")
+
+# Most of a large cluster is as it was a second ago: what was read then is not read again. A few MB each.
+_KEPT = 1 << 14
 
 # What Slurm appends to a state where it has no room for a word.
 _STATE_SUFFIXES = {
@@ -51,7 +55,7 @@ def jobs(text: str, separator: str) -> tuple[Job, ...]:
     width = len(_JOB_FIELDS)
     if len(fields) < width or len(fields) % width or end != "\n" or not fields[0].startswith("JOBID"):
         raise SnapshotError("squeue's answer is cut short or not in the format asked for")
-    return tuple(_job(fields[first : first + width]) for first in range(width, len(fields), width))
+    return tuple(_job(tuple(fields[first : first + width])) for first in range(width, len(fields), width))
 
 
 def nodes(text: str) -> dict[str, Node]:
@@ -93,10 +97,12 @@ def partitions(text: str) -> dict[str, Partition]:
     return found
 
 
-def _job(raw: list[str]) -> Job:
+@lru_cache(maxsize=_KEPT)
+def _job(raw: tuple[str, ...]) -> Job:
     job_id, user, partition, state, names, sched, start, submit, limit, reason, count, depends, priority, resv = raw[
         :14
     ]
+    account, name, comment = raw[14:]
     job_id = job_id.removeprefix("\n")
     submit_s = _time(submit)
     if not _JOB_ID.match(job_id) or not state or not partition or submit_s is None:
@@ -106,7 +112,7 @@ def _job(raw: list[str]) -> Job:
         user=user,
         partition=tuple(partition.split(",")),
         state=state,
-        name=raw[14],
+        name=name,
         nodes=_nodeset(names),
         sched_nodes=_nodeset(sched),
         start_s=_time(start),
@@ -114,19 +120,21 @@ def _job(raw: list[str]) -> Job:
         time_limit_s=_time_limit(limit),
         reason=_text(reason),
         node_count=_number(count),
-        comment=_text(raw[15]),
+        comment=_text(comment),
         dependency=_text(depends),
         priority=_number(priority),
         reservation=_text(resv),
+        account=_text(account),
     )
 
 
+@lru_cache(maxsize=_KEPT)
 def _node(record: str) -> Node:
     fixed = _FREE_TEXT.split(record, maxsplit=1)[0]
     fields = _fields(fixed)
-    state, flags = _state(_need(fields, "State"))
+    state, flags = node_state(_need(fields, "State"))
     _need(fields, "CfgTRES")  # one of the last fields: the record is whole up to its free text
-    gres, gpus = _gpus(fields.get("Gres", ""))
+    gres, gpus = node_gpus(fields.get("Gres", ""))
     _, _, reason = record.partition(" Reason=")
     return Node(
         name=fields["NodeName"],
@@ -169,7 +177,7 @@ def _need(fields: dict[str, str], key: str) -> str:
         raise SnapshotError(f"scontrol shows {what[0]}={what[1]} without {key}: the answer is incomplete") from None
 
 
-def _state(text: str) -> tuple[str, frozenset[str]]:
+def node_state(text: str) -> tuple[str, frozenset[str]]:
     """Split a node state: "IDLE*+DRAIN" is IDLE with NOT_RESPONDING and DRAIN."""
     flags: set[str] = set()
     words = []
@@ -183,7 +191,8 @@ def _state(text: str) -> tuple[str, frozenset[str]]:
     return words[0], frozenset(flags)
 
 
-def _gpus(text: str) -> tuple[str, dict[str, int]]:
+def node_gpus(text: str) -> tuple[str, dict[str, int]]:
+    """Find the GPUs in a node's GRES: as a job asks for all of them, and their number by type."""
     gpus: dict[str, int] = {}
     for entry in _gres_entries(text):
         if match := _GPU.match(entry):

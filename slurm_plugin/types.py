@@ -32,7 +32,8 @@ class Job:
     """A job, or the tasks of a job array that still wait ("12_[3-5]").
 
     `partition` has several names while a job that asked for them is pending. `sched_nodes` and, for a pending job,
-    `start_s` are the scheduler's plan: None and () where it has none. `time_limit_s` is None without a limit.
+    `start_s` are the scheduler's plan: None and () where it has none. `time_limit_s` is None without a limit. `account`
+    is what Slurm charges, "" on a cluster without accounts.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Job:
     dependency: str
     priority: int
     reservation: str
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)

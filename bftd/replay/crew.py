@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from math import inf
 
-from bftd.replay.trainers import SimTrainer
+from bftd.learn import Knowledge
+from bftd.replay.trainers import Points, SimTrainer
+
+
+def knowledge(spec: SimTrainer, points: Points, warm_up_s: float) -> Knowledge:
+    """What the core is told of a simulated trainer that is planned by the curve `points`."""
+    given = tuple(point for point in points if point[0] > 0)
+    if given[-1][0] < spec.nodes_max:  # constant beyond, where the core would go on rising
+        given = (*given, (spec.nodes_max, given[-1][1]))
+    return Knowledge(
+        given=given,
+        given_up_cost_s=spec.up_cost_s,
+        given_down_cost_s=spec.down_cost_s,
+        warm_ups_s=(warm_up_s,),
+    )
 
 
 class Crew:

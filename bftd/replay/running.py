@@ -13,11 +13,10 @@ import numpy as np
 
 from bftd.domain import Trainer
 from bftd.errors import UsageError
-from bftd.learn import Knowledge
 from bftd.replay import measured, scavenger
 from bftd.replay.account import Account, Charge
 from bftd.replay.backlog import Backlog
-from bftd.replay.crew import Crew
+from bftd.replay.crew import Crew, knowledge
 from bftd.replay.options import Options
 from bftd.replay.planner import Planner
 from bftd.replay.result import Result, made_of
@@ -241,15 +240,6 @@ class _Replay:
 
     def _registered(self, spec: SimTrainer) -> Trainer:
         points = spec.objective if self.options.objective == "curve" else spec.curve
-        given = tuple(point for point in points if point[0] > 0)
-        if given[-1][0] < spec.nodes_max:  # constant beyond, where the core would go on rising
-            given = (*given, (spec.nodes_max, given[-1][1]))
-        knowledge = Knowledge(
-            given=given,
-            given_up_cost_s=spec.up_cost_s,
-            given_down_cost_s=spec.down_cost_s,
-            warm_ups_s=(self.warm_up_s,),
-        )
         return Trainer(
             id=spec.name,
             name=spec.name,
@@ -258,7 +248,7 @@ class _Replay:
             nodes_min=spec.nodes_min,
             nodes_max=spec.nodes_max,
             arrived_s=spec.submit_s,
-            knowledge=knowledge,
+            knowledge=knowledge(spec, points, self.warm_up_s),
         )
 
     def _close(self, end_s: float) -> None:

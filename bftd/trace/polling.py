@@ -59,7 +59,7 @@ def record(
     recording = Recording(path)
     polls = 0
     try:
-        session = _Session(reader, recording, watched, clock, tell, poll_s, pool or PoolConfig())
+        session = Session(recording, watched, clock, tell, poll_s, pool or PoolConfig())
         ends_s = clock.monotonic_s() + hours * HOUR_S if hours is not None else None
         # when Slurm is not there to begin with, somebody has to be told now, not after a week
         session.see(reader.snapshot())
@@ -67,7 +67,7 @@ def record(
         while ends_s is None or next_s <= ends_s:
             if clock.wait(max(0.0, next_s - clock.monotonic_s())):
                 break
-            session.poll()
+            session.poll(reader)
             polls += 1
             next_s = max(next_s + session.poll_s, clock.monotonic_s())
     finally:
@@ -75,12 +75,11 @@ def record(
     return polls
 
 
-class _Session:
-    """One run of the recorder."""
+class Session:
+    """One run of the recorder, fed with polls by whoever reads Slurm."""
 
     def __init__(
         self,
-        reader: Reader,
         recording: Recording,
         watched: Callable[[Snapshot], Collection[str]],
         clock: Clock,
@@ -88,7 +87,7 @@ class _Session:
         poll_s: float | None,
         pool: PoolConfig,
     ) -> None:
-        self._reader, self._recording, self._watched = reader, recording, watched
+        self._recording, self._watched = recording, watched
         self._clock, self._tell = clock, tell
         self._watch = IdleWatch(pool)
         self._settled_polls = 0
@@ -102,10 +101,10 @@ class _Session:
         if begun is not None:
             self._take_up(begun)
 
-    def poll(self) -> None:
+    def poll(self, reader: Reader) -> None:
         """Take one snapshot, or the lack of it."""
         try:
-            snapshot = self._reader.snapshot()
+            snapshot = reader.snapshot()
         except (SnapshotError, CommandError) as error:
             self._miss(str(error))
         else:

@@ -13,6 +13,7 @@ from bftd.domain import (
     Action,
     Configured,
     Decided,
+    ElasticJob,
     Event,
     Finished,
     Held,
@@ -113,8 +114,8 @@ def members(view: PoolView) -> set[str]:
 def trainer(id_: str, nodes_min: int = 1, nodes_max: int = 4, **fields: Any) -> Trainer:
     """A trainer as a registration brings it."""
     knowledge = fields.pop("knowledge", Knowledge())
-    name = fields.pop("name", f"train-{id_}")
-    return Trainer(id_, name, "ann", "horovod", nodes_min, nodes_max, 0.0, knowledge, partition=PARTITION, **fields)
+    name, user = fields.pop("name", f"train-{id_}"), fields.pop("user", "ann")
+    return Trainer(id_, name, user, "horovod", nodes_min, nodes_max, 0.0, knowledge, partition=PARTITION, **fields)
 
 
 class Core:
@@ -128,6 +129,8 @@ class Core:
         self.pilots: dict[str, str] = {}
         self.job_ids: frozenset[str] | None = None  # None: the drivers' jobs all run
         self.owners: dict[str, str] = {}
+        self.elastic: dict[str, ElasticJob] = {}  # jobs of the partition beside the pilots
+        self.accounts: dict[str, tuple[str, str]] = {}
         self._version = 0
         self._members: frozenset[str] = frozenset()
         self.apply(Configured(self.time_s, settings or Settings()))
@@ -162,9 +165,11 @@ class Core:
             self._members = frozenset(names)
             self._version += 1
         job_ids = frozenset(self.state.trainers) if self.job_ids is None else self.job_ids
+        elastic = {id_: ElasticJob(id_, "ann", "", (where,)) for id_, where in self.pilots.items()} | self.elastic
         view = PoolView(
-            self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids
-        )
+            self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
+            elastic, dict(self.accounts),
+        )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))
 
     def arrive(self, item: Trainer, *held: Held, after_s: float = 0.0) -> tuple[Action, ...]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pwd
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ import pytest
 from bftd import api
 from bftd.config import ApiConfig, Config
 from bftd.errors import ConfigError
+from bftd.identity.caller import Caller, Callers
 from bftd.ledger import Ledger
 from bftd.service import Service
-from slurm_plugin.types import Snapshot
+from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node
 
 TRAINER = {
@@ -61,9 +65,9 @@ async def serving(tmp_path: Path, tcp: str = "", token: str = "") -> AsyncIterat
     config = Config()
     ledger = Ledger(tmp_path / "ledger")
     service = Service(config, ledger, lambda job_ids: None)
+    addresses = ApiConfig(str(tmp_path / "socket"), tcp)
     if token:
-        (tmp_path / "token").write_text(token + "\n")
-    addresses = ApiConfig(str(tmp_path / "socket"), tcp, str(tmp_path / "token") if token else "")
+        addresses = replace(addresses, auth="token", token_file=str(secret_file(tmp_path / "token", token + "\n")))
     runner = await api.listen(service, addresses)
     try:
         connector = aiohttp.TCPConnector() if tcp else aiohttp.UnixConnector(str(tmp_path / "socket"))
@@ -73,6 +77,18 @@ async def serving(tmp_path: Path, tcp: str = "", token: str = "") -> AsyncIterat
         service.stop()
         await runner.cleanup()
         ledger.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def secret_file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
 
 
 def run(test: Callable[[Served], Awaitable[None]], tmp_path: Path, **options: str) -> None:
@@ -85,9 +101,14 @@ def run(test: Callable[[Served], Awaitable[None]], tmp_path: Path, **options: st
     asyncio.run(inside())
 
 
+def driver_job(id_: str, user: str) -> Job:
+    """A job that runs a driver, as Slurm shows it."""
+    return job(id_, "RUNNING", partition=("bft-driver",), user=user)
+
+
 def as_user(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
     """Let every caller be an ordinary user: the tests themselves run as one who may do all."""
-    monkeypatch.setattr(api, "_caller", lambda request: api.Caller(user, admin=False))
+    monkeypatch.setattr(Callers, "known", lambda self, uid: Caller(user, False, uid))
 
 
 def test_a_driver_registers_waits_for_its_leases_works_and_finishes(tmp_path: Path) -> None:
@@ -253,7 +274,7 @@ def test_a_loss_that_is_not_a_number_is_no_error(tmp_path: Path) -> None:
 
 def test_S7_a_user_acts_on_his_own_trainers_only_and_does_not_tune(tmp_path: Path, monkeypatch) -> None:
     async def test(served: Served) -> None:
-        served.see("n1", jobs=(job("55", "RUNNING", partition=("bft-driver",), user="eve"),))
+        served.see("n1", jobs=(driver_job("55", "eve"), driver_job("8", "bob")))
         assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
         as_user(monkeypatch, "bob")
         code, answer = await served.ask("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0")
@@ -263,6 +284,9 @@ def test_S7_a_user_acts_on_his_own_trainers_only_and_does_not_tune(tmp_path: Pat
         assert (await served.ask("POST", "/v1/tune", {"pj_max": 1}))[0] == 403
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "8"})
         assert (code, answer["error"]) == (400, "trainer: user must be bob, who asks, not ann")
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "9", "user": "bob"})
+        assert (code, answer["error"]) == (503, "Slurm has not shown job 9 yet: ask again")
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "elsewhere", "user": "bob"}))[0] == 400
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"user": "bob"}))[0] == 403  # ann's id
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "55", "user": "bob"}))[0] == 403  # eve's job
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "8", "user": None}))[0] == 200
@@ -272,18 +296,13 @@ def test_S7_a_user_acts_on_his_own_trainers_only_and_does_not_tune(tmp_path: Pat
     run(test, tmp_path)
 
 
-def test_the_caller_on_the_unix_socket_is_who_the_kernel_says(tmp_path: Path) -> None:
+def test_the_caller_on_the_unix_socket_is_who_the_kernel_says(tmp_path: Path, monkeypatch) -> None:
     async def test(served: Served) -> None:
         seen = []
-        real = api._caller
-        try:
-            api._caller = lambda request: seen.append(real(request)) or seen[-1]  # type: ignore[assignment]
-            await served.ask("GET", "/v1/status")
-        finally:
-            api._caller = real
-        import pwd
-
-        assert seen == [api.Caller(pwd.getpwuid(os.getuid()).pw_name, admin=True)]
+        real = Callers.look_up
+        monkeypatch.setattr(Callers, "look_up", lambda self, uid: seen.append(real(self, uid)) or seen[-1])
+        await served.ask("GET", "/v1/status")
+        assert seen == [Caller(pwd.getpwuid(os.getuid()).pw_name, True, os.getuid())]
 
     run(test, tmp_path)
 
@@ -302,7 +321,7 @@ def test_tuning_acts_at_once_and_is_kept(tmp_path: Path) -> None:
 def test_tcp_clients_must_show_the_token(tmp_path: Path, unused_tcp_port: int) -> None:
     async def test(served: Served) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}):
-            assert (await served.ask("GET", "/v1/status", headers=headers))[0] == 403
+            assert (await served.ask("GET", "/v1/status", headers=headers))[0] == 401
         right = {"Authorization": "Bearer a secret"}
         assert (await served.ask("GET", "/v1/status", headers=right))[0] == 200
         assert (await served.ask("POST", "/v1/trainers", TRAINER, headers=right))[0] == 200
@@ -312,17 +331,20 @@ def test_tcp_clients_must_show_the_token(tmp_path: Path, unused_tcp_port: int) -
 
 def test_an_address_that_cannot_be_served_is_told(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
-        (tmp_path / "empty").write_text("")
+        empty = str(secret_file(tmp_path / "empty", ""))
+        right = str(secret_file(tmp_path / "token", "x"))
+        (tmp_path / "public").write_text("x")
+        (tmp_path / "public").chmod(0o644)
+        token = ApiConfig(str(tmp_path / "s"), "host:1", "token")
         for wrong, told in (
             (ApiConfig("/proc/no/socket"), "cannot listen on /proc/no/socket"),
-            (ApiConfig(str(tmp_path / "s"), "nonsense", str(tmp_path / "empty")), "is empty"),
-            (ApiConfig(str(tmp_path / "s"), "host:1", str(tmp_path / "none")), "cannot read"),
+            (replace(token, token_file=empty), "is empty"),
+            (replace(token, token_file=str(tmp_path / "none")), "cannot read"),
+            (replace(token, token_file=str(tmp_path / "public")), "is open to all users of this host: chmod 600 it"),
+            (replace(token, token_file=right, tcp="nonsense"), "host:port"),
         ):
             with pytest.raises(ConfigError, match=told):
                 await api.listen(served.service, wrong)
-        (tmp_path / "token").write_text("x")
-        with pytest.raises(ConfigError, match="host:port"):
-            await api.listen(served.service, ApiConfig(str(tmp_path / "s"), "nonsense", str(tmp_path / "token")))
 
     run(test, tmp_path)
 
@@ -341,8 +363,4 @@ def test_status_is_strict_json_before_the_first_snapshot(tmp_path: Path) -> None
 @pytest.fixture
 def unused_tcp_port() -> int:
     """A port that was free a moment ago."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()

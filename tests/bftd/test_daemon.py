@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import socket
@@ -143,6 +144,18 @@ def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path
         assert not (tmp_path / "socket").exists()
 
 
+def test_caps_are_taken_over_by_a_reload(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        trainer = {"id": "run-a-1", "backend": "horovod", "nodes_min": 1, "nodes_max": 2}
+        daemon.client.request("POST", "/v1/trainers", trainer | {"user": getpass.getuser()})
+        assert daemon.client.status()["caps"] == []
+        write_config(tmp_path, "[limits]\ntrainers_per_user = 1\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.told("READY=1")
+        (cap,) = daemon.client.status()["caps"]
+        assert cap["text"] == f"{getpass.getuser()} is at the cap of 1 trainer per user"
+
+
 def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
     path = write_config(tmp_path, '[slurm]\npartition = "elastik"\n')
     command = [sys.executable, "-m", "bftd.daemon", "--config", str(path)]
@@ -201,7 +214,14 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         daemon.client.request(
             "POST",
             "/v1/trainers",
-            {"id": "12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"},
+            {
+                "id": "run-here-12",
+                "name": "train-a",
+                "backend": "horovod",
+                "nodes_min": 1,
+                "nodes_max": 2,
+                "user": "ann",
+            },
         )
         end = time.monotonic() + 30
         while "starts" not in str(daemon.client.status()["decisions"]) and time.monotonic() < end:
@@ -210,7 +230,7 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
         assert "train-a" in shown
         assert "n[1-2]" in shown
-        assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "12", env=env).stdout
+        assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "run-here-12", env=env).stdout
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
         assert tuned.stdout == "t_fwd_s=60.0  objective=throughput  pj_max=2\n"
         unknown = bft("explain", "99", env=env)

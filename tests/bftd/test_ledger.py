@@ -188,3 +188,37 @@ def test_a_step_that_cannot_be_written_leaves_no_half(tmp_path: Path) -> None:
     assert ledger.load(0.0).trainers == {}
     assert ledger.load(0.0).sequence == 0
     ledger.close()
+
+
+def test_what_is_known_against_nodes_survives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    first = start(tmp_path / "ledger", clock)
+    first.apply(Registered(clock.now, trainer("1", nodes_max=3)))
+    see(first, clock, "n1 n2 n3")
+    see(first, clock, "n1 n2 n3")
+    by_node = {item.node: item for item in first.state.leases.values()}
+    crash = {"op": "crash", "at_s": clock.now, "node": "n2", "rc": 1, "text": ""}
+    refused = {"at_s": clock.now, **lease(by_node["n1"].id, "refused")}
+    first.apply(Reported(clock.now, "1", (refused, crash)))
+    # several pilots failed on n3
+    for job_id in ("71", "72", "73"):
+        item = next(item for item in first.state.leases.values() if item.node == "n3")
+        events = (
+            {"at_s": clock.now, **lease(item.id, "placed", job_id=job_id)},
+            {"op": "crash", "at_s": clock.now, "node": "n3", "rc": 1, "text": ""},
+        )
+        first.apply(Reported(clock.now, "1", events))
+    before = first.state
+    assert set(before.backoff) == {"n1"}
+    assert set(before.failures) == {"n2"}
+    assert set(before.quarantined) == {"n3"}
+    first.ledger.close()
+
+    second = start(tmp_path / "ledger", clock)
+    after = second.state
+    assert (after.backoff, after.failures, after.quarantined) == (before.backoff, before.failures, before.quarantined)
+    for _ in range(2):
+        see(second, clock, "n1 n2 n3")
+    assert not second.state.pool.nodes["n3"].in_pool
+    assert "quarantine" in second.state.pool.nodes["n3"].why
+    second.ledger.close()

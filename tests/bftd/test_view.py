@@ -35,7 +35,7 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     assert "n[1-3]" in text
     assert "n[4-5]" in text
     row = next(line for line in text.splitlines() if line.startswith("train-a 1"))
-    assert row.split()[2:] == ["horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
+    assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
     assert "train-a starts on 3 nodes (n[1-3])" in text
     assert "give-back 0.25 s median, 0.50 s most, 2 times" in text
 

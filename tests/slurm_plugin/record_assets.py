@@ -1,7 +1,7 @@
 """Record what this machine's Slurm prints, as assets for the parser's tests.
 
 Run it again (with PYTHONPATH=.) for a new Slurm release: it writes a new folder named after it. Nothing of this machine
-gets in.
+gets in. Another release than the machine's: tools/slurm_root.sh SUITE, with a command that also brings the folder out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from slurm_plugin import parse
+from slurm_plugin import parse, reservation
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 
@@ -24,6 +24,7 @@ def main() -> None:
     """Build a cluster with a bit of everything in it and save the answers of the commands the client calls."""
     with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}) as sandbox:
         client = sandbox.client()
+        client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")  # which newer releases need
         release = client.run("scontrol", "--version").out.split()[1].rsplit(".", 1)[0]
         folder = ASSETS / release
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,9 @@ def _fill(client: SlurmClient) -> None:
     def submit(*options: str) -> str:
         return client.submit(["--output=/dev/null", "--time=3", *options], sleep)
 
-    running = submit("--nodes=2", "--nodelist=n[1-2]", "--job-name=a | b\x1f c", "--comment=two\nlines = odd")
+    running = submit(
+        *("--nodes=2", "--nodelist=n[1-2]", "--account=physics", "--job-name=a | b\x1f c", "--comment=two\nlines = odd")
+    )
     submit("--nodes=1", "--partition=bft-driver", "--ntasks=1", "--time=1-02:03:04")
     _wait_running(client, running)
     for node, state, reason in (("n5", "drain", "bad disk State=IDLE"), ("n6", "down", "no power")):

@@ -45,13 +45,14 @@ def job_record(**changes: str) -> str:
         "dependency": "(null)",
         "priority": "7",
         "reservation": "(null)",
+        "account": "(null)",
         "name": "train",
         "comment": "(null)",
     } | changes
     return SEPARATOR.join(fields.values()) + SEPARATOR + "\n"
 
 
-HEADER = SEPARATOR.join(["JOBID", *"ABCDEFGHIJKLMNO"]) + SEPARATOR + "\n"
+HEADER = SEPARATOR.join(["JOBID", *"ABCDEFGHIJKLMNOP"]) + SEPARATOR + "\n"
 
 
 @pytest.fixture(params=RELEASES, ids=lambda folder: folder.name)
@@ -97,6 +98,7 @@ def test_recorded_jobs_are_read_with_their_plans(release: Path) -> None:
     assert (array.dependency, array.reason, array.start_s) == ("afterok:1(unfulfilled)", "Dependency", None)
     assert (held.partition, held.reason, held.priority) == (("batch", "elastic"), "JobHeldUser", 0)
     assert jobs["2"].time_limit_s == 26 * 3600 + 4 * 60
+    assert (running.account, queued.account) == ("physics", "")
 
 
 def test_names_and_comments_with_separators_and_line_ends_do_not_break_the_queue(release: Path) -> None:

@@ -1,0 +1,42 @@
+"""The real drivers that come in shadow mode: answered like any, known to all commands, and never lent a node.
+
+They live in a state of the core of its own, which no snapshot ever reaches: so nothing is planned for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from bftd import timing
+from bftd.core import fold
+from bftd.domain import Event, State, Trainer
+
+SENTENCE = "bftd runs in shadow mode: it grants nothing"
+
+
+class Guests:
+    """The drivers that have registered and were heard of since."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def apply(self, event: Event) -> list[Trainer]:
+        """Take an event of a driver; returns who came for the first time."""
+        before = self.state.trainers
+        self.state, _ = fold(self.state, (event,), explain=False)
+        return [trainer for id_, trainer in self.state.trainers.items() if id_ not in before]
+
+    def forget_silent(self, now_s: float, job_ids: Collection[str]) -> None:
+        """Drop those whose driver is silent and whose job is gone, and those that ended some time ago."""
+        staying = {
+            id_: trainer
+            for id_, trainer in self.state.trainers.items()
+            if id_ in job_ids or now_s - trainer.heard_s <= timing.DRIVER_SILENT_S or _just_ended(trainer, now_s)
+        }
+        if len(staying) < len(self.state.trainers):
+            self.state = replace(self.state, trainers=staying)
+
+
+def _just_ended(trainer: Trainer, now_s: float) -> bool:
+    return trainer.finished_s is not None and now_s - trainer.finished_s <= timing.FORGET_FINISHED_S

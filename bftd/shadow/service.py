@@ -1,0 +1,214 @@
+"""The daemon's service in shadow mode: the same core on the same snapshots, for imaginary trainers."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from bftd import pool
+from bftd.config import Config
+from bftd.domain import (
+    Action,
+    CancelPilot,
+    Configured,
+    Decided,
+    Event,
+    Finished,
+    Heard,
+    PoolObserved,
+    Registered,
+    Reported,
+    State,
+)
+from bftd.ledger import Ledger
+from bftd.service import Service
+from bftd.shadow import guests, imagined
+from bftd.shadow.crews import Crews, in_order
+from bftd.shadow.totals import Totals
+from bftd.shadow.words import conditional
+from slurm_plugin.types import Snapshot
+
+log = logging.getLogger("bftd")
+
+# The name under which the ledger keeps what was counted.
+_KEPT = "shadow"
+
+
+class Recorder(Protocol):
+    """What takes every snapshot beside the service."""
+
+    @property
+    def told(self) -> str:
+        """Where it writes, "" when it does not."""
+        ...
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take one good snapshot."""
+        ...
+
+    def close(self) -> None:
+        """Take no more."""
+        ...
+
+
+class ShadowService(Service):
+    """The core with imaginary trainers.
+
+    `calls` counts the commands of Slurm that were run so far. Whatever real drivers say goes to the `guests`, and no
+    action of the core reaches Slurm or a driver: there is nothing here that could carry one out.
+    """
+
+    mode = "shadow"
+    greeting = f"{guests.SENTENCE}; this job waits, and trains once the site has gone live"
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        calls: Callable[[], int] = int,
+        recorder: Recorder | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._guests = guests.Guests()
+        super().__init__(config, ledger, _cancel_nothing, now)
+        # the ledger tells no order for those that arrived together, and the first come are the first considered
+        self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
+        self._crews = Crews(self.core, now())
+        self._totals = Totals.restored(ledger.kept(_KEPT), now())
+        self._calls = calls
+        self._calls_before = calls()
+        self._recorder = recorder
+        self._idle = 0
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def state(self) -> State:
+        """What the core knows, and the real drivers that wait."""
+        trainers = {**self.core.trainers, **self._guests.state.trainers}
+        return dataclasses.replace(self.core, trainers=trainers)
+
+    def apply(self, *events: Event) -> None:
+        """Take events from outside: those of drivers change nothing that is decided on."""
+        for event in events:
+            if isinstance(event, (Registered, Heard, Reported, Finished)):
+                self._host(event)
+            elif isinstance(event, Configured):  # whatever rights it has in Slurm, it uses none
+                super().apply(dataclasses.replace(event, settings=dataclasses.replace(event.settings, operator=False)))
+            else:
+                super().apply(event)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take in one good snapshot: what would have happened up to it, and what would be done now."""
+        now_s = snapshot.time_s
+        before, passed_s = self.core, now_s - self.core.pool.time_s
+        if passed_s <= 0:
+            return
+        counts = passed_s <= before.settings.stale_after_s
+        earned = self._crews.earned
+        self._crews.advance(now_s, counts)
+        told = self._crews.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
+        done = {event.trainer for event in told if isinstance(event, Finished)}
+        pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
+        shown, partition, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._crews.crews)
+        self._memory, view = pool.observe(self._memory, shown, self.config.pool, partition, lent, before.quarantined)
+        super().apply(*told, PoolObserved(now_s, view))
+        self._count_losses(lent.keys(), snapshot.nodes.keys())
+        if reports := self._crews.obey(now_s, self.core.leases.values()):
+            super().apply(*reports)
+        self._count(before, passed_s if counts else 0.0, self._crews.earned - earned, len(done))
+        self._look_around(snapshot)
+        self.ledger.keep(_KEPT, self._totals.to_json())
+
+    def overview(self, version: str) -> dict[str, Any]:
+        """All of `GET /v1/status`, with what would have been under `shadow`."""
+        shown = super().overview(version)
+        really = self._snapshot.nodes if self._snapshot else {}
+        for node in shown["nodes"]:
+            if (real := really.get(node["name"])) is not None:  # where a pilot would run, the core was shown another
+                node["state"] = "+".join((real.state, *sorted(real.flags)))
+            node["why"] = node["why"].replace("runs a pilot", "would run a pilot")
+        totals = self._totals.shown(self.core.usage.pool_node_seconds, self._pj_max)
+        shown["shadow"] = totals | {
+            "samples_per_s": self._crews.rate,
+            "submissions_last_min": len(self.core.grants),
+            "trace": self._recorder.told if self._recorder else "",
+            "waiting": [
+                {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": guests.SENTENCE}
+                for trainer in self._guests.state.trainers.values()
+                if trainer.active
+            ],
+        }
+        return shown
+
+    def stop(self) -> None:
+        """Let every waiting driver go, and end the trace."""
+        super().stop()
+        if self._recorder:
+            self._recorder.close()
+
+    @property
+    def _pj_max(self) -> int:
+        return min(self.core.settings.pj_max, self.config.daemon.shadow_trainers)
+
+    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
+        """Write down what would be done."""
+        super()._settle(before, after, [_would(action) for action in actions])
+
+    def _host(self, event: Event) -> None:
+        """Answer a real driver, and say once that it waits."""
+        before = self._guests.state
+        for trainer in self._guests.apply(event):
+            text = f"{trainer.name} of {trainer.user} waits: {guests.SENTENCE}"
+            self.ledger.save(self.core, self.core, [Decided(trainer.id, text)])
+            log.info("%s", text)
+        self._wake_changed(before, self._guests.state)
+
+    def _look_around(self, snapshot: Snapshot) -> None:
+        """Remember what Slurm itself says."""
+        self._idle = len(imagined.idle_nodes(snapshot, self.partition))
+        self._snapshot = snapshot
+        self._job_users = {job.id: job.user for job in snapshot.jobs}
+        self._guests.forget_silent(snapshot.time_s, self._job_users)
+        if self._recorder:
+            self._recorder.see(snapshot)
+
+    def _count_losses(self, lent: Collection[str], nodes: Collection[str]) -> None:
+        """Count the nodes of revoked leases that jobs have by now, and those given up ahead of one."""
+        taken: Counter[str] = Counter()
+        for lease in self.core.leases.values():
+            if lease.live or lease.node not in nodes:
+                continue
+            if lease.node not in lent:
+                taken[lease.trainer] += 1
+            elif lease.vacate:
+                self._totals.nodes_vacated += 1
+        self._totals.preemptions += len(taken)
+        self._totals.nodes_taken += taken.total()
+
+    def _count(self, before: State, counted_s: float, earned: float, done: int) -> None:
+        totals, calls = self._totals, self._calls()
+        pool_s = self.core.usage.pool_node_seconds - before.usage.pool_node_seconds
+        totals.pass_time(counted_s, self._idle, pool_s, self._pj_max)
+        totals.samples += earned
+        totals.completed += done
+        totals.submissions += self.core.sequence - before.sequence
+        totals.most_submissions_per_min = max(totals.most_submissions_per_min, len(self.core.grants))
+        totals.polls += 1
+        totals.slurm_calls += calls - self._calls_before
+        self._calls_before = calls
+
+
+def _would(action: Action) -> Action:
+    if isinstance(action, Decided):
+        return Decided(action.trainer, conditional(action.text))
+    if isinstance(action, CancelPilot):
+        return Decided(action.trainer, f"pilot {action.job_id} would be cancelled: {action.reason}")
+    return action
+
+
+def _cancel_nothing(_: list[str]) -> None:
+    """Nothing is ever cancelled in shadow mode."""
