@@ -1,17 +1,12 @@
-"""The daemon's HTTP/JSON API, on a unix socket (who asks is known by SO_PEERCRED) and on TCP (with a token)."""
+"""The daemon's HTTP/JSON API, on a unix socket and on TCP; who asks is found out by `bftd.identity`."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
-import os
-import pwd
-import socket
-import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,9 @@ from bftd import __version__, status, wire
 from bftd.config import ApiConfig
 from bftd.domain import Finished, Heard, Registered, Reported, Trainer
 from bftd.errors import BftError, ConfigError
+from bftd.identity.caller import Caller
+from bftd.identity.gate import Gate, caller_of
+from bftd.identity.ownership import objection
 from bftd.service import Service
 
 log = logging.getLogger("bftd.api")
@@ -31,7 +29,10 @@ LONGEST_WAIT_S = 30.0
 LARGEST_BODY_BYTES = 4 * 2**20
 MOST_EVENTS = 10_000
 
-_UCRED = struct.Struct("3i")
+# Far more than anybody trains at once; they only bound what one user can make the daemon remember and wait for. A
+# driver has one long poll, and for a while those that it lost with their connections.
+MOST_TRAINERS_OF_A_USER = 500
+MOST_POLLS_OF_A_TRAINER = 16
 
 
 class Refused(BftError):
@@ -42,24 +43,16 @@ class Refused(BftError):
         self.status = status_code
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Who asks; `admin` may act for everybody (root, the daemon's own user, holders of the token)."""
-
-    user: str
-    admin: bool
-
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
-TOKEN: web.AppKey[str] = web.AppKey("token", str)
+POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
 
 
-def application(service: Service, token: str = "") -> web.Application:
-    """The API as an aiohttp application; TCP clients must show `token`, and none may come when it is empty."""
-    app = web.Application(middlewares=[_errors_as_json], client_max_size=LARGEST_BODY_BYTES)
+def application(service: Service, gate: Gate) -> web.Application:
+    """The API as an aiohttp application for callers that `gate` knows."""
+    app = web.Application(middlewares=[gate.middleware(), _errors_as_json], client_max_size=LARGEST_BODY_BYTES)
     app[SERVICE] = service
-    app[TOKEN] = token
+    app[POLLS] = Counter()
     app.add_routes(
         [
             web.post("/v1/trainers", _register),
@@ -77,8 +70,10 @@ def application(service: Service, token: str = "") -> web.Application:
 
 async def listen(service: Service, config: ApiConfig) -> web.AppRunner:
     """Serve on the configured addresses; raises ConfigError with one line where that cannot be."""
-    token = _read_token(config.token_file) if config.tcp else ""
-    runner = web.AppRunner(application(service, token), access_log=None, shutdown_timeout=1.0)
+    gate = Gate(config, service.config.daemon)
+    app = application(service, gate)
+    app.on_cleanup.append(gate.closed)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     path = Path(config.socket)
     try:
@@ -97,16 +92,6 @@ async def listen(service: Service, config: ApiConfig) -> web.AppRunner:
             await runner.cleanup()
             raise ConfigError(f"cannot listen on {config.tcp}: {error}; [api] tcp is host:port") from None
     return runner
-
-
-def _read_token(path: str) -> str:
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"cannot read [api] token_file {path}: {error.strerror}") from None
-    if not token:
-        raise ConfigError(f"[api] token_file {path} is empty: write a long random line into it")
-    return token
 
 
 @web.middleware
@@ -130,24 +115,6 @@ def _error(status_code: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status_code)
 
 
-def _caller(request: web.Request) -> Caller:
-    transport = request.transport
-    peer = transport.get_extra_info("socket") if transport is not None else None
-    if peer is None:
-        raise Refused(403, "the connection is gone")
-    if peer.family != socket.AF_UNIX:
-        token, shown = request.app[TOKEN], request.headers.get("Authorization", "")
-        if not token or not hmac.compare_digest(shown.encode(), f"Bearer {token}".encode()):
-            raise Refused(403, "wrong or missing token: send Authorization: Bearer <content of [api] token_file>")
-        return Caller("", admin=True)
-    _, uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    return Caller(user, admin=uid in (0, os.geteuid()))
-
-
 async def _body(request: web.Request) -> object:
     try:
         return json.loads(await request.text())
@@ -158,7 +125,7 @@ async def _body(request: web.Request) -> object:
 def _own_trainer(request: web.Request) -> tuple[Service, Trainer]:
     """The trainer of the URL, if the caller may act on it."""
     service = request.app[SERVICE]
-    caller = _caller(request)
+    caller = caller_of(request)
     id_ = request.match_info["id"]
     trainer = service.state.trainers.get(id_)
     if trainer is None:
@@ -187,19 +154,28 @@ def _query(request: web.Request, name: str, default: float, most: float) -> floa
 
 async def _register(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    caller = _caller(request)
+    caller = caller_of(request)
     data = await _body(request)
     now = service.now()
     trainer, held = wire.registration(data, service.partition, None if caller.admin else caller.user, now)
     known = service.state.trainers.get(trainer.id)
-    if known is not None and known.user != trainer.user:
-        raise Refused(403, f"trainer {trainer.id} belongs to {known.user}, not to {trainer.user}")
-    owner = service.job_user(trainer.id)
-    if owner is not None and owner != trainer.user:
-        raise Refused(403, f"job {trainer.id} belongs to {owner}, not to {trainer.user}")
+    why_not = objection(trainer.id, trainer.user, service.job_user(trainer.id), known.user if known else None)
+    if why_not is not None:
+        raise Refused(*why_not)
+    if known is None and not caller.admin:
+        _check_number(service, caller)
     service.apply(Registered(now, trainer, held))
     taken = service.state.trainers[trainer.id]
-    return web.json_response({"epoch": taken.epoch, "poll_s": service.poll_s} | _lease_list(service, taken))
+    answer = {"epoch": taken.epoch, "poll_s": service.poll_s, "note": service.greeting} | _lease_list(service, taken)
+    return web.json_response(answer)
+
+
+def _check_number(service: Service, caller: Caller) -> None:
+    has = sum(trainer.user == caller.user for trainer in service.state.trainers.values())
+    if has >= MOST_TRAINERS_OF_A_USER:
+        raise Refused(
+            429, f"{caller.user} has {has} trainers, those of the last hour included: wait until some are forgotten"
+        )
 
 
 def _lease_list(service: Service, trainer: Trainer) -> dict[str, Any]:
@@ -208,6 +184,18 @@ def _lease_list(service: Service, trainer: Trainer) -> dict[str, Any]:
 
 async def _leases(request: web.Request) -> web.Response:
     """Long poll: answer when the list is another than the driver's, or when the wait is over."""
+    polls, id_ = request.app[POLLS], request.match_info["id"]
+    if polls[id_] >= MOST_POLLS_OF_A_TRAINER:
+        raise Refused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
+    polls[id_] += 1
+    try:
+        return await _poll(request)
+    finally:
+        polls[id_] -= 1
+        polls += Counter()  # forgets what is down to zero
+
+
+async def _poll(request: web.Request) -> web.Response:
     service, trainer = _own_trainer(request)
     epoch = int(_query(request, "epoch", -1.0 if "epoch" not in request.query else 0.0, 1e15))
     version = int(_query(request, "version", 0.0, 1e15))
@@ -252,38 +240,43 @@ async def _finish(request: web.Request) -> web.Response:
 
 
 async def _explain(request: web.Request) -> web.Response:
-    service = request.app[SERVICE]
-    _caller(request)
+    service, caller = request.app[SERVICE], caller_of(request)
     id_ = request.match_info["id"]
     limit = int(_query(request, "limit", 50.0, MOST_EVENTS))
     decisions = service.ledger.decisions(id_, limit)
     trainer = service.state.trainers.get(id_)
     if trainer is None and not decisions:
         raise Refused(404, f"no trainer {id_} is known: `bft status` lists those there are")
-    shown = None if trainer is None else status.trainer(service.state, trainer)
+    shown = None if trainer is None else _visible(caller, status.trainer(service.state, trainer))
     sentences = [{"at_s": item["at_s"], "text": item["text"]} for item in decisions]
     return web.json_response({"trainer": shown, "decisions": sentences})
 
 
 async def _status(request: web.Request) -> web.Response:
-    service = request.app[SERVICE]
-    _caller(request)
-    decisions = service.ledger.decisions(None, 20)
-    shown = status.overview(service.state, service.now(), __version__, "live", decisions, service.ledger.give_backs_s())
-    return web.json_response(shown)
+    """What everybody may see, as with squeue: who trains on what; not how a training goes, which is its user's."""
+    service, caller = request.app[SERVICE], caller_of(request)
+    shown = service.overview(__version__)
+    return web.json_response(shown | {"trainers": [_visible(caller, item) for item in shown["trainers"]]})
+
+
+def _visible(caller: Caller, shown: dict[str, Any]) -> dict[str, Any]:
+    return shown if caller.admin or caller.user == shown["user"] else shown | {"loss": None}
 
 
 async def _tune(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    caller = _caller(request)
+    caller = caller_of(request)
     if not caller.admin:
-        raise Refused(403, f"only root and the daemon's own user may tune it, not {caller.user}")
+        raise Refused(
+            403, f"only administrators may tune the daemon, and {caller.user} is none ([daemon] administrators)"
+        )
     service.tune(wire.tuned(await _body(request)))
     return web.json_response({"settings": status.settings(service.state.settings)})
 
 
 async def _events(request: web.Request) -> web.Response:
-    service = request.app[SERVICE]
-    _caller(request)
+    """The ledger's events: all of them for administrators, those of his own trainers for anybody else."""
+    service, caller = request.app[SERVICE], caller_of(request)
     after, limit = int(_query(request, "after", 0.0, 1e15)), int(_query(request, "limit", 1000.0, MOST_EVENTS))
-    return web.json_response({"events": service.ledger.events(after, limit)})
+    own = None if caller.admin else [item.id for item in service.state.trainers.values() if item.user == caller.user]
+    return web.json_response({"events": service.ledger.events(after, limit, own)})

@@ -12,26 +12,38 @@ from urllib.parse import quote
 
 from bftd import config
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
+from slurm_plugin import credentials
+from slurm_plugin.munge import MungeError
 
 SOCKET_VARIABLE = "BFTD_SOCKET"
+MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
 TIMEOUT_S = 10.0
 
 
 class Client:
-    """Talks to one daemon over a unix socket, or over TCP with a token.
+    """Talks to one daemon over a unix socket, or over TCP with munge, or with the token of a private cluster.
 
-    Raises DaemonUnreachable when nobody answers and ApiError when the daemon refuses.
+    `tcp` is `[user@]host:port`, where `user` is whom the daemon runs as. Raises DaemonUnreachable when nobody answers,
+    or something that is not the daemon, and ApiError when the daemon refuses.
     """
 
-    def __init__(self, socket_path: str = "", tcp: str = "", token: str = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        socket_path: str = "",
+        tcp: str = "",
+        token: str = "",
+        timeout_s: float = TIMEOUT_S,
+        munge_socket: str = "",
+    ) -> None:
         self._socket_path = socket_path
         self._tcp = tcp
         self._token = token
         self._timeout_s = timeout_s
+        self._munge_socket = munge_socket
 
     @property
     def address(self) -> str:
-        """Where the daemon is looked for."""
+        """Where the daemon is looked for, as drivers and $BFTD_SOCKET take it."""
         return self._socket_path or self._tcp
 
     def status(self) -> dict[str, Any]:
@@ -54,29 +66,53 @@ class Client:
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""
-        connection = self._connect(self._timeout_s if timeout_s is None else timeout_s)
+        connection, caller = self._connection(self._timeout_s if timeout_s is None else timeout_s)
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+        sent = b"" if body is None else json.dumps(body).encode()
+        nonce = ""
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            connection.connect()
+            if caller is not None:
+                address = credentials.endpoint(connection.sock.getpeername())
+                nonce, proof = caller.request(address, method, path, sent)
+                headers |= proof
+            connection.request(method, path, sent or None, headers)
             response = connection.getresponse()
             status, content = response.status, response.read()
+        except MungeError as error:
+            raise ConfigError(str(error)) from None
         except TimeoutError:
             raise DaemonUnreachable(f"the daemon at {self.address} does not answer: see its log") from None
         except (OSError, http.client.HTTPException) as error:
             raise DaemonUnreachable(self._not_running(error)) from None
         finally:
             connection.close()
+        if caller is not None:
+            try:
+                caller.check(nonce, status, content, response.getheader(credentials.ANSWER_HEADER))
+            except MungeError as error:
+                raise self._impostor(error, content) from None
         return self._decoded(status, content)
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, credentials.Caller | None]:
+        """A connection yet to be made, and what proves our requests and its answers; None where nothing has to."""
         if self._socket_path:
-            return _UnixConnection(self._socket_path, timeout_s)
-        host, _, port = self._tcp.rpartition(":")
-        if not port.isdecimal():
-            raise ConfigError(f"[api] tcp must be host:port, not {self._tcp!r}")
-        return http.client.HTTPConnection(host.strip("[]") or "localhost", int(port), timeout=timeout_s)
+            return _UnixConnection(self._socket_path, timeout_s), None
+        try:
+            user, host, port = credentials.split_address(self._tcp)
+            caller = None if self._token else credentials.Caller(user, self._munge_socket)
+        except (ValueError, MungeError) as error:
+            raise ConfigError(str(error)) from None
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), caller
+
+    def _impostor(self, error: MungeError, content: bytes) -> DaemonUnreachable:
+        try:
+            said = json.loads(content)
+        except ValueError:
+            said = None
+        return DaemonUnreachable(f"what answers at {self.address} is not believed: {error}{credentials.unproved(said)}")
 
     def _decoded(self, status: int, content: bytes) -> dict[str, Any]:
         try:
@@ -101,19 +137,27 @@ class Client:
 def find(path: str | None = None) -> Client:
     """The client for the daemon of this host.
 
-    $BFTD_SOCKET names its socket; else the configuration does (`path`, $BFTD_CONFIG, /etc/bftd/bftd.toml): the socket
-    if it is there, else the TCP address. Without any file the default socket is tried.
+    $BFTD_SOCKET names it, by the path of its socket or as [user@]host:port; else the configuration does (`path`,
+    $BFTD_CONFIG, /etc/bftd/bftd.toml): the socket if it is there, else the TCP address. Without any file the default
+    socket is tried.
     """
-    if os.environ.get(SOCKET_VARIABLE):
-        return Client(os.environ[SOCKET_VARIABLE])
+    given = os.environ.get(SOCKET_VARIABLE, "")
+    if given:
+        if credentials.is_path(given):
+            return Client(given)
+        return Client(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
     settings = config.load_found(path)
-    if settings.api.tcp and not Path(settings.api.socket).exists():
+    if not settings.api.tcp or Path(settings.api.socket).exists():
+        return Client(settings.api.socket)
+    if settings.api.auth == "token":
         try:
             token = Path(settings.api.token_file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"cannot read [api] token_file {settings.api.token_file}: {error.strerror}") from None
         return Client(tcp=settings.api.tcp, token=token)
-    return Client(settings.api.socket)
+    user = settings.daemon.user
+    where = settings.api.tcp if user == credentials.DEFAULT_USER else f"{user}@{settings.api.tcp}"
+    return Client(tcp=where, munge_socket=settings.api.munge_socket)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -63,7 +63,7 @@ class DaemonConfig:
     shadow_trainers: int = _key(
         10, "Imaginary trainers that compete for nodes in shadow mode.", minimum=1, maximum=1000
     )
-    user: str = _key("bftd", "Unix user the daemon runs as; clients on other hosts believe no other.")
+    user: str = _key("bftd", "Unix user the daemon runs as, or its uid; clients on other hosts believe no other but root.")
     administrators: str = _key(
         "",
         "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",
@@ -78,6 +78,11 @@ class SlurmConfig:
     conf: str = _key("", "Path of slurm.conf; empty leaves the choice to Slurm.", example="/etc/slurm/slurm.conf")
     poll_s: float = _key(1.0, "Time between two snapshots.", unit="s", minimum=0.1, maximum=60.0)
     timeout_s: float = _key(5.0, "A Slurm command that takes longer has failed.", unit="s", minimum=0.5, maximum=60.0)
+    backend: str = _key(
+        "text",
+        "How snapshots are read: text (Slurm's commands) or pyslurm (of this Slurm release, installed by the site).",
+        choices=("text", "pyslurm"),
+    )
     partition: str = _key("elastic", "Preemptible partition whose idle nodes are harvested.")
     driver_partition: str = _key("bft-driver", "Partition of service nodes, where the drivers run.")
     submit_rate_per_min: int = _key(600, "Most pilots asked for in a minute, all trainers together.", minimum=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import signal
 import subprocess
@@ -137,8 +138,9 @@ class SandboxSite:
 
     def _toml(self) -> str:
         sections: dict[str, dict[str, Any]] = {
+            "daemon": {"user": getpass.getuser()},
             "slurm": {"conf": str(self.cluster.conf)},
-            "api": {"socket": str(self.root / "bftd.sock")},
+            "api": {"socket": str(self.root / "bftd.sock"), "munge_socket": self.cluster.munge_socket},
             "ledger": {"path": str(self.root / "ledger.sqlite")},
         }
         for name, keys in self._config.items():

@@ -22,15 +22,23 @@ def sandbox() -> None:
 @click.option("--service-nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes for drivers.")
 @click.option("--gpus", multiple=True, metavar="TYPE:N", help="GPUs per node; several types share the nodes.")
 @click.option("--plugins", is_flag=True, help="Load the SPANK plug-in, which `make plugins` compiles.")
+@click.option("--munge", is_flag=True, help="Authenticate by a private munged, as a real cluster does.")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder to keep it in; default: a new temporary one.")
-def up(nodes: int, service_nodes: int, gpus: tuple[str, ...], plugins: bool, root: Path | None) -> None:
+def up(nodes: int, service_nodes: int, gpus: tuple[str, ...], plugins: bool, munge: bool, root: Path | None) -> None:
     """Start a private cluster and print how to use it."""
     from slurm_plugin.sandbox import Sandbox
 
     started = Sandbox(
-        nodes=nodes, service_nodes=service_nodes, gpus=_gpus(gpus) or None, root=root, plugins=plugins
+        nodes=nodes,
+        service_nodes=service_nodes,
+        gpus=_gpus(gpus) or None,
+        root=root,
+        plugins=plugins,
+        munge=munge,
     ).up()
     click.echo(f"# {nodes} nodes are idle; end it with: bft sandbox down --root {shlex.quote(str(started.root))}")
+    if started.munge_socket:
+        click.echo(f"export BFTD_MUNGE_SOCKET={shlex.quote(started.munge_socket)}")
     click.echo(
         f"export SLURM_CONF={shlex.quote(str(started.conf))} PATH={shlex.quote(str(started.root / 'bin'))}:$PATH"
     )

@@ -83,7 +83,7 @@ def run(text: str, partition: str | None, config_path: str | None, script: str, 
     """Run SCRIPT as an elastic training job with its driver here, in the foreground; its exit code is the job's."""
     from elastic import script as scripts
     from elastic.driver import main as driver
-    from elastic.driver.settings import DriverSettings
+    from elastic.driver.settings import DriverSettings, own_user
 
     path, source = _read(script)
     settings = config.load_found(config_path)
@@ -107,7 +107,7 @@ def run(text: str, partition: str | None, config_path: str | None, script: str, 
             state_dir=state_dir,
             socket_path=daemon.address,
             partition=partition,
-            user=os.environ.get("USER", str(os.getuid())),
+            user=own_user(),
             pilot_mode=settings.slurm.pilot_mode,
         )
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from elastic.driver.transport import Transport
 from elastic.errors import DaemonError
 from elastic.timing import DAEMON_RETRY_S, LONG_POLL_S
 
@@ -21,9 +22,16 @@ _BACKLOG = 10_000
 
 _REQUEST_S = 10.0
 
+_ASKED_AGAIN = 10
+"""So often the daemon may put a driver off before the user is told; it does so until Slurm has shown it the job."""
+
 
 class _RefusedError(DaemonError):
     """The daemon found a request wrong: it would be no better the second time."""
+
+
+class _PutOffError(DaemonError):
+    """The daemon cannot answer yet."""
 
 
 class _Fenced(Exception):
@@ -41,13 +49,14 @@ class DaemonLink:
         on_fenced: Callable[[], None],
         log: Callable[[str], None],
         token: str | None = None,
+        munge_socket: str = "",
     ) -> None:
-        self._address = address
+        """`address`, `token` and `munge_socket` as `Transport` takes them; raises UsageError."""
+        self._transport = Transport(address, token, munge_socket)
         self._registration = registration
         self._on_leases = on_leases
         self._on_fenced = on_fenced
         self._log = log
-        self._token = token
         self._events: list[Event] = []
         self._wake = asyncio.Event()
         self._epoch: int | None = None
@@ -88,6 +97,7 @@ class DaemonLink:
 
     async def _poll(self) -> None:
         away = False
+        complaint, put_off = "", 0
         while True:
             try:
                 if self._epoch is None:
@@ -97,6 +107,7 @@ class DaemonLink:
                 if away:
                     self._log("bftd is back")
                 away = False
+                complaint, put_off = "", 0
             except _Fenced:
                 self._on_fenced()
                 return
@@ -106,13 +117,18 @@ class DaemonLink:
                 away = True
                 await asyncio.sleep(DAEMON_RETRY_S)
             except DaemonError as error:
-                self._log(f"bftd: {error}")
+                put_off = put_off + 1 if isinstance(error, _PutOffError) else _ASKED_AGAIN
+                if put_off >= _ASKED_AGAIN and str(error) != complaint:
+                    complaint = str(error)
+                    self._log(f"bftd: {error}")
                 await asyncio.sleep(DAEMON_RETRY_S)
 
     async def _register(self) -> None:
         answer = await self._request("POST", "/v1/trainers", self._registration())
         self._epoch, self._version = int(answer["epoch"]), int(answer["version"])
         self._wake.set()
+        if answer.get("note"):
+            self._log(str(answer["note"]))
         self._on_leases(answer["leases"])
 
     async def _poll_once(self) -> None:
@@ -162,28 +178,24 @@ class DaemonLink:
         return f"/v1/trainers/{self._registration()['id']}/{what}"
 
     def _open(self) -> aiohttp.ClientSession:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        timeout = aiohttp.ClientTimeout(total=_REQUEST_S + LONG_POLL_S)
-        if "://" in self._address:
-            return aiohttp.ClientSession(base_url=self._address, headers=headers, timeout=timeout)
-        connector = aiohttp.UnixConnector(path=self._address)
-        return aiohttp.ClientSession(base_url="http://bftd", connector=connector, headers=headers, timeout=timeout)
+        return self._transport.session(_REQUEST_S + LONG_POLL_S)
 
     async def _request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         assert self._session is not None
-        async with self._session.request(method, path, json=body) as response:
-            answer = await response.json()
-            if response.status == 409:
-                raise _Fenced
-            if response.status == 404 and self._epoch is not None:
-                # The daemon lost its ledger: to it this is a new trainer, with leases to adopt.
-                self._epoch = None
-                raise DaemonError("it does not know this trainer any more; registering again")
-            if response.status == 400:
-                raise _RefusedError(str(answer.get("error", "a bad request")))
-            if response.status >= 400:
-                raise DaemonError(str(answer.get("error", response.status)))
-            return dict(answer)
+        status, answer = await self._transport.request(self._session, method, path, body)
+        if status == 409:
+            raise _Fenced
+        if status == 404 and self._epoch is not None:
+            # The daemon lost its ledger: to it this is a new trainer, with leases to adopt.
+            self._epoch = None
+            raise DaemonError("it does not know this trainer any more; registering again")
+        if status == 400:
+            raise _RefusedError(str(answer.get("error", "a bad request")))
+        if status == 503:
+            raise _PutOffError(str(answer.get("error", "it cannot answer yet")))
+        if status >= 400:
+            raise DaemonError(str(answer.get("error", status)))
+        return answer
 
 
 def read_token(path: str | None) -> str | None:

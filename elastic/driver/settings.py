@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,10 @@ from elastic.spec import ElasticSpec
 
 @dataclass(frozen=True)
 class DriverSettings:
-    """A trainer as its driver sees it; `argv` begins with the script."""
+    """A trainer as its driver sees it; `argv` begins with the script.
+
+    `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`.
+    """
 
     trainer_id: str
     name: str
@@ -44,6 +48,14 @@ class DriverSettings:
             "workers_per_node": self.spec.workers_per_node or 0,
             "env": {"BFT_TRAINER": self.trainer_id},
         }
+
+
+def own_user() -> str:
+    """The name of the user that this process runs as, whatever its environment says; a number where he has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def own_address() -> str:

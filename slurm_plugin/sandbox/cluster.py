@@ -17,12 +17,14 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
+from slurm_plugin import reservation
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.env import scrubbed
 from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
-from slurm_plugin.sandbox import config, processes
+from slurm_plugin.sandbox import config, munged, processes
 from slurm_plugin.sandbox.plugin import compiled
 from slurm_plugin.sandbox.ports import reserved_ports
+from slurm_plugin.sandbox.release import cgroup_conf, release_of
 
 # Named exactly so: called by its Debian name slurmctld-wlm, a daemon silently ignores gres.conf.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
@@ -43,7 +45,9 @@ class Sandbox:
     A context manager: up on entry, down on exit. `gpus` maps GPU type to GPUs per node, and nodes are split evenly
     among the types. Without `root` it lives in a fresh folder below the system's temporary one. `down` removes the
     folder unless `keep`. `tuned=False` leaves scheduling and kill times at Slurm's defaults. `plugins` loads the SPANK
-    plug-in, which `make plugins` compiles; the Lua files are always there.
+    plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further nodes, as
+    in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run nothing.
+    `munge` runs a munged with a key of its own, by which the cluster authenticates instead of believing everybody.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class Sandbox:
         service_cpus: int = 256,
         extra_conf: str = "",
         plugins: bool = False,
+        munge: bool = False,
+        stand_ins: Mapping[str, str] | None = None,
     ) -> None:
         self.shape = config.Shape(
             nodes=nodes,
@@ -68,6 +74,8 @@ class Sandbox:
             tuned=tuned,
             extra_conf=extra_conf,
             plugins=plugins,
+            munge=munge,
+            stand_ins=tuple((stand_ins or {}).items()),
         )
         _check_shape(self.shape)
         self.keep = keep
@@ -95,10 +103,17 @@ class Sandbox:
         """The first service node."""
         return self.shape.service_names[0]
 
+    @property
+    def munge_socket(self) -> str:
+        """Where the cluster's munged listens; "" when it has none."""
+        return str(munged.socket_of(self.root)) if self.shape.munge else ""
+
     def env(self) -> dict[str, str]:
         """The caller's environment, made to address this cluster and no other."""
         environ = scrubbed(os.environ)
         environ["SLURM_CONF"] = str(self.conf)
+        if self.shape.munge:
+            environ["BFTD_MUNGE_SOCKET"] = self.munge_socket
         environ["PATH"] = f"{self.root / 'bin'}:{environ.get('PATH', os.defpath)}"
         return environ
 
@@ -129,8 +144,12 @@ class Sandbox:
             self._lay_out(programs, plugin)
             with reserved_ports(1 + self.shape.nodes + self.shape.service_nodes) as ports:
                 self._write_conf(host, ports)
+                if self.shape.munge:
+                    munged.start(self.root, self.env() | {processes.MARK: str(self.root)})
                 self._start_daemons(ports[0])
                 self._wait_until_idle()
+                if self._reservation(programs):
+                    self._reserve()
         except BaseException:
             self.down()
             raise
@@ -167,7 +186,8 @@ class Sandbox:
         """Find the cluster that lives in `root`, running or crashed, to use it or take it down."""
         try:
             record = json.loads((root / _RECORD).read_text())
-            shape = config.Shape(**{**record, "gpus": tuple((kind, count) for kind, count in record["gpus"])})
+            pairs = {key: tuple((name, value) for name, value in record[key]) for key in ("gpus", "stand_ins")}
+            shape = config.Shape(**{**record, **pairs})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SandboxError(f"no sandbox in {root}: start one, or name its folder") from error
         sandbox = cls(root=root)
@@ -185,6 +205,7 @@ class Sandbox:
         root.chmod(0o755)  # jobs of other users start here too
         for folder in ("state", "run", "log", "bin", "dev"):
             (root / folder).mkdir()
+        (root / "state").chmod(0o700)  # it holds the jobs' environments
         for name in self.shape.node_names + self.shape.service_names:
             (root / "spool" / name).mkdir(parents=True)
         for name, program in programs.items():
@@ -195,10 +216,24 @@ class Sandbox:
         lua = resources.files("slurm_plugin").joinpath("lua")
         (root / "bftd.lua").write_text(lua.joinpath("bftd.lua").read_text())
         shipped = lua.joinpath("job_submit.lua").read_text()
-        (root / "job_submit.lua").write_text(config.job_submit_lua(shipped, root, _driver(), os.getuid()))
+        (root / "job_submit.lua").write_text(
+            config.job_submit_lua(shipped, root, _driver(), os.getuid(), self._reservation(programs))
+        )
+        if text := cgroup_conf(release_of(programs["slurmctld"])):
+            (root / "cgroup.conf").write_text(text)
         if plugin is not None:  # a copy, because other users may not be able to read where it was compiled
             shutil.copyfile(plugin, root / plugin.name)
         (root / "plugstack.conf").write_text(config.plugstack_conf(plugin and root / plugin.name))
+
+    def _reservation(self, programs: Mapping[str, Path]) -> str:
+        """The pilots' reservation, where this release needs one and there is a service node to make it of."""
+        needed = reservation.needed(release_of(programs["slurmctld"])) and self.shape.service_nodes
+        return reservation.NAME if needed else ""
+
+    def _reserve(self) -> None:
+        answer = self.client().run(*reservation.create_command(self.service_node))
+        if answer.code != 0:
+            raise SandboxError(f"the pilots' reservation cannot be made: {answer.complaint}")
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         (self.root / "gres.conf").write_text(config.gres_conf(self.shape, self.root / "dev"))
@@ -251,10 +286,10 @@ class Sandbox:
 
     def _wait_until_idle(self) -> None:
         deadline_s = time.monotonic() + _UP_LIMIT_S
-        expected = len(self.shape.node_names) + len(self.shape.service_names)
+        expected = {*self.shape.node_names, *self.shape.service_names}
         while True:
             states = self.status()
-            if len(states) == expected and set(states.values()) == {"IDLE"}:
+            if states.keys() >= expected and set(states.values()) == {"IDLE"}:
                 return
             if time.monotonic() > deadline_s:
                 bad = {name: state for name, state in states.items() if state != "IDLE"}

@@ -103,6 +103,7 @@ def test_S3_a_killed_daemon_harms_nobody_and_L3_its_successor_adopts_every_pilot
     until("steps without a daemon", lambda: json.loads(state.read_text())["step"] > step + 20, site)
     assert pilots(site) == before
     site.start_daemon()
+    until("the first snapshot", lambda: site.client.status()["nodes"], site)
     until("the driver's return", lambda: trainer(site, job)["working"] == 3, site)
     assert pilots(site) == before
     assert {node["lease"] for node in site.client.status()["nodes"] if node["lease"]} == leases

@@ -24,6 +24,7 @@ class ScriptedDaemon:
         self.registrations: list[dict[str, Any]] = []
         self.finished: dict[str, Any] | None = None
         self.refused_texts: set[str] = set()
+        self.note = ""
         self.slow = False
         self._forgotten = False
         self._leases: dict[str, dict[str, Any]] = {}
@@ -121,7 +122,7 @@ class ScriptedDaemon:
     async def _register(self, request: web.Request) -> web.Response:
         self.registrations.append(await request.json())
         self._forgotten = False
-        return web.json_response({"epoch": len(self.registrations), "poll_s": 1.0, **self._answer()})
+        return web.json_response({"epoch": len(self.registrations), "poll_s": 1.0, "note": self.note, **self._answer()})
 
     async def _poll(self, request: web.Request) -> web.Response:
         if self._forgotten:

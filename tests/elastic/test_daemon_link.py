@@ -101,6 +101,15 @@ def test_a_daemon_that_lost_its_ledger_gets_the_trainer_again(daemon: ScriptedDa
     assert scene(daemon, body).fenced == 0
 
 
+def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaemon) -> None:
+    daemon.note = "it grants nothing"
+
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases == [[]])
+
+    assert scene(daemon, body).lines == ["it grants nothing"]
+
+
 def test_a_driver_that_was_replaced_learns_it(daemon: ScriptedDaemon) -> None:
     async def body(client: Client) -> None:
         await until("registered", lambda: client.leases)

@@ -1,0 +1,42 @@
+"""How much one user may ask of the daemon: far more than his drivers need, and too little to keep it from its work."""
+
+from __future__ import annotations
+
+# In units of one small request. A driver's report and poll are about one a second; a status of a large cluster costs as
+# much as many of them, and what is reported is written down.
+UNITS_PER_S = 100.0
+BURST = 2_000.0
+OVERVIEW_UNITS = 20.0
+BYTES_PER_UNIT = 1024.0
+_MOST_USERS = 10_000
+
+
+def cost(method: str, path: str, body_bytes: int) -> float:
+    """The units of one request."""
+    is_overview = method == "GET" and not path.endswith("/leases")
+    return (OVERVIEW_UNITS if is_overview else 1.0) + body_bytes / BYTES_PER_UNIT
+
+
+class Budgets:
+    """A token bucket a uid, which fills by UNITS_PER_S up to BURST."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[float, float]] = {}  # uid -> units at a time
+
+    def spend(self, uid: int, units: float, now_s: float) -> bool:
+        """Take units from a uid's budget; False, and nothing taken, where it is spent.
+
+        A request that is larger than any budget empties it instead of being refused for ever.
+        """
+        if len(self._left) >= _MOST_USERS:
+            self._left = {key: entry for key, entry in self._left.items() if _filled(entry, now_s) < BURST}
+        left = _filled(self._left.get(uid, (BURST, now_s)), now_s)
+        if left < min(units, BURST):
+            return False
+        self._left[uid] = (max(0.0, left - units), now_s)
+        return True
+
+
+def _filled(entry: tuple[float, float], now_s: float) -> float:
+    units, at_s = entry
+    return min(BURST, units + (now_s - at_s) * UNITS_PER_S)

@@ -1,0 +1,97 @@
+"""How a driver's requests reach bftd: through its socket on this host, or by TCP from another one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from elastic.errors import DaemonError, UsageError
+from slurm_plugin import credentials
+from slurm_plugin.munge import MungeError
+
+
+class Transport:
+    """Sends requests to the daemon at `address`: the path of its socket, or `[user@]host:port`.
+
+    By TCP each request is proved with a munge credential, and each answer must be of `user` (default: bftd); with
+    `token`, which is for private clusters, neither is. Raises UsageError for an address that cannot be one.
+    """
+
+    def __init__(self, address: str, token: str | None = None, munge_socket: str = "") -> None:
+        self._address = address
+        self._headers = {"Content-Type": "application/json"}
+        self._caller: credentials.Caller | None = None
+        self._where: tuple[str, int] | None = None
+        if credentials.is_path(address):
+            return
+        try:
+            user, host, port = credentials.split_address(address)
+            self._where = host, port
+            if token:
+                self._headers["Authorization"] = f"Bearer {token}"
+            else:
+                self._caller = credentials.Caller(user, munge_socket)
+        except (ValueError, MungeError) as error:
+            raise UsageError(str(error)) from None
+
+    def session(self, timeout_s: float) -> aiohttp.ClientSession:
+        """A session in whose block `request` is called."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        connector = aiohttp.UnixConnector(path=self._address) if self._where is None else None
+        return aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
+
+    async def request(
+        self, session: aiohttp.ClientSession, method: str, path: str, body: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """One request: the status and the decoded answer.
+
+        Raises DaemonError for an answer that is not the daemon's, aiohttp.ClientError or OSError when there is none.
+        """
+        sent = b"" if body is None else json.dumps(body).encode()
+        failure: Exception = OSError(f"{self._address} has no address")
+        for base in await self._bases():
+            try:
+                return await self._ask(session, base, method, path, sent)
+            except aiohttp.ClientConnectorError as error:
+                failure = error
+        raise failure
+
+    async def _bases(self) -> list[str]:
+        """The daemon's URLs; numeric for munge, whose credentials name the address that is connected to."""
+        if self._where is None:
+            return ["bftd"]
+        host, port = self._where
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(credentials.endpoint(address) for *_, address in found))
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, base: str, method: str, path: str, sent: bytes
+    ) -> tuple[int, dict[str, Any]]:
+        nonce, headers = "", dict[str, str]()
+        if self._caller is not None:
+            try:
+                nonce, headers = await asyncio.to_thread(self._caller.request, base, method, path, sent)
+            except MungeError as error:
+                raise DaemonError(str(error)) from None
+        url = URL(f"http://{base}{path}", encoded=True)  # as it is: the credential is bound to every letter of it
+        async with session.request(method, url, data=sent or None, headers=headers) as response:
+            content = await response.read()
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            answer = None
+        if self._caller is not None:
+            shown = response.headers.get(credentials.ANSWER_HEADER)
+            try:
+                await asyncio.to_thread(self._caller.check, nonce, response.status, content, shown)
+            except MungeError as error:
+                said = credentials.unproved(answer)
+                raise DaemonError(f"what answers at {self._address} is not believed: {error}{said}") from None
+        if not isinstance(answer, dict):
+            raise DaemonError(f"what answers at {self._address} is no bftd")
+        return response.status, answer

@@ -1,0 +1,138 @@
+"""What the munge credentials say with which bftd and its callers on other hosts prove to each other who they are.
+
+A request carries `Authorization: Munge <credential>`. Its payload binds it to one request to one daemon: the method,
+the path with its query, a hash of the body, a number used once and the daemon's address, as `IP:port` of the
+connection. The answer carries `Authentication-Info: Munge <credential>` over the request's number, the status and a
+hash of the body. Each can be opened by the other side's uid only: a stolen one is of no use elsewhere, Slurm included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import pwd
+import secrets
+from dataclasses import dataclass
+
+from slurm_plugin import munge
+from slurm_plugin.munge import MungeError
+
+REQUEST_HEADER = "Authorization"
+ANSWER_HEADER = "Authentication-Info"
+SCHEME = "Munge "
+# Long enough for a slow network and clocks that differ a little; the request is sent as soon as it is made.
+TTL_S = 60
+DEFAULT_USER = "bftd"
+
+_REQUEST = "bftd request 1"
+_ANSWER = "bftd answer 1"
+
+
+class UnknownUser(MungeError):
+    """The user that the daemon runs as does not exist on this host."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a request's credential binds; `body` is the SHA-256 of the body in hexadecimal."""
+
+    nonce: str
+    address: str
+    method: str
+    target: str
+    body: str
+
+    def payload(self) -> bytes:
+        """The credential's payload."""
+        return "\n".join((_REQUEST, self.nonce, self.address, self.method, self.target, self.body)).encode()
+
+    @classmethod
+    def of(cls, payload: bytes) -> Request:
+        """What a payload says; raises MungeError for one that was made for anything else."""
+        mark, *fields = payload.decode(errors="replace").split("\n")
+        if mark != _REQUEST or len(fields) != 5:
+            raise MungeError("the credential is not one for a request to bftd")
+        return cls(*fields)
+
+
+def digest(body: bytes) -> str:
+    """A body as it stands in a credential."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def answer_payload(nonce: str, status: int, body: bytes) -> bytes:
+    """The payload of an answer's credential."""
+    return "\n".join((_ANSWER, nonce, str(status), digest(body))).encode()
+
+
+def endpoint(name: tuple[object, ...]) -> str:
+    """One end of a TCP connection, as getsockname and getpeername tell it, the same on both hosts: `IP:port`."""
+    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        return f"{address.ipv4_mapped}:{name[1]}" if address.ipv4_mapped else f"[{address}]:{name[1]}"
+    return f"{address}:{name[1]}"
+
+
+def uid_of(user: str) -> int:
+    """The uid of a user's name, or of a number as text; raises UnknownUser."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        if user.isdecimal():
+            return int(user)
+        raise UnknownUser(
+            f"the daemon's user {user} does not exist on this host: create it, or write its uid for its name "
+            "([daemon] user, or user@host:port)"
+        ) from None
+
+
+def is_path(address: str) -> bool:
+    """Whether an address is that of a unix socket."""
+    return "/" in address
+
+
+def split_address(address: str) -> tuple[str, str, int]:
+    """User, host and port of `[user@]host:port`; raises ValueError."""
+    user, _, where = address.rpartition("@")
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"the daemon's address must be [user@]host:port or the path of its socket, not {address!r}")
+    return user or DEFAULT_USER, host.strip("[]"), int(port)
+
+
+def unproved(said: object) -> str:
+    """What an answer without a proof says, made harmless: one short line that can be shown."""
+    text = said.get("error", "") if isinstance(said, dict) else ""
+    line = "".join(letter if letter.isprintable() else " " for letter in str(text))
+    return f"; it says: {line[:200]}" if line else ""
+
+
+class Caller:
+    """A caller's side: makes a request's credential and checks the answer's. Calls block while munged is asked."""
+
+    def __init__(self, daemon_user: str = DEFAULT_USER, munge_socket: str = "") -> None:
+        """Raises UnknownUser: without the daemon's uid nobody could tell it from an impostor."""
+        self._daemon_uid = uid_of(daemon_user)
+        self._daemon_user = daemon_user
+        self._socket = munge_socket
+
+    def request(self, address: str, method: str, target: str, body: bytes) -> tuple[str, dict[str, str]]:
+        """The nonce and the header of one request; raises MungeError."""
+        said = Request(secrets.token_hex(16), address, method, target, digest(body))
+        credential = munge.encode(said.payload(), to_uid=self._daemon_uid, ttl_s=TTL_S, socket=self._socket)
+        return said.nonce, {REQUEST_HEADER: SCHEME + credential}
+
+    def check(self, nonce: str, status: int, body: bytes, shown: str | None) -> None:
+        """Raises MungeError unless the daemon's user, or root, gave this answer to the request of `nonce`.
+
+        `shown` is the answer's header, None where it has none.
+        """
+        if shown is None or not shown.startswith(SCHEME):
+            raise MungeError("it does not prove that it is bftd")
+        opened = munge.decode(shown[len(SCHEME) :], socket=self._socket)
+        if opened.uid not in (0, self._daemon_uid):
+            raise MungeError(f"it runs as uid {opened.uid}, not as {self._daemon_user}")
+        if opened.payload != answer_payload(nonce, status, body):
+            raise MungeError("its proof is that of another answer")
