@@ -63,7 +63,9 @@ class DaemonConfig:
     shadow_trainers: int = _key(
         10, "Imaginary trainers that compete for nodes in shadow mode.", minimum=1, maximum=1000
     )
-    user: str = _key("bftd", "Unix user the daemon runs as, or its uid; clients on other hosts believe no other but root.")
+    user: str = _key(
+        "bftd", "Unix user the daemon runs as, or its uid; clients on other hosts believe no other but root."
+    )
     administrators: str = _key(
         "",
         "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",

@@ -54,9 +54,11 @@ class SlurmClient:
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        nodes = self._nodes()
+        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o")))
         jobs = self._jobs()
-        return Snapshot(time.time(), nodes, jobs, self._current_reservations())
+        if self.reservations_are_due():
+            self.keep_reservations(parse.reservations(self._read("scontrol", "show", "reservation", "-o")))
+        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
 
     def pending(self) -> tuple[Job, ...]:
         """List the pending jobs of all users, with the plan the scheduler has for them; one RPC."""
@@ -175,8 +177,10 @@ class SlurmClient:
         environ["SLURM_TIME_FORMAT"] = "%s"
         return environ
 
-    def _nodes(self) -> dict[str, Node]:
-        nodes = parse.nodes(self._read("scontrol", "show", "nodes", "-o"))
+    def checked_nodes(self, nodes: dict[str, Node]) -> dict[str, Node]:
+        """Take the nodes of an answer for good, unless some of the last answer's are missing (SnapshotError)."""
+        if not nodes:
+            raise SnapshotError("Slurm shows no node at all")
         before, self._node_names = self._node_names, frozenset(nodes)
         if gone := before - self._node_names:  # once is taken for a cut answer, twice for an administrator's decision
             raise SnapshotError(f"{len(gone)} of {len(before)} nodes are no longer shown: waiting for a second answer")
@@ -199,11 +203,17 @@ class SlurmClient:
         if answer.code != 0 and not _ALREADY_OVER.search(answer.err):
             raise CommandError(f"scancel failed: {answer.complaint}")
 
-    def _current_reservations(self) -> tuple[Reservation, ...]:
-        now_s = time.monotonic()
-        if self._reservations is None or now_s - self._reservations[0] >= _RESERVATIONS_EVERY_S:
-            self._reservations = (now_s, parse.reservations(self._read("scontrol", "show", "reservation", "-o")))
-        return self._reservations[1]
+    def reservations_are_due(self) -> bool:
+        """Say whether the reservations have to be read again."""
+        return self._reservations is None or time.monotonic() - self._reservations[0] >= _RESERVATIONS_EVERY_S
+
+    def keep_reservations(self, reservations: tuple[Reservation, ...]) -> None:
+        """Take reservations just read for those of the next snapshots too."""
+        self._reservations = (time.monotonic(), reservations)
+
+    def kept_reservations(self) -> tuple[Reservation, ...]:
+        """The reservations as last read."""
+        return self._reservations[1] if self._reservations else ()
 
     def _read(self, command: str, *arguments: str) -> str:
         """Run a reading command; anything but a clean answer is a SnapshotError."""

@@ -18,7 +18,8 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
 
-_AGENT = (sys.executable, "-m", "elastic.agent")
+# Isolated: neither a PYTHONPATH nor a module beside the script may take the place of one of ours.
+_AGENT = (sys.executable, "-I", "-m", "elastic.agent")
 
 
 class Peer:

@@ -32,7 +32,7 @@ def main() -> None:
         node = _preloaded(backend, link, argv)
     except ImportError as error:
         # A try again would end the same way: the driver ends the trainer with this sentence.
-        text = f"{sys.executable}: {error}; install it there, for example: pip install bftd[{backend}]"
+        text = f"{sys.executable}: {error}; install it for this Python, as the users' guide says"
         link.send({"op": "cannot", "text": text})
         raise SystemExit(1) from None
     link.send({"op": "ready"})

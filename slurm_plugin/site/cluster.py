@@ -9,7 +9,7 @@ from slurm_plugin.site.model import Site, is_nothing, number, options
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 # The oldest and the newest release that bftd is meant for.
-_OLDEST, _NEWEST = (22, 5), (24, 11)
+_OLDEST, _NEWEST = (22, 5), (26, 5)
 _KILL_WAIT_S = 2
 _POLL_RPCS = 4
 _ENDING = frozenset({"CANCEL", "REQUEUE", "SUSPEND"})
@@ -38,11 +38,11 @@ def _others(site: Site) -> list[str]:
 
 
 def _scripts(key: str) -> Callable[[Site], str]:
-    """The programs of a setting; newer releases show several as Epilog[0], Epilog[1], ..."""
+    """The programs of a setting; newer releases show them as Epilog[0], Epilog[1], ..., and none as nothing at all."""
 
     def text(site: Site) -> str:
         found = [value for name, value in site.config.items() if name.partition("[")[0] == key]
-        return ", ".join(found) if found else NOT_SHOWN
+        return ", ".join(found) if found else "none"
 
     return text
 
@@ -87,7 +87,7 @@ def _rate_edits(site: Site) -> Sequence[Edit]:
 RULES: tuple[Rule, ...] = (
     Rule(
         name="Slurm release",
-        right="22.05 to 24.11",
+        right="22.05 to 26.05",
         why="bftd reads Slurm's text output, which changes from release to release",
         loses="not tried there: compare what bft nodes shows with sinfo before you start the daemon",
         wrong="advice",

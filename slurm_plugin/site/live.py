@@ -20,6 +20,7 @@ _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.MULTILINE)
 _PLUGIN = re.compile(r"^\s*(?:required|optional)\s+(\S+)", re.MULTILINE)
 _DOFILE = re.compile(r"dofile\s*[,(]\s*[\"']([^\"']*bftd\.lua)[\"']")
 _NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_RESERVATION = re.compile(r"^ReservationName=(\S+)", re.MULTILINE)
 _DEEPEST_INCLUDE = 4
 
 
@@ -39,6 +40,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
         wanted=wanted,
         missing_plugins=_missing_plugins(stack, config.get("PluginDir", "")),
         module_missing=_missing_module(lua),
+        reservations=tuple(_RESERVATION.findall(_show(client, "reservation", "-o"))),
     )
 
 

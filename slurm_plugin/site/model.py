@@ -59,7 +59,7 @@ class Site:
 
     `config` maps the keys of `scontrol show config` to their text, `partitions` each partition to its options, and
     `node_names` lists every node. `missing_plugins` are the files that plugstack.conf names and that are not there,
-    `module_missing` the one that job_submit.lua loads, where it is not there.
+    `module_missing` the one that job_submit.lua loads, where it is not there. `reservations` are their names.
     """
 
     config: Mapping[str, str]
@@ -70,6 +70,7 @@ class Site:
     wanted: Wanted = field(default_factory=Wanted)
     missing_plugins: tuple[str, ...] = ()
     module_missing: str = ""
+    reservations: tuple[str, ...] = ()
 
     @property
     def release(self) -> tuple[int, int]:

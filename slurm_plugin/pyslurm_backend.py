@@ -1,0 +1,193 @@
+"""Snapshots through pyslurm, which asks slurmctld itself instead of calling Slurm's commands.
+
+pyslurm must be of the site's Slurm release. It runs in a child process (`pyslurm_child`) that is killed when it does
+not answer in time and started again at the next snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from slurm_plugin import parse
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.nodeset import expand
+from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
+from slurm_plugin.types import Job, Node, Reservation, Snapshot
+
+_ANSWER_BYTES = 1 << 20  # a pipe holds less; what is read at once at most
+_KILL_WAIT_S = 2.0
+
+
+class PyslurmClient(SlurmClient):
+    """A SlurmClient whose snapshots come from pyslurm; all other calls are Slurm's commands as ever.
+
+    It holds a process: call `close`, or use it as a context manager.
+    """
+
+    def __init__(self, conf: Path | None = None, timeout_s: float = 5.0, commands_dir: Path | None = None) -> None:
+        super().__init__(conf, timeout_s, commands_dir)
+        self._child: _Child | None = None
+
+    def __enter__(self) -> PyslurmClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process; the next snapshot starts another."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def snapshot(self) -> Snapshot:
+        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
+        wants = WITH_RESERVATIONS if self.reservations_are_due() else WITHOUT_RESERVATIONS
+        answer = self._ask(wants)
+        try:
+            nodes = self.checked_nodes({node.name: node for node in map(_node, answer["nodes"])})
+            jobs = tuple(map(_job, answer["jobs"]))
+            if wants == WITH_RESERVATIONS:
+                self.keep_reservations(tuple(map(_reservation, answer["reservations"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
+        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+
+    def _ask(self, request: str) -> dict[str, Any]:
+        if self._child is None:
+            self._child = _Child(self.environ())
+        try:
+            answer = json.loads(self._child.ask(request, self.timeout_s))
+        except SnapshotError:
+            self.close()
+            raise
+        except ValueError as error:
+            self.close()
+            raise SnapshotError("pyslurm's answer is cut short") from error
+        if "error" in answer:
+            raise SnapshotError(f"pyslurm failed: {answer['error']}")
+        return dict(answer)
+
+
+class _Child:
+    """The process that imports pyslurm."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - kept until kill()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slurm_plugin.pyslurm_child"],
+            env=environ,
+            cwd="/",  # python -m looks for modules where it starts
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            start_new_session=True,
+        )
+
+    def ask(self, request: str, limit_s: float) -> bytes:
+        """Send a request and wait for its answer, one line; raises SnapshotError when there is none in time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{request}\n".encode())
+            self._process.stdin.flush()
+        except OSError:
+            raise SnapshotError(self._last_words()) from None
+        return self._line(self._process.stdout.fileno(), time.monotonic() + limit_s, limit_s)
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait(_KILL_WAIT_S)
+        self._complaints.close()
+
+    def _line(self, descriptor: int, deadline_s: float, limit_s: float) -> bytes:
+        parts: list[bytes] = []
+        while not (parts and parts[-1].endswith(b"\n")):
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                raise SnapshotError(f"pyslurm gave no answer for {limit_s:g} s: is slurmctld up?")
+            part = os.read(descriptor, _ANSWER_BYTES)
+            if not part:
+                raise SnapshotError(self._last_words())
+            parts.append(part)
+        return b"".join(parts)
+
+    def _last_words(self) -> str:
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        if "No module named 'pyslurm'" in last:
+            return 'pyslurm is not installed: install the one of this Slurm release, or set [slurm] backend = "text"'
+        return f"the pyslurm process ended: {last}"
+
+
+def _node(row: dict[str, Any]) -> Node:
+    state, flags = parse.node_state(row["state"])
+    gres, gpus = parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres"].items()))
+    return Node(
+        name=row["name"],
+        state=state,
+        flags=flags,
+        partitions=tuple(row["partitions"]),
+        features=tuple(row["features"]),
+        gres=gres,
+        gpus=gpus,
+        cpus=int(row["cpus"]),
+        memory_bytes=int(row["memory_mb"]) * 2**20,
+        reason=row["reason"],
+    )
+
+
+def _job(row: dict[str, Any]) -> Job:
+    limit_min, start_s = row["time_limit_min"], row["start_s"]
+    return Job(
+        id=row["id"],
+        user=row["user"],
+        partition=tuple(row["partition"].split(",")),
+        state=row["state"],
+        name=row["name"],
+        nodes=_nodeset(row["nodes"]),
+        sched_nodes=_nodeset(row["sched_nodes"]),
+        start_s=None if start_s is None else float(start_s),
+        submit_s=float(row["submit_s"]),
+        time_limit_s=None if limit_min is None else limit_min * 60.0,
+        reason=row["reason"],
+        node_count=int(row["node_count"]),
+        comment=row["comment"],
+        dependency=row["dependency"],
+        priority=int(row["priority"]),
+        reservation=row["reservation"],
+        account=row["account"],
+    )
+
+
+def _reservation(row: dict[str, Any]) -> Reservation:
+    return Reservation(
+        name=row["name"],
+        nodes=_nodeset(row["nodes"]),
+        start_s=float(row["start_s"]),
+        end_s=float(row["end_s"]),
+        flags=frozenset(row["flags"]),
+    )
+
+
+def _nodeset(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(text)) if text else ()
+    except SlurmError as error:
+        raise SnapshotError(str(error)) from error

@@ -1,0 +1,127 @@
+"""The process that reads Slurm through pyslurm: a line on standard input asks, a line on standard output answers.
+
+A process of its own because pyslurm ends its process where there is no slurm.conf, and stops every thread of it for
+about ten seconds where the controller is down. It leaves when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+WITH_RESERVATIONS = "all"
+WITHOUT_RESERVATIONS = "nodes and jobs"
+
+# pyslurm also returns the jobs that are over, until Slurm forgets them.
+_OVER = frozenset(
+    {
+        *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+        *("OUT_OF_MEMORY", "REVOKED"),
+    }
+)
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
+    import pyslurm
+
+    serve(pyslurm, sys.stdin, answers)
+
+
+def serve(pyslurm: Any, requests: TextIO, answers: TextIO) -> None:
+    """Answer each line of `requests` with one of JSON: the rows asked for, or an error."""
+    for request in requests:
+        try:
+            answer = _snapshot(pyslurm, request.strip() == WITH_RESERVATIONS)
+        except Exception as error:  # any failure of the library is an answer that cannot be used
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _snapshot(pyslurm: Any, with_reservations: bool) -> dict[str, Any]:
+    nodes = [_node(node) for node in pyslurm.Nodes.load().values()]
+    jobs = [_job(job) for job in pyslurm.Jobs.load().values() if job.state not in _OVER]
+    found = pyslurm.Reservations.load().values() if with_reservations else None
+    reservations = None if found is None else [_reservation(one) for one in found]
+    return {"nodes": nodes, "jobs": jobs, "reservations": reservations}
+
+
+def _node(node: Any) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "state": node.state,
+        "partitions": list(node.partitions),
+        "features": list(node.active_features),
+        "gres": dict(node.configured_gres),
+        "cpus": node.total_cpus,
+        "memory_mb": node.real_memory,
+        "reason": node.reason or "",
+    }
+
+
+def _job(job: Any) -> dict[str, Any]:
+    return {
+        "id": _job_id(job),
+        "user": job.user_name or str(job.user_id),
+        "partition": job.partition,
+        "state": job.state,
+        "name": job.name or "",
+        "nodes": job.allocated_nodes or "",
+        "sched_nodes": job.scheduled_nodes or "",
+        "start_s": job.start_time,
+        "submit_s": job.submit_time,
+        "time_limit_min": job.time_limit,
+        "reason": job.state_reason or "",
+        "node_count": job.num_nodes or 0,
+        "comment": job.comment or "",
+        "dependency": _dependency(job.dependencies),
+        "priority": job.priority or 0,
+        "reservation": job.reservation or "",
+        "account": job.account or "",
+    }
+
+
+def _job_id(job: Any) -> str:
+    """Spell a job's id as squeue does: "12_[3-5%2]" for the tasks of an array that still wait, "12_3" for one of it."""
+    if job.array_id and job.array_tasks_waiting:
+        at_once = f"%{job.array_tasks_parallel}" if job.array_tasks_parallel else ""
+        return f"{job.array_id}_[{job.array_tasks_waiting}{at_once}]"
+    if job.array_id and job.array_task_id is not None:
+        return f"{job.array_id}_{job.array_task_id}"
+    if job.heterogeneous_id:
+        return f"{job.heterogeneous_id}+{job.heterogeneous_offset}"
+    return str(job.id)
+
+
+def _dependency(found: Any) -> str:
+    if not found:
+        return ""
+    kinds = [":".join([kind, *map(str, jobs)]) for kind, jobs in found.items() if isinstance(jobs, list) and jobs]
+    separator = "?" if found.get("satisfy") == "any" else ","
+    return separator.join([*kinds, *(["singleton"] if found.get("singleton") else [])])
+
+
+def _reservation(reservation: Any) -> dict[str, Any]:
+    return {
+        "name": reservation.name,
+        "nodes": reservation.nodes or "",
+        "start_s": reservation.start_time,
+        "end_s": reservation.end_time,
+        "flags": _flags(reservation),
+    }
+
+
+def _flags(reservation: Any) -> list[str]:
+    try:
+        return [flag.name for flag in type(reservation.flags) if flag in reservation.flags]
+    except ValueError:  # a flag that pyslurm has no name for
+        return []
+
+
+if __name__ == "__main__":
+    main()

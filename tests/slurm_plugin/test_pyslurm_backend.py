@@ -1,0 +1,107 @@
+"""The process around pyslurm, with a pyslurm that misbehaves as the real one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.pyslurm_backend import PyslurmClient
+
+GOOD = """
+from enum import Flag
+from types import SimpleNamespace as New
+
+class Flags(Flag):
+    MAINT, FLEX = 1, 2
+
+class Answers:
+    def __init__(self, *rows): self.rows = rows
+    def load(self): return {index: row for index, row in enumerate(self.rows)}
+
+Nodes = Answers(New(name="n1", state="IDLE+PLANNED", partitions=["batch"], active_features=["ib"],
+    configured_gres={"gpu:a100": 4}, total_cpus=8, real_memory=1000, reason=None))
+Jobs = Answers(
+    New(id=7, state="COMPLETED"),
+    New(id=8, state="PENDING", array_id=8, array_tasks_waiting="3-5", array_tasks_parallel=2, array_task_id=None,
+        heterogeneous_id=0, heterogeneous_offset=0, user_name="alice", partition="batch,elastic", name="x",
+        allocated_nodes=None, scheduled_nodes="n1", start_time=50, submit_time=40, time_limit=3, num_nodes=1,
+        state_reason="Priority", comment=None, dependencies={"afterok": [1, 2], "after": [], "satisfy": "all"},
+        priority=5, reservation=None, account="physics"))
+Reservations = Answers(New(name="r", nodes="n1", start_time=60, end_time=70, flags=Flags.FLEX))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a module that is found as pyslurm."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = tmp_path / "pyslurm.py"
+    path.write_text(GOOD)
+    return path
+
+
+def test_an_answer_becomes_the_objects_that_the_text_client_makes(fake: Path) -> None:
+    with PyslurmClient() as client:
+        snapshot = client.snapshot()
+    node, (job,), (reservation,) = snapshot.nodes["n1"], snapshot.jobs, snapshot.reservations
+    assert (node.state, node.flags, node.gres, node.memory_bytes) == ("IDLE", {"PLANNED"}, "gpu:a100:4", 1000 * 2**20)
+    assert (job.id, job.partition, job.time_limit_s) == ("8_[3-5%2]", ("batch", "elastic"), 180.0)
+    assert (job.sched_nodes, job.dependency, job.account) == (("n1",), "afterok:1:2", "physics")
+    assert (reservation.nodes, reservation.end_s, reservation.flags) == (("n1",), 70.0, {"FLEX"})
+
+
+def test_one_process_serves_many_snapshots_and_a_dead_one_is_replaced(fake: Path) -> None:
+    fake.write_text(GOOD + "\nimport os\nopen(__file__ + '.starts', 'a').write(f'{os.getpid()}\\n')\n")
+    starts = fake.with_name("pyslurm.py.starts")
+    with PyslurmClient() as client:
+        client.snapshot()
+        client.snapshot()
+        (pid,) = starts.read_text().split()
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(SnapshotError):
+            client.snapshot()
+        assert client.snapshot().nodes
+    assert len(starts.read_text().split()) == 2
+
+
+def test_a_library_that_answers_too_late_is_killed(fake: Path) -> None:
+    fake.write_text(GOOD + "\nimport os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
+    client = PyslurmClient(timeout_s=1.0)
+    start_s = time.monotonic()
+    with pytest.raises(SnapshotError, match="no answer for 1 s"):
+        client.snapshot()
+    assert time.monotonic() - start_s < 30
+    pid = int(fake.with_name("pyslurm.py.pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param(
+            "import sys, os; sys.stderr.write('fatal: no slurm.conf\\n'); os._exit(1)", "fatal: no", id="dies"
+        ),
+        pytest.param("raise ModuleNotFoundError(\"No module named 'pyslurm'\")", "is not installed", id="absent"),
+        pytest.param(GOOD + "\nNodes = Answers()", "no node at all", id="empty"),
+        pytest.param(GOOD + "\nJobs = None", "pyslurm failed: AttributeError", id="fails"),
+        pytest.param(GOOD + "\nNodes.rows[0].total_cpus = None", "makes no sense", id="nonsense"),
+        pytest.param(GOOD + "\nNodes.rows[0].state = '?'", "makes no sense", id="state"),
+    ],
+)
+def test_no_whole_answer_is_an_error_in_one_line_and_never_an_empty_cluster(fake: Path, code: str, said: str) -> None:
+    fake.write_text(code)
+    with PyslurmClient() as client, pytest.raises(SnapshotError, match=said) as caught:
+        client.snapshot()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_the_library_prints_is_no_answer(fake: Path) -> None:
+    fake.write_text("print('hello', flush=True)\n" + GOOD)
+    with PyslurmClient() as client:
+        assert client.snapshot().nodes

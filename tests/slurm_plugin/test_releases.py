@@ -1,0 +1,56 @@
+"""What depends on Slurm's release, and the chroot in which another one runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin import reservation
+from slurm_plugin.errors import SandboxError
+from slurm_plugin.sandbox.release import cgroup_conf, release_of
+from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
+
+SCRIPT = CHECKOUT / "tools" / "slurm_root.sh"
+
+
+def controller(folder: Path, says: str) -> Path:
+    path = folder / "slurmctld"
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("says", "release"), [("slurm-wlm 22.05.8", (22, 5)), ("slurm 24.11.5", (24, 11)), ("slurm-wlm 26.05.5-1", (26, 5))]
+)
+def test_the_release_is_the_controllers_own(tmp_path: Path, says: str, release: tuple[int, int]) -> None:
+    assert release_of(controller(tmp_path, says)) == release
+
+
+def test_a_controller_without_a_release_is_an_error_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match="shows no release, but 'hello'") as caught:
+        release_of(controller(tmp_path, "hello"))
+    assert "\n" not in str(caught.value)
+
+
+def test_only_newer_releases_get_the_reservation_and_are_kept_off_the_machines_cgroups() -> None:
+    assert not reservation.needed((22, 5))
+    assert cgroup_conf((22, 5)) == ""  # it would not know the word
+    assert reservation.needed((24, 11))
+    assert cgroup_conf((24, 11)) == "CgroupPlugin=disabled\n"
+
+
+def test_the_chroot_needs_a_suite_and_a_command() -> None:
+    done = subprocess.run([SCRIPT, "trixie"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "usage: " in done.stderr
+
+
+def test_the_chroot_says_in_one_line_that_it_needs_root() -> None:
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    done = subprocess.run([SCRIPT, "trixie", "true"], capture_output=True, text=True, check=False, **user)  # type: ignore[call-overload]
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "needs root" in done.stderr
