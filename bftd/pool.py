@@ -39,6 +39,10 @@ _FLAG_SENTENCES = (
 )
 
 
+# Slurm grants nothing that reaches into a reservation, and no pilot is shorter than a minute.
+_SHORTEST_PILOT_S = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
     """What earlier polls said of one node: idle polls in a row, and whether our pilot was what it last carried."""
@@ -241,13 +245,17 @@ def _judge(
         return "runs a pilot", True, False
     if node.state != "IDLE":
         return RUNS_A_JOB, False, True
-    if claim is not None and claim.window_s < config.min_window_s:
+    if claim is not None and claim.window_s < _shortest_window_s(claim, config):
         return f"is planned for {claim.by} in {claim.window_s:.0f} s", False, True
     if claim is None and "PLANNED" in node.flags:
         return "is planned for a job whose start is not known", False, True
     if memory.idle_polls < config.debounce_polls:
         return f"is idle for {memory.idle_polls} of {config.debounce_polls} polls", False, False
     return "is idle", True, False
+
+
+def _shortest_window_s(claim: Claim, config: PoolConfig) -> float:
+    return config.min_window_s if claim.job is not None else max(config.min_window_s, _SHORTEST_PILOT_S)
 
 
 def _unusable(node: Node, flags: frozenset[str]) -> str | None:

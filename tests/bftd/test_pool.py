@@ -229,3 +229,12 @@ def test_S1b_a_node_without_our_pilot_is_offered_only_when_idle_for_two_polls_an
                 assert starts_in_s is None or starts_in_s >= pool.config.min_window_s
                 assert idle_polls >= 2
         assert seen.why
+
+
+def test_regression_a_node_reserved_in_less_than_a_minute_was_offered_though_slurm_refuses_every_pilot_there() -> None:
+    pool = Pool()
+    for _ in range(3):
+        start_s = pool.time_s + 50.0
+        view = pool.see([node("n1")], reservations=(Reservation("r", ("n1",), start_s, start_s + 60.0, frozenset()),))
+        assert members(view) == set()
+    assert view.nodes["n1"].why.startswith("is planned for reservation r in ")

@@ -1,0 +1,104 @@
+"""`python -m benchmarks.impact`: see docs/impact.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from benchmarks.impact import report
+from benchmarks.impact.comparing import Comparison, compare
+from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED
+from benchmarks.impact.record import load_all
+from benchmarks.impact.run import WARM_UP_S
+from bftd.errors import BftError
+from slurm_plugin.errors import SlurmError
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "impact"
+QUICK_JOBS = 8
+QUICK_WARM_UP_S = 6.0
+
+
+def main() -> int:
+    """Runs what is missing, computes, prints; returns the exit code."""
+    options = _options()
+    if options.markdown:
+        print(report.markdown(json.loads(options.markdown.read_text())))
+        return 0
+    # As for Ctrl-C: the context managers end what was started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.runs is None:
+        comparison = Comparison(
+            folder=options.folder,
+            pairs=1 if options.quick else options.pairs,
+            seed=options.seed,
+            jobs=QUICK_JOBS if options.quick else options.jobs,
+            brief=options.quick,
+            training=options.training,
+            warm_up_s=QUICK_WARM_UP_S if options.quick else WARM_UP_S,
+        )
+        for name in options.recipes:
+            compare(RECIPES[name], comparison, _log)
+        folder = comparison.folder
+    else:
+        folder = options.runs
+    found = report.summary(load_all(folder), measure_scale=options.scale, log=_log)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print(report.markdown(found))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.impact", description="What harvesting costs a queue.")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of runs, without bftd and with it [3]")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the stream [1]")
+    parser.add_argument("--jobs", type=int, default=60, help="regular jobs in the stream [60]")
+    parser.add_argument("--quick", action="store_true", help="one pair of a very short stream: to see that it works")
+    parser.add_argument(
+        "--recipes",
+        type=_recipes,
+        default=[RECOMMENDED.name, DEFAULT.name],
+        metavar="NAME,...",
+        help=f"what to run, of: {', '.join(RECIPES)} [recommended,default]",
+    )
+    parser.add_argument("--table", dest="recipes", action="store_const", const=list(RECIPES), help="run all recipes")
+    parser.add_argument(
+        "--training", choices=("sleeping", "torchrun"), default="sleeping", help="what pilots do [sleeping]"
+    )
+    parser.add_argument("--scale", action="store_true", help="also measure a controller of 5,000 nodes and jobs")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where runs are kept; those there are not run again"
+    )
+    parser.add_argument(
+        "--from", dest="runs", type=Path, metavar="FOLDER", help="compute from the runs there; run nothing"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of a file that --json wrote")
+    return parser.parse_args()
+
+
+def _recipes(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in RECIPES:
+            raise argparse.ArgumentTypeError(f"no recipe {name}: there are {', '.join(RECIPES)}")
+    return names
+
+
+def _log(text: str) -> None:
+    print(f"impact: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    except (BftError, SlurmError, OSError, ValueError) as error:
+        _log(str(error))
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,232 @@
+"""The figures of one recipe from its runs, and the demands on them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from benchmarks.impact import occupancy, stats
+from benchmarks.impact.record import JobRow, Run
+
+LOCKOUT_S = 2.0
+"""Slurm gives a preempted node on within one scheduling tick; a job that waits longer has been locked out."""
+
+_SAME_PLAN_S = 1.0
+_EARLY_S = 5.0
+"""Jobs end up to four seconds before their limits; what begins earlier than that did not begin by its plan."""
+
+_READING = ("REQUEST_NODE_INFO", "REQUEST_JOB_INFO", "REQUEST_PARTITION_INFO", "REQUEST_RESERVATION_INFO")
+_ONE_A_POLL = "REQUEST_NODE_INFO"
+_PLAN_READ_RPCS = 2
+"""squeue asks for the jobs and for the partitions."""
+
+Figures = dict[str, Any]
+
+
+def figures(runs: Sequence[Run]) -> Figures:
+    """All figures of the runs of one recipe; those that the runs do not give are None."""
+    a = sorted((run for run in runs if run.kind == "A"), key=lambda run: run.pair)
+    b = sorted((run for run in runs if run.kind == "B"), key=lambda run: run.pair)
+    by_pair = {run.pair: run for run in a}
+    pairs = [(by_pair[run.pair], run) for run in b if run.pair in by_pair]
+    return {
+        "jobs": runs[0].count if runs else 0,
+        "pairs": len(pairs),
+        **_aa(a),
+        **_ba(pairs),
+        **_preempting(b),
+        **_planned(pairs),
+        **_harvest(pairs, b),
+        "rpc_per_poll": _rpc_per_poll(a),
+        "rpc_per_s": {kind: _rpc_rates(some) for kind, some in (("a", a), ("b", b))},
+        "pilots_per_run": stats.mean([len(run.pilots) for run in b]),
+        "slurmctld_cpu_share": {kind: _cpu_share(some) for kind, some in (("a", a), ("b", b))},
+        "never_started": sum(row.start_s is None for run in runs for row in run.jobs),
+        "stream_s": {
+            kind: stats.mean([occupancy.standing_s(run) for run in some]) for kind, some in (("a", a), ("b", b))
+        },
+    }
+
+
+def wait_s(run: Run, row: JobRow) -> float:
+    """From submission to the job's first line; a job that never started has waited to the run's end."""
+    return (run.length_s if row.start_s is None else row.start_s) - row.submit_s
+
+
+def differences(one: Run, other: Run) -> list[float]:
+    """How much longer each job waited in `other` than in `one`, in the order of the jobs."""
+    waits = {row.number: wait_s(one, row) for row in one.jobs}
+    return [wait_s(other, row) - waits[row.number] for row in other.jobs]
+
+
+def _aa(a: Sequence[Run]) -> Figures:
+    pairs = [differences(one, other) for one, other in combinations(a, 2)]
+    both_ways = [sign * value for pair in pairs for value in pair for sign in (1, -1)]
+    sizes = [abs(sum(pair) / len(pair)) for pair in pairs]
+    return {
+        "aa_mean_diff_s": stats.mean(sizes),
+        "aa_mean_diff_interval_s": stats.pair_mean_interval(pairs),
+        "aa_p95_diff_s": stats.percentile(both_ways, 0.95),
+        "aa_max_diff_s": max(both_ways, default=None),
+        "aa_pairs": len(pairs),
+        "aa_mean_diff_by_pair_s": [sum(pair) / len(pair) for pair in pairs],
+    }
+
+
+def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
+    found = [differences(one, other) for one, other in pairs]
+    every = [value for pair in found for value in pair]
+    of_jobs = [sum(values) / len(values) for values in zip(*found, strict=True)]
+    return {
+        "ba_mean_diff_s": stats.mean(every),
+        "ba_mean_diff_interval_by_job_s": stats.mean_interval(of_jobs),
+        "ba_mean_diff_interval_by_pair_s": stats.mean_interval([sum(pair) / len(pair) for pair in found]),
+        "ba_mean_diff_by_pair_s": [sum(pair) / len(pair) for pair in found],
+        "ba_p95_diff_s": stats.percentile(every, 0.95),
+        "ba_max_diff_s": max(every, default=None),
+    }
+
+
+def _preempting(b: Sequence[Run]) -> Figures:
+    """From the controller's first preemption for a job to that job's own first line."""
+    took = [
+        (run.length_s if row.start_s is None else row.start_s) - row.preempt_s
+        for run in b
+        for row in run.jobs
+        if row.preempt_s is not None
+    ]
+    return {
+        "preempt_to_start_s": {
+            "mean": stats.mean(took),
+            "mean_interval": stats.mean_interval(took),
+            "p95": stats.percentile(took, 0.95),
+            "max": max(took, default=None),
+            "jobs": len(took),
+        },
+        "lockouts": sum(value > LOCKOUT_S for value in took) if b else None,
+        "lockouts_by": dict(Counter(_taker(run, row) for run in b for row in run.jobs if _is_locked_out(run, row))),
+    }
+
+
+def _is_locked_out(run: Run, row: JobRow) -> bool:
+    start_s = run.length_s if row.start_s is None else row.start_s
+    return row.preempt_s is not None and start_s - row.preempt_s > LOCKOUT_S
+
+
+def _taker(run: Run, row: JobRow) -> str:
+    """Who got a node that Slurm had freed for a job before that job did: a pilot, a regular job, or nobody."""
+    assert row.preempt_s is not None
+    first_s, last_s = math.floor(row.preempt_s), run.length_s if row.start_s is None else math.floor(row.start_s)
+    if any(pilot.node in row.freed and first_s < pilot.began_s < last_s for pilot in run.pilots):
+        return "pilot"
+    others = (other for other in run.jobs if other is not row and other.began_s is not None)
+    taken = (other for other in others if not set(row.freed).isdisjoint(other.nodes))
+    return "regular" if any(first_s <= (other.began_s or 0.0) <= last_s for other in taken) else "nobody"
+
+
+def _planned(pairs: Sequence[tuple[Run, Run]]) -> Figures:
+    """How much later than planned jobs began, with bftd against without; those it was preempted for are told above."""
+    a = [lateness for one, _ in pairs for row in one.jobs if (lateness := lateness_s(row)) is not None]
+    b = [lateness for _, other in pairs for row in other.jobs if (lateness := lateness_s(row)) is not None]
+    return {
+        "planned_mean_diff_s": sum(b) / len(b) - sum(a) / len(a) if a and b else None,
+        "planned_mean_diff_interval_s": stats.difference_interval(a, b),
+        "planned_jobs": {"a": len(a), "b": len(b)},
+    }
+
+
+def lateness_s(row: JobRow) -> float | None:
+    """Start minus planned start, of a job whose plan was made well ahead, stayed, and was what it began by.
+
+    None for the others: where the plan changed, where something ended early and the job began before its plan, and
+    where Slurm had to preempt.
+    """
+    if row.planned_s is None or row.last_plan_s is None or row.start_s is None or row.preempt_s is not None:
+        return None
+    if abs(row.last_plan_s - row.planned_s) > _SAME_PLAN_S or row.planned_s - row.start_s > _EARLY_S:
+        return None
+    return row.start_s - row.planned_s
+
+
+def _harvest(pairs: Sequence[tuple[Run, Run]], b: Sequence[Run]) -> Figures:
+    idle = used = 0.0
+    for one, other in pairs:
+        window = [(0.0, occupancy.standing_s(one))]
+        idle += occupancy.idle_node_s(one, window)
+        used += occupancy.pilot_node_s(other, window)
+    queued = [(run, occupancy.queue_intervals(run)) for run in b]
+    queue_idle = sum(occupancy.idle_node_s(run, windows) for run, windows in queued)
+    queue_used = sum(occupancy.pilot_node_s(run, windows) for run, windows in queued)
+    return {
+        "harvested_share": used / idle if idle else None,
+        "harvested_share_queue": queue_used / queue_idle if queue_idle else None,
+        "idle_share": stats.mean(
+            [
+                occupancy.idle_node_s(one, [(0.0, end)]) / one.nodes / end
+                for one, _ in pairs
+                if (end := occupancy.standing_s(one))
+            ]
+        ),
+        "queue_stands_share": stats.mean(
+            [sum(end - begin for begin, end in windows) / occupancy.standing_s(run) for run, windows in queued]
+        ),
+    }
+
+
+def _rpc_per_poll(a: Sequence[Run]) -> float | None:
+    """Reading requests of the poller, which reads what the daemon reads; less those of the benchmark's own looks."""
+    polls = sum(run.rpcs.get(_ONE_A_POLL, 0) for run in a)
+    asked = sum(sum(run.rpcs.get(name, 0) for name in _READING) - _PLAN_READ_RPCS * run.plan_reads for run in a)
+    return asked / polls if polls else None
+
+
+def _rpc_rates(runs: Sequence[Run]) -> dict[str, float]:
+    length_s = sum(run.length_s for run in runs)
+    names = sorted({name for run in runs for name in run.rpcs})
+    return {name: round(sum(run.rpcs.get(name, 0) for run in runs) / length_s, 3) for name in names}
+
+
+def _cpu_share(runs: Sequence[Run]) -> float | None:
+    return sum(run.controller_cpu_s for run in runs) / sum(run.length_s for run in runs) if runs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One thing that the recommended settings must show."""
+
+    text: str
+    value: Callable[[Mapping[str, Any]], float | None]
+    bound: Callable[[Mapping[str, Any]], float | None]
+    at_least: bool = False
+
+
+def _upper(figures: Mapping[str, Any]) -> float | None:
+    interval = figures["aa_mean_diff_interval_s"]
+    return None if interval is None else interval[1] + 0.5
+
+
+DEMANDS: tuple[Demand, ...] = (
+    Demand("no lock-out", lambda f: f["lockouts"], lambda f: 0.0),
+    Demand("preempt to start, mean <= 0.5 s", lambda f: f["preempt_to_start_s"]["mean"], lambda f: 0.5),
+    Demand("preempt to start, max <= 2 s", lambda f: f["preempt_to_start_s"]["max"], lambda f: 2.0),
+    Demand("B-A mean difference within the A-A interval + 0.5 s", lambda f: f["ba_mean_diff_s"], _upper),
+    Demand("planned jobs later by <= 0.3 s (mean)", lambda f: f["planned_mean_diff_s"], lambda f: 0.3),
+    Demand("at most 4 RPCs per poll", lambda f: f["rpc_per_poll"], lambda f: 4.0),
+    Demand("harvested share >= 0.80", lambda f: f["harvested_share"], lambda f: 0.8, at_least=True),
+)
+
+
+def judged(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each demand with its value, its bound, and whether it is met; None where the runs do not say."""
+    rows = []
+    for demand in DEMANDS:
+        value, bound = demand.value(figures), demand.bound(figures)
+        met = None
+        if value is not None and bound is not None:
+            met = value >= bound if demand.at_least else value <= bound
+        rows.append({"demand": demand.text, "value": value, "bound": bound, "met": met})
+    return rows

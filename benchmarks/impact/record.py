@@ -1,0 +1,119 @@
+"""What one run leaves behind: a file of JSON lines, raw enough that every figure can be computed anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["A", "B"]
+
+Row = dict[str, Any]
+
+NO_TRAINING = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A regular job; times in seconds after the stream's start, None for what did not happen.
+
+    `start_s` is the job's own first line. `planned_s` is the start that Slurm's plan had for it when the plan was last
+    seen at least ten seconds ahead, `last_plan_s` when it was seen last. `preempt_s` is when Slurm first preempted a
+    pilot for it, `freed` the nodes of those pilots. `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`.
+    """
+
+    number: int
+    kind: str
+    submit_s: float
+    start_s: float | None
+    planned_s: float | None
+    last_plan_s: float | None
+    preempt_s: float | None
+    preemptions: int
+    began_s: float | None
+    ended_s: float | None
+    nodes: tuple[str, ...]
+    freed: tuple[str, ...] = ()
+    depends_on: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRow:
+    """A pilot on `node`, from and to Slurm's whole seconds after the stream's start."""
+
+    node: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the stream; `training` is NO_TRAINING in one without bftd.
+
+    `rpcs` are the requests to the controller during the stream, by type.
+    """
+
+    recipe: str
+    release: str
+    kind: Kind
+    pair: int
+    seed: int
+    count: int
+    nodes: int
+    training: str
+    length_s: float
+    controller_cpu_s: float
+    rpcs: dict[str, int]
+    plan_reads: int
+    jobs: tuple[JobRow, ...] = ()
+    pilots: tuple[PilotRow, ...] = ()
+    note: str = ""
+
+
+def file_name(
+    recipe: str, release: str, training: str, nodes: int, count: int, seed: int, pair: int, kind: Kind
+) -> str:
+    """The name of a run's file: all that must be the same for a run to stand for another."""
+    return f"{recipe}-{release}-{training}-{nodes}x{count}-s{seed}-p{pair:02d}{kind}.jsonl"
+
+
+def save(run: Run, path: Path) -> None:
+    """Write a run: its own line, then a line a job and a pilot. The file appears when it is whole."""
+    head = asdict(run)
+    jobs, pilots = head.pop("jobs"), head.pop("pilots")
+    rows: list[Row] = [{"row": "run", **head}]
+    rows += [{"row": "job", **row} for row in jobs]
+    rows += [{"row": "pilot", **row} for row in pilots]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    unfinished.rename(path)
+
+
+def load(path: Path) -> Run:
+    """Read what `save` wrote; raises ValueError for another file."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kinds: dict[str, list[Row]] = {"run": [], "job": [], "pilot": []}
+    try:
+        for row in rows:
+            kinds[row.pop("row")].append(row)
+        (head,) = kinds["run"]
+        jobs = tuple(
+            JobRow(**{**row, "nodes": tuple(row["nodes"]), "freed": tuple(row.get("freed", ()))})
+            for row in kinds["job"]
+        )
+        return Run(**head, jobs=jobs, pilots=tuple(PilotRow(**row) for row in kinds["pilot"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no run of this benchmark ({error}): remove it") from error
+
+
+def load_all(folder: Path) -> list[Run]:
+    """All runs in a folder, in the order of their names."""
+    return [load(path) for path in sorted(folder.glob("*.jsonl"))]
+
+
+def only(runs: Iterable[Run], **fields: Any) -> list[Run]:
+    """Those runs whose fields have these values."""
+    return [run for run in runs if all(getattr(run, name) == value for name, value in fields.items())]

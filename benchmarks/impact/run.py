@@ -1,0 +1,263 @@
+"""One run: a fresh cluster, the stream of regular jobs on it, with bftd or without, and the record of what happened."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.impact import logs
+from benchmarks.impact.recipe import Recipe
+from benchmarks.impact.record import JobRow, Kind, PilotRow, Run
+from benchmarks.impact.site import DRIVERS, PILOTS, Site
+from benchmarks.impact.stream import RegularJob, Stream
+from bftd.errors import BftError
+from slurm_plugin.errors import SlurmError
+
+WARM_UP_S = 15.0
+"""From the cluster's start to the stream's: drivers start and take up every node; the same without bftd."""
+
+PLANNED_AHEAD_S = 10.0
+"""A plan counts when it was seen so long ahead: bftd had the time to leave."""
+
+_PLANS_EVERY_S = 1.0
+_OVER_AFTER_S = 600.0
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What makes a run: everything in it is in the run's record."""
+
+    recipe: Recipe
+    kind: Kind
+    pair: int
+    seed: int
+    nodes: int
+    training: str = "sleeping"
+    warm_up_s: float = WARM_UP_S
+
+
+class PlanReader(threading.Thread):
+    """Looks at the pending jobs once a second, and keeps for each the last plan, and the last one well ahead."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(daemon=True)
+        self._client = site.cluster.client()
+        self._over = threading.Event()
+        self.planned_s: dict[str, float] = {}
+        self.last_s: dict[str, float] = {}
+        self.reads = 0
+
+    def run(self) -> None:
+        next_s = time.time()
+        while not self._over.wait(max(0.0, next_s - time.time())):
+            next_s = max(next_s + _PLANS_EVERY_S, time.time())
+            try:
+                pending = self._client.pending()
+            except SlurmError:
+                continue
+            self.reads += 1
+            now_s = time.time()
+            for job in pending:
+                if job.sched_nodes and job.start_s is not None:
+                    self.last_s[job.id] = job.start_s
+                    if job.start_s - now_s >= PLANNED_AHEAD_S:
+                        self.planned_s[job.id] = job.start_s
+
+    def end(self) -> None:
+        """Stops it and waits for its last look."""
+        self._over.set()
+        self.join()
+
+
+@dataclass
+class _Submitted:
+    """What is known of the stream's jobs while it runs."""
+
+    ids: dict[int, str] = field(default_factory=dict)
+    submit_s: dict[int, float] = field(default_factory=dict)
+
+
+def perform(setting: Setting, stream: Stream, release: str, keep_logs: Path, log: Callable[[str], None]) -> Run:
+    """Run the stream once; the logs of Slurm, daemon and drivers go to the folder `keep_logs`."""
+    with Site(setting.recipe, setting.nodes) as site:
+        up_s = time.time()
+        poller = None
+        try:
+            if setting.kind == "A":
+                poller = site.start_poller()
+            else:
+                site.start_daemon()
+                site.start_trainers(setting.training)
+            begin_s = math.ceil(up_s + setting.warm_up_s)
+            run = _measure(setting, stream, release, site, begin_s, log)
+            if poller is not None and poller.poll() is not None:
+                raise BftError(f"the process that reads the cluster ended early; see {keep_logs / 'poller.log'}")
+            return run
+        finally:
+            if poller is not None:
+                poller.terminate()
+                poller.wait(timeout=20)
+            _keep(site, keep_logs)
+
+
+def _measure(
+    setting: Setting,
+    stream: Stream,
+    release: str,
+    site: Site,
+    begin_s: float,
+    log: Callable[[str], None],
+) -> Run:
+    site.reserve(stream.reservation, begin_s)
+    time.sleep(max(0.0, begin_s - 0.5 - time.time()))
+    before = logs.rpc_counts(site.slurm("sdiag"))
+    cpu_s = site.controller_cpu_s()
+    plans = PlanReader(site)
+    time.sleep(max(0.0, begin_s - time.time()))
+    plans.start()
+    try:
+        submitted = _submit(site, stream, begin_s)
+        over = _wait(site, submitted, begin_s, log)
+    finally:
+        plans.end()
+    length_s = time.time() - begin_s
+    cpu_s = site.controller_cpu_s() - cpu_s
+    after = logs.rpc_counts(site.slurm("sdiag"))
+    ran = logs.jobs(site.slurm("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "-o"))
+    with site.controller_log.open(errors="replace") as lines:
+        preempted = logs.preemptions(lines)
+    return Run(
+        recipe=setting.recipe.name,
+        release=release,
+        kind=setting.kind,
+        pair=setting.pair,
+        seed=setting.seed,
+        count=len(stream.jobs),
+        nodes=setting.nodes,
+        training=setting.training,
+        length_s=length_s,
+        controller_cpu_s=cpu_s,
+        rpcs={name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)},
+        plan_reads=plans.reads,
+        jobs=_job_rows(site, stream, submitted, ran, preempted, plans, begin_s),
+        pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
+        note=_note(over, ran),
+    )
+
+
+def _note(over: bool, ran: list[logs.Ran]) -> str:
+    """What was not as it should be in a run."""
+    faults = [] if over else [f"not every job had started after {_OVER_AFTER_S:g} s"]
+    faults += [f"the trainer {job.name} ended" for job in ran if job.partition == DRIVERS and job.end_s is not None]
+    return "; ".join(faults)
+
+
+def _submit(site: Site, stream: Stream, begin_s: float) -> _Submitted:
+    submitted = _Submitted()
+    for job in stream.jobs:
+        time.sleep(max(0.0, begin_s + job.at_s - time.time()))
+        submitted.submit_s[job.number] = time.time() - begin_s
+        submitted.ids[job.number] = site.slurm(*_sbatch(job, submitted.ids))
+    return submitted
+
+
+def _sbatch(job: RegularJob, ids: dict[int, str]) -> list[str]:
+    script = f"date +%s.%N > start-{job.number}; exec sleep {job.run_s:.2f}"
+    return [
+        "sbatch",
+        "--parsable",
+        "--partition=batch",
+        f"--job-name=regular-{job.number}",
+        f"--nodes={job.nodes}",
+        f"--time={job.limit_min}",
+        "--output=/dev/null",
+        *([f"--dependency=afterany:{ids[job.after]}"] if job.after is not None else []),
+        *job.options,
+        f"--wrap={script}",
+    ]
+
+
+def _wait(site: Site, submitted: _Submitted, begin_s: float, log: Callable[[str], None]) -> bool:
+    """Waits until every job has started; says whether it has."""
+    waiting, told_s = set(submitted.ids), time.time()
+    while waiting and time.time() - begin_s < _OVER_AFTER_S:
+        waiting = {number for number in waiting if not _stamp(site, number).exists()}
+        if time.time() - told_s > 30:
+            told_s = time.time()
+            log(f"{told_s - begin_s:.0f} s: {len(waiting)} jobs wait")
+        time.sleep(_POLL_S)
+    return not waiting
+
+
+def _job_rows(
+    site: Site,
+    stream: Stream,
+    submitted: _Submitted,
+    ran: list[logs.Ran],
+    preempted: list[logs.Preemption],
+    plans: PlanReader,
+    begin_s: float,
+) -> tuple[JobRow, ...]:
+    records = {job.id: job for job in ran}
+    rows = []
+    for job in stream.jobs:
+        id_ = submitted.ids[job.number]
+        record = records[id_]
+        mine = [preemption for preemption in preempted if preemption.by == id_]
+        stamp = _stamp(site, job.number)
+        start_s = float(stamp.read_text()) if stamp.exists() else None
+        rows.append(
+            JobRow(
+                number=job.number,
+                kind=job.kind,
+                submit_s=submitted.submit_s[job.number],
+                start_s=_after(begin_s, start_s),
+                planned_s=_after(begin_s, plans.planned_s.get(id_)),
+                last_plan_s=_after(begin_s, plans.last_s.get(id_)),
+                preempt_s=_after(begin_s, min((preemption.at_s for preemption in mine), default=None)),
+                preemptions=len(mine),
+                began_s=_after(begin_s, record.start_s),
+                ended_s=_after(begin_s, record.end_s),
+                nodes=record.nodes,
+                freed=tuple(node for preemption in mine for node in records[preemption.victim].nodes),
+                depends_on=job.after,
+            )
+        )
+    return tuple(rows)
+
+
+def _pilot_rows(ran: list[logs.Ran], begin_s: float, end_s: float) -> tuple[PilotRow, ...]:
+    rows = []
+    for job in ran:
+        if job.partition == PILOTS and job.start_s is not None:
+            until_s = job.end_s if job.end_s is not None else end_s
+            rows += [PilotRow(node, job.start_s - begin_s, until_s - begin_s) for node in job.nodes]
+    return tuple(rows)
+
+
+def _after(begin_s: float, time_s: float | None) -> float | None:
+    return None if time_s is None else round(time_s - begin_s, 3)
+
+
+def _stamp(site: Site, number: int) -> Path:
+    return site.work / f"start-{number}"
+
+
+def _keep(site: Site, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (site.controller_log, site.log_path, site.root / "poller.log", *site.work.glob("*.log")):
+        if path.exists():
+            shutil.copy(path, folder / path.name)
+    ledger = site.root / "ledger.sqlite"
+    if ledger.exists():
+        # The daemon is still at it, and has the last part in a file beside.
+        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(folder / ledger.name)) as copy:
+            source.backup(copy)

@@ -1,0 +1,156 @@
+"""The private cluster of one run, set up as its recipe says, with bftd ready to be started on it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.impact import accounting, training
+from benchmarks.impact.recipe import Recipe, edited_conf
+from benchmarks.impact.stream import FEATURE, RESERVATION, Reservation
+from bftd.errors import BftError
+from bftd.sandbox_site import SandboxSite
+from slurm_plugin.errors import SandboxError
+from slurm_plugin.sandbox import Sandbox
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Every job stays in the controller's memory to the end, because it is asked then when each of them ran.
+_KEEP_JOBS = "MinJobAge=3600"
+_NO_LUA = """\
+function slurm_job_submit()
+  return slurm.SUCCESS
+end
+function slurm_job_modify()
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+PILOTS, DRIVERS = "elastic", "bft-driver"
+"""The partitions of a sandbox."""
+
+# Nodes that a trainer may have. Together they want more than there is, so that nodes move among them as well.
+TRAINERS = {"wide": "1-16", "half": "1-8", "even": "2-8,sizes=2:4:8", "narrow": "1-3"}
+STEPS_FOR_EVER = 1_000_000
+
+
+class _Cluster(Sandbox):
+    """A sandbox whose slurm.conf and job_submit.lua are changed before Slurm reads them."""
+
+    def __init__(self, recipe: Recipe, **shape: Any) -> None:
+        super().__init__(tuned=recipe.tuned, extra_conf=_KEEP_JOBS, **shape)
+        self._recipe = recipe
+        self._beside = ExitStack()
+
+    def up(self) -> _Cluster:
+        """Start the daemons, slurmdbd first where the recipe has one."""
+        with self._beside:
+            super().up()
+        try:
+            self._finish()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def _finish(self) -> None:
+        """What is set in a running cluster only."""
+        if self._recipe.accounting:
+            accounting.add_pilot_qos(self.env())
+        half = f"n[1-{max(1, self.shape.nodes // 2)}]"
+        answer = self.client().run(
+            "scontrol", "update", f"NodeName={half}", f"AvailableFeatures={FEATURE}", f"ActiveFeatures={FEATURE}"
+        )
+        if answer.code:
+            raise SandboxError(f"the nodes got no features: {answer.complaint}")
+
+    def _write_conf(self, host: str, ports: list[int]) -> None:
+        super()._write_conf(host, ports)
+        more = ""
+        if self._recipe.accounting:
+            more = self._beside.enter_context(accounting.accounting(self.root, self.env()))
+        self.conf.write_text(more + edited_conf(self.conf.read_text(), self._recipe))
+        if not self._recipe.number:
+            (self.root / "job_submit.lua").write_text(_NO_LUA)
+
+
+class Site(SandboxSite):
+    """A cluster of `nodes` nodes under `recipe`."""
+
+    def __init__(self, recipe: Recipe, nodes: int) -> None:
+        super().__init__(config=recipe.config)
+        self.cluster = _Cluster(recipe, nodes=nodes)
+        self._recipe = recipe
+        self._nodes = nodes
+
+    def __enter__(self) -> Site:
+        super().__enter__()
+        return self
+
+    def env(self) -> dict[str, str]:
+        """As of every user of the site; the benchmark's own modules are found too."""
+        return {**super().env(), "PYTHONPATH": str(REPOSITORY)}
+
+    def reserve(self, reservation: Reservation, begin_s: float) -> None:
+        """Set nodes aside for a minute, for this user. Without the flag Slurm refuses it while pilots run there."""
+        self.slurm(
+            "scontrol", "create", "reservation", f"ReservationName={RESERVATION}", f"Users={getpass.getuser()}",
+            "Duration=1", f"StartTime={_local_time(begin_s + reservation.at_s)}",
+            f"Nodes={','.join(reservation.nodes)}", "Flags=IGNORE_JOBS",
+        )  # fmt: skip
+
+    def start_trainers(self, kind: str) -> None:
+        """Submit the elastic trainers as a user would; `kind` is sleeping or torchrun."""
+        arguments: list[str] = []
+        if kind == "sleeping":
+            script = training.lay_out(self.work)
+        else:
+            script, arguments = REPOSITORY / "examples" / "train_torchrun.py", [f"--steps={STEPS_FOR_EVER}"]
+        for name, most in TRAINERS.items():
+            elastic = f"{most if name != 'wide' else f'1-{self._nodes}'},backend=torchrun"
+            words = [f"--job-name={name}", f"--output={name}.log"]
+            if self._recipe.guard and not self._recipe.pilot_options:
+                done = self.bft("sbatch", f"--elastic={elastic}", *words, str(script), *arguments)
+                if done.returncode:
+                    raise BftError(done.stderr.strip())
+            else:
+                header = training.header(script, elastic, self.config_socket, self._recipe.pilot_options)
+                own = training.with_driver(script, header, self.work / f"{name}.py", guard=self._recipe.guard)
+                self.slurm("sbatch", f"--partition={DRIVERS}", "--ntasks=1", *words, str(own), *arguments)
+
+    @property
+    def config_socket(self) -> str:
+        """The daemon's socket."""
+        return str(self.root / "bftd.sock")
+
+    def start_poller(self) -> subprocess.Popen[bytes]:
+        """Start a process that reads what the daemon would read, as often, and nothing else."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.impact.poller", str(self.cluster.conf)],
+            env=self.env(),
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            stderr=(self.root / "poller.log").open("wb"),
+        )
+
+    def controller_cpu_s(self) -> float:
+        """CPU seconds that slurmctld has used so far."""
+        pid = int((self.root / "run" / "slurmctld.pid").read_text())
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def controller_log(self) -> Path:
+        """The controller's log."""
+        return self.root / "log" / "slurmctld.log"
+
+
+def _local_time(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(unix_s))

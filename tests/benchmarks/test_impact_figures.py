@@ -1,0 +1,179 @@
+"""From the records of runs to figures: statistics, node-seconds, demands, tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.impact import occupancy, record, report, stats
+from benchmarks.impact.figures import figures, judged
+from benchmarks.impact.record import JobRow, Kind, PilotRow, Run
+
+NODES = ("n1", "n2")
+
+
+def job(number: int, submit_s: float, start_s: float | None, end_s: float | None, **fields: Any) -> JobRow:
+    row = JobRow(
+        number, "plain", submit_s, start_s, None, None, None, 0, start_s, end_s, NODES if start_s is not None else ()
+    )
+    return replace(row, **fields)
+
+
+def run(kind: Kind, pair: int, *jobs: JobRow, pilots: tuple[PilotRow, ...] = (), **fields: Any) -> Run:
+    made = Run(
+        recipe="recommended",
+        release="22.05.8",
+        kind=kind,
+        pair=pair,
+        seed=1,
+        count=len(jobs),
+        nodes=4,
+        training="sleeping" if kind == "B" else "none",
+        length_s=100.0,
+        controller_cpu_s=1.0,
+        rpcs={"REQUEST_NODE_INFO": 100, "REQUEST_JOB_INFO": 200, "REQUEST_PARTITION_INFO": 300},
+        plan_reads=100,
+        jobs=jobs,
+        pilots=pilots,
+    )
+    return replace(made, **fields)
+
+
+def test_waits_of_the_same_job_are_compared_and_a_job_that_never_started_has_waited_to_the_end() -> None:
+    a = run("A", 0, job(0, 0.0, 1.0, 5.0), job(1, 10.0, 12.0, 20.0))
+    b = run("B", 0, job(0, 0.0, 1.5, 5.0), job(1, 10.0, None, None))
+    found = figures([a, b])
+    assert found["ba_mean_diff_s"] == pytest.approx((0.5 + 88.0) / 2)
+    assert found["ba_max_diff_s"] == pytest.approx(88.0)
+    assert found["never_started"] == 1
+
+
+def test_runs_without_bftd_are_compared_with_each_other_in_both_directions() -> None:
+    runs = [run("A", pair, job(0, 0.0, 1.0 + pair, 5.0)) for pair in range(3)]
+    found = figures(runs)
+    assert found["aa_pairs"] == 3
+    assert found["aa_mean_diff_s"] == pytest.approx((1 + 2 + 1) / 3)
+    low, high = found["aa_mean_diff_interval_s"]
+    assert (low, high) == pytest.approx((-2.0, 2.0))
+
+
+def test_a_job_that_starts_long_after_a_preemption_for_it_was_locked_out() -> None:
+    b = run("B", 0, job(0, 0.0, 1.0, 5.0, preempt_s=0.6), job(1, 0.0, 14.0, 20.0, preempt_s=2.0))
+    found = figures([b])
+    assert found["preempt_to_start_s"]["max"] == pytest.approx(12.0)
+    assert found["preempt_to_start_s"]["mean"] == pytest.approx(6.2)
+    assert found["lockouts"] == 1
+
+
+def test_it_is_told_who_took_the_nodes_from_a_job_that_was_locked_out() -> None:
+    locked = job(0, 0.0, 14.0, 20.0, preempt_s=2.3, freed=("n1",))
+    overtaker = job(1, 0.0, 3.0, 9.0)
+    pilots = (PilotRow("n1", -5.0, 2.0), PilotRow("n1", 10.0, 14.0))
+    assert figures([run("B", 0, locked, pilots=pilots[:1])])["lockouts_by"] == {"nobody": 1}
+    assert figures([run("B", 0, locked, overtaker, pilots=pilots[:1])])["lockouts_by"] == {"regular": 1}
+    assert figures([run("B", 0, locked, pilots=pilots)])["lockouts_by"] == {"pilot": 1}
+
+
+def test_jobs_that_began_by_their_plan_are_compared_by_how_late_they_were() -> None:
+    def planned(number: int, start_s: float, **fields: Any) -> JobRow:
+        return job(number, 0.0, start_s, 60.0, **{"planned_s": 30.0, "last_plan_s": 30.0, **fields})
+
+    a = run("A", 0, planned(0, 30.1), planned(1, 29.9), *(job(number, 0.0, 44.0, 60.0) for number in (2, 3, 4)))
+    b = run(
+        "B",
+        0,
+        planned(0, 30.4),
+        planned(1, 30.0),
+        planned(2, 44.0, preempt_s=37.0),
+        planned(3, 44.0, last_plan_s=44.0),
+        planned(4, 20.0),
+    )
+    found = figures([a, b])
+    assert found["planned_jobs"] == {"a": 2, "b": 2}
+    assert found["planned_mean_diff_s"] == pytest.approx(0.2)
+
+
+def test_harvested_is_what_pilots_had_of_what_was_idle_without_them() -> None:
+    # 4 nodes for 40 s until the last start; the job of two nodes leaves 4 x 40 - 2 x 30 = 100 node-seconds idle.
+    jobs = (job(0, 0.0, 0.0, 30.0), job(1, 0.0, 40.0, 50.0))
+    pilots = (PilotRow("n3", -5.0, 30.0), PilotRow("n4", 20.0, 90.0))
+    found = figures([run("A", 0, *jobs), run("B", 0, *jobs, pilots=pilots)])
+    assert found["idle_share"] == pytest.approx(100 / 160)
+    assert found["harvested_share"] == pytest.approx((30 + 20) / 100)
+
+
+def test_a_queue_stands_while_a_job_that_could_run_waits() -> None:
+    first = job(0, 0.0, 0.1, 30.0)
+    waiting = job(1, 5.0, 35.0, 40.0)
+    dependent = job(2, 6.0, 50.0, 60.0, depends_on=1)
+    reserved = job(3, 0.0, 99.0, None, kind="reservation")
+    assert occupancy.queue_intervals(run("A", 0, first, waiting, dependent, reserved)) == [(5.0, 35.0), (40.0, 50.0)]
+
+
+def test_the_pollers_requests_are_counted_without_the_benchmarks_own() -> None:
+    assert figures([run("A", 0, job(0, 0.0, 1.0, 2.0))])["rpc_per_poll"] == pytest.approx(4.0)
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair))))
+
+
+@given(INTERVALS, st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair))))
+@settings(deadline=None)
+def test_overlap_with_a_union_counts_every_second_once(windows: list[tuple[int, int]], one: tuple[int, int]) -> None:
+    seconds = {second for begin, end in windows for second in range(begin, end)}
+    joined = occupancy.union(windows)
+    assert sum(end - begin for begin, end in joined) == len(seconds)
+    assert occupancy.overlap_s(one, joined) == len(seconds & set(range(*one)))
+
+
+def test_the_interval_of_a_mean_holds_the_mean_and_is_the_same_each_time() -> None:
+    values = [0.1, 0.4, 0.2, 5.0, 0.3]
+    interval = stats.mean_interval(values)
+    assert interval is not None
+    assert interval[0] < 1.2 < interval[1]
+    assert interval == stats.mean_interval(values)
+    assert stats.mean_interval([1.0]) is None
+
+
+def test_the_interval_of_like_runs_is_the_same_in_both_directions() -> None:
+    interval = stats.pair_mean_interval([[1.0] * 10, [2.0] * 10])
+    assert interval == pytest.approx((-2.0, 2.0))
+
+
+def test_a_demand_is_met_missed_or_not_measured() -> None:
+    quiet = run("A", 0, job(0, 0.0, 1.0, 5.0))
+    late = run("B", 0, job(0, 0.0, 30.0, 35.0, preempt_s=1.0))
+    rows = {row["demand"]: row["met"] for row in judged(figures([quiet, late]))}
+    assert rows["no lock-out"] is False
+    assert rows["at most 4 RPCs per poll"] is True
+    assert rows["planned jobs later by <= 0.3 s (mean)"] is None
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    made = run("B", 0, job(0, 0.0, 1.0, 5.0, preempt_s=0.6), pilots=(PilotRow("n3", 1.0, 2.0),))
+    record.save(made, tmp_path / "runs" / "one.jsonl")
+    assert record.load_all(tmp_path / "runs") == [made]
+
+
+def test_a_file_that_is_no_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"row": "job"}\n')
+    with pytest.raises(ValueError, match=r"other\.jsonl is no run"):
+        record.load(tmp_path / "other.jsonl")
+
+
+def test_the_tables_tell_of_every_recipe_and_demand() -> None:
+    runs = [run(kind, pair, job(0, 0.0, 1.0, 5.0)) for kind in ("A", "B") for pair in range(2)]
+    # Without bftd, sbatch pilots are the recommended recipe.
+    runs += [replace(one, recipe="sbatch") for one in runs if one.kind == "B"]
+    found = report.summary(runs, measure_scale=False, log=lambda text: None)
+    assert found["recommended"]["pairs"] == 2
+    assert found["default"] is None
+    text = report.markdown(found)
+    assert "| recommended | 22.05.8 | 2 |" in text
+    assert "| sbatch | 22.05.8 | 2 |" in text
+    assert "| at most 4 RPCs per poll | 4.00 | 4.00 | met |" in text

@@ -1,0 +1,44 @@
+"""Recipes: small changes of a slurm.conf."""
+
+from __future__ import annotations
+
+from benchmarks.impact.recipe import RECIPES, Recipe, edited_conf, without_bftd
+
+CONF = """\
+ClusterName=sandbox
+PreemptType=preempt/partition_prio
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,bf_continue
+KillWait=2
+PartitionName=batch Nodes=n1 PriorityTier=10
+PartitionName=elastic Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=0
+"""
+
+
+def test_a_key_that_is_there_is_replaced_and_one_that_is_not_is_added_once() -> None:
+    text = edited_conf(CONF, Recipe("x", "", slurm={"KillWait": "30", "PriorityType": "priority/multifactor"}))
+    lines = text.splitlines()
+    assert lines.count("KillWait=30") == 1
+    assert "KillWait=2" not in lines
+    assert lines.count("PriorityType=priority/multifactor") == 1
+
+
+def test_one_word_of_the_schedulers_parameters_is_replaced() -> None:
+    text = edited_conf(CONF, Recipe("x", "", scheduler=("bf_interval=30", "bf_resolution=1")))
+    assert "SchedulerParameters=batch_sched_delay=0,bf_interval=30,bf_continue,bf_resolution=1\n" in text
+
+
+def test_the_elastic_partition_alone_is_changed() -> None:
+    text = edited_conf(CONF, Recipe("x", "", elastic={"GraceTime": "10"}))
+    assert "PartitionName=elastic Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=10\n" in text
+    assert "PartitionName=batch Nodes=n1 PriorityTier=10\n" in text
+
+
+def test_recipes_that_differ_in_what_is_bftds_share_their_runs_without_it() -> None:
+    for name in ("sbatch", "no-guard", "no-vacater", "debounce-1", "no-number", "grace-10"):
+        assert without_bftd(RECIPES[name]) is RECIPES["recommended"]
+    for name in ("default", "multifactor", "qos", "bf-interval-30", "kill-wait-30"):
+        assert without_bftd(RECIPES[name]) is RECIPES[name]
+
+
+def test_a_recipe_without_changes_leaves_the_file_as_it_is() -> None:
+    assert edited_conf(CONF, RECIPES["recommended"]) == CONF

@@ -1,0 +1,46 @@
+"""The impact benchmark itself, on a very short stream."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.cluster
+def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.impact", "--quick", "--recipes", "recommended", "--json"]
+    done = subprocess.run(
+        [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["recommended"]
+    assert found["pairs"] == 1
+    assert found["never_started"] == 0
+    assert found["pilots_per_run"] > 0
+    assert found["harvested_share"] > 0
+    assert found["preempt_to_start_s"]["jobs"] > 0
+    assert 3.0 < found["rpc_per_poll"] < 6.0  # in a dozen polls a half one weighs
+
+    again = subprocess.run(
+        [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert json.loads(again.stdout)["recommended"] == found
+
+
+def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.impact", "--recipes", "magic"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no recipe magic: there are recommended, default" in done.stderr

@@ -1,0 +1,61 @@
+"""The stream of regular jobs of the impact benchmark."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.impact.stream import RESERVED_NODES, make_stream
+
+SEEDS = st.integers(0, 10_000)
+
+
+def test_one_seed_is_one_stream() -> None:
+    assert make_stream(7, 60, 16) == make_stream(7, 60, 16)
+    assert make_stream(7, 60, 16) != make_stream(8, 60, 16)
+
+
+@given(seed=SEEDS, count=st.integers(8, 100), nodes=st.integers(8, 32), brief=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_every_job_fits_the_cluster_and_its_limit_and_comes_after_what_it_depends_on(
+    seed: int, count: int, nodes: int, brief: bool
+) -> None:
+    stream = make_stream(seed, count, nodes, brief=brief)
+    assert len(stream.jobs) == count
+    assert [job.at_s for job in stream.jobs] == sorted(job.at_s for job in stream.jobs)
+    for job in stream.jobs:
+        assert 1 <= job.nodes <= nodes - RESERVED_NODES
+        assert 0 < job.run_s < 60 * job.limit_min
+        assert job.after is None or 0 <= job.after < job.number
+
+
+@given(seed=SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_a_full_stream_has_every_kind_of_job_a_burst_and_a_heavy_tail(seed: int) -> None:
+    stream = make_stream(seed, 60, 16)
+    kinds = {job.kind for job in stream.jobs}
+    assert kinds == {"plain", "true_plan", "dependency", "nodelist", "constraint", "contiguous", "reservation"}
+    assert sum(job.at_s < 1 for job in stream.jobs) >= 15
+    sizes = sorted(job.nodes for job in stream.jobs)
+    assert sizes[len(sizes) // 2] <= 3
+    assert sizes[-1] >= 8
+    assert all(job.run_s > 56 for job in stream.jobs if job.kind == "true_plan")
+
+
+@given(seed=SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_a_full_stream_is_two_minutes_of_work_and_more_for_its_nodes(seed: int) -> None:
+    work_s = sum(job.nodes * job.run_s for job in make_stream(seed, 60, 16).jobs) / 16
+    assert 110 < work_s < 220
+
+
+def test_the_job_of_the_reservation_is_submitted_before_it_begins() -> None:
+    stream = make_stream(1, 60, 16)
+    (job,) = [job for job in stream.jobs if job.kind == "reservation"]
+    assert job.at_s < stream.reservation.at_s
+    assert job.nodes == len(stream.reservation.nodes)
+
+
+def test_a_brief_stream_waits_for_no_minute_to_pass() -> None:
+    assert max(job.run_s for job in make_stream(1, 8, 16, brief=True).jobs) == pytest.approx(45.0)
