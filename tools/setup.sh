@@ -3,6 +3,7 @@
 #   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
 #   tools/setup.sh full    also Slurm, munge and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
 #   tools/setup.sh test    also what builds the packages and tries them in a clean system
+#   tools/setup.sh recipes also slurmdbd and MariaDB, for one of the comparisons of benchmarks/impact
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -66,6 +67,11 @@ check_packaging() {
         command -v "${pair%%:*}" >/dev/null || need "${pair##*:}"
     done
     [ -x /usr/bin/python3 ] || need python3
+}
+
+check_accounting() {
+    command -v slurmdbd >/dev/null || need slurmdbd
+    command -v mariadbd >/dev/null || need mariadb-server-core mariadb-client-core
 }
 
 check_compiler() {
@@ -165,13 +171,14 @@ case "${1:-}" in
         install_packages
         make_venv
         ;;
-    full | test)
+    full | test | recipes)
         check_python
         check_slurm
         check_munge
         check_spank
         check_browser
-        [ "$1" = full ] || check_packaging
+        [ "$1" != test ] || check_packaging
+        [ "$1" != recipes ] || check_accounting
         install_packages
         make_venv
         apt_needed=()
@@ -179,5 +186,5 @@ case "${1:-}" in
         install_packages
         install_horovod
         ;;
-    *) die "usage: tools/setup.sh venv|full|test" ;;
+    *) die "usage: tools/setup.sh venv|full|test|recipes" ;;
 esac
