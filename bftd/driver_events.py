@@ -109,6 +109,7 @@ def _leaving(turn: Turn, lease: Lease, report: Report) -> None:
         asked_s = min(turn.now, report["at_s"])
         lease = turn.change_lease(lease, asked_back_s=asked_s)
         lease = turn.revoke(lease, report.get("reason") or "Slurm asked the pilot to leave", vacate=True)
+        turn.rest(lease.node)
     turn.change_lease(lease, phase="leaving")
 
 

@@ -38,3 +38,5 @@ EXPIRY_AHEAD_S = 10.0
 DRIVER_SILENT_S = 60.0
 # A finished trainer stays in `bft status` for an hour.
 FORGET_FINISHED_S = 3600.0
+# Backfill preempts in one cycle and starts the job in the next, a second later at best; a busy controller needs two.
+PREEMPTED_REST_S = 5.0

@@ -26,7 +26,7 @@ from bftd.domain import (
     State,
     Trainer,
 )
-from bftd.timing import BACKOFF_FIRST_S, BACKOFF_MOST_S, MINUTE_S, RATE_WINDOW_S
+from bftd.timing import BACKOFF_FIRST_S, BACKOFF_MOST_S, MINUTE_S, PREEMPTED_REST_S, RATE_WINDOW_S
 
 _Item = TypeVar("_Item", Lease, Trainer)
 
@@ -199,6 +199,14 @@ class Turn:
         """Leave a node out for a while that doubles with every refusal in a row."""
         count = self.backoff[node].count + 1 if node in self.backoff else 1
         self.backoff[node] = Backoff(self.now + doubling(count), count)
+
+    def rest(self, node: str) -> None:
+        """Leave a node alone that Slurm took a pilot from: it did so for a job, which may need another cycle to start.
+
+        A pilot that came back first would lock that job out, since Slurm does not preempt for it again for a while.
+        """
+        before = self.backoff.get(node, Backoff(self.now, 0))
+        self.backoff[node] = Backoff(max(before.until_s, self.now + PREEMPTED_REST_S), before.count)
 
     def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
         self.actions.append(LeaseChanged(kind, lease, reason))

@@ -544,3 +544,16 @@ def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
 
     assert plan_for(warm_up_s=0.0)
     assert not plan_for(warm_up_s=12.0)
+
+
+def test_regression_a_node_that_slurm_preempted_was_lent_again_before_the_job_had_it() -> None:
+    core = Core()
+    core.arrive(trainer("1"))
+    core.pool("n1", "n2")
+    core.place_all()
+    (taken,) = (item for item in core.leases("1") if item.node == "n2")
+    core.report("1", lease(taken.id, "working"), lease(taken.id, "leaving"), lease(taken.id, "ended"))
+    core.pilots.pop(taken.job_id or "", None)
+    for _ in range(4):
+        assert granted(core.pool("n1", "n2")) == []
+    assert {item.node for item in granted(core.pool("n1", "n2", after_s=2.0))} == {"n2"}
