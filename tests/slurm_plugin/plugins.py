@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bftd.sandbox_site import SandboxSite
+from slurm_plugin.sandbox.release import release_of
 
 CHECKOUT = Path(__file__).parents[2]
 # `nobody` on every Linux; any uid that is neither root's nor the cluster's would do.
@@ -30,6 +31,12 @@ if uid != os.getuid():
 sys.argv = ["bft", *sys.argv[2:]]
 cli.main()
 """
+
+
+def is_newer_slurm() -> bool:
+    """Whether the Slurm under test is of a release after 22.05, some of whose refusals are others."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
+    return release_of(Path(shutil.which("slurmctld", path=path) or "slurmctld")) > (22, 5)
 
 
 def require_compiled() -> None:
