@@ -61,7 +61,7 @@ class SlurmClient:
         return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
 
     def pending(self) -> tuple[Job, ...]:
-        """List the pending jobs of all users, with the plan the scheduler has for them; one RPC."""
+        """List the pending jobs of all users, with the plan the scheduler has for them; two RPCs (jobs, partitions)."""
         return self._jobs("--states=PENDING")
 
     def own_jobs(self, name: str, partition: str) -> tuple[Job, ...]:

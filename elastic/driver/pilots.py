@@ -128,6 +128,8 @@ class PilotStarter:
         mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._launcher = PilotLauncher(self._client, mode=mode)
         self._empty: set[str] = set()
+        self._cancelling: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: set[str] = set()
         self._environ = {
             **self._launcher.agent_env(os.environ),
             "BFT_DRIVER": f"{settings.address}:{driver_port}",
@@ -190,15 +192,26 @@ class PilotStarter:
                 await process.wait()
 
     async def cancel(self, jobs: list[str]) -> None:
-        """Ends the allocations at once; those that have ended already are no error."""
-        empty = [job for job in jobs if job in self._empty]
-        self._empty.difference_update(empty)
+        """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error."""
+        new = [job for job in jobs if job not in self._cancelling and job not in self._cancelled]
+        if new:
+            self._cancelling.update(dict.fromkeys(new, asyncio.ensure_future(self._cancel(new))))
+        if orders := {self._cancelling[job] for job in jobs if job in self._cancelling}:
+            await asyncio.wait(orders)
+
+    async def _cancel(self, jobs: list[str]) -> None:
         # Where srun has come back, no process is left to kill first: that would be two more commands a pilot, at the
         # very moment at which Slurm is busy with the job that the node was taken for.
-        for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
-            if ids:
-                with contextlib.suppress(SlurmError):
+        empty = [job for job in jobs if job in self._empty]
+        self._empty.difference_update(empty)
+        try:
+            for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
+                with contextlib.suppress(SlurmError):  # the next one who asks tries again
                     await asyncio.to_thread(self._client.cancel, ids, signal)
+                    self._cancelled.update(ids)
+        finally:
+            for job in jobs:
+                del self._cancelling[job]
 
     def _agent_env(self, pilot: Pilot) -> dict[str, str]:
         return {**self._environ, "BFT_LEASE": pilot.lease}
