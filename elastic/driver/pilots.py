@@ -206,6 +206,8 @@ class PilotStarter:
         self._empty.difference_update(empty)
         try:
             for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
+                if not ids:
+                    continue
                 with contextlib.suppress(SlurmError):  # the next one who asks tries again
                     await asyncio.to_thread(self._client.cancel, ids, signal)
                     self._cancelled.update(ids)
