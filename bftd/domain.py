@@ -253,7 +253,8 @@ class State:
     """All that the core knows between two events.
 
     `trainers` is in order of arrival, `leases` holds those not ended, `strays` the jobs of the harvested partition
-    that belong to no lease, by job id. `watched_s` is the time of the first snapshot since the daemon started,
+    that belong to no lease, by job id. `preempted_s` is when Slurm last preempted a
+    pilot. `watched_s` is the time of the first snapshot since the daemon started,
     `plan_due` says that something changed since the last plan was made.
     """
 
@@ -269,6 +270,7 @@ class State:
     quarantined: Mapping[str, float] = field(default_factory=dict)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
+    preempted_s: float = float("-inf")
     grants: tuple[float, ...] = ()
     usage: Usage = Usage()
     plan_due: bool = False

@@ -18,7 +18,8 @@ def observe(turn: Turn, view: PoolView) -> None:
         return
     turn.usage = _used(turn, view.time_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
-    could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s
+    settled = turn.pool.time_s - turn.preempted_s > timing.PREEMPTED_HOLD_S
+    could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s and settled
     if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s

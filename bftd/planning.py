@@ -276,4 +276,6 @@ def _say_once(turn: Turn, trainer: Trainer, key: str, text: str) -> None:
 
 
 def _why_no_growth(turn: Turn) -> str:
+    if turn.pool.hold is None and turn.fresh:
+        return "Slurm has just taken nodes back for a job, which may count on others too"
     return turn.pool.hold or "the last good snapshot of Slurm is too old"

@@ -26,7 +26,7 @@ from bftd.domain import (
     State,
     Trainer,
 )
-from bftd.timing import BACKOFF_FIRST_S, BACKOFF_MOST_S, MINUTE_S, PREEMPTED_REST_S, RATE_WINDOW_S
+from bftd.timing import BACKOFF_FIRST_S, BACKOFF_MOST_S, MINUTE_S, PREEMPTED_HOLD_S, PREEMPTED_REST_S, RATE_WINDOW_S
 
 _Item = TypeVar("_Item", Lease, Trainer)
 
@@ -48,6 +48,7 @@ class Turn:
         self.quarantined = dict(state.quarantined)
         self.strays = state.strays
         self.watched_s = state.watched_s
+        self.preempted_s = state.preempted_s
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
         self.usage = state.usage
         self.actions: list[Action] = []
@@ -73,6 +74,7 @@ class Turn:
             quarantined=self.quarantined,
             strays=self.strays,
             watched_s=self.watched_s,
+            preempted_s=self.preempted_s,
             grants=self.grants,
             usage=self.usage,
             plan_due=self.needs_plan,
@@ -81,8 +83,13 @@ class Turn:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the view of the pool is fresh and no job waits without a plan (S9, S1b)."""
-        return self.pool.hold is None and self.fresh
+        """Whether the pool's view is fresh and no job waits without a plan or for nodes just preempted (S9, S1b)."""
+        return self.pool.hold is None and self.fresh and not self.settling
+
+    @property
+    def settling(self) -> bool:
+        """Whether Slurm preempted a pilot a moment ago, so that the job it did so for may not have started yet."""
+        return self.now - self.preempted_s <= PREEMPTED_HOLD_S
 
     @property
     def fresh(self) -> bool:
@@ -203,8 +210,10 @@ class Turn:
     def rest(self, node: str) -> None:
         """Leave a node alone that Slurm took a pilot from: it did so for a job, which may need another cycle to start.
 
-        A pilot that came back first would lock that job out, since Slurm does not preempt for it again for a while.
+        Until then nothing grows at all. A pilot that came first, on that node or on another that the job counts on,
+        would lock it out, since Slurm does not preempt for it again for a while.
         """
+        self.preempted_s = self.now
         before = self.backoff.get(node, Backoff(self.now, 0))
         self.backoff[node] = Backoff(max(before.until_s, self.now + PREEMPTED_REST_S), before.count)
 

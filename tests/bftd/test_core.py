@@ -557,3 +557,18 @@ def test_regression_a_node_that_slurm_preempted_was_lent_again_before_the_job_ha
     for _ in range(4):
         assert granted(core.pool("n1", "n2")) == []
     assert {item.node for item in granted(core.pool("n1", "n2", after_s=2.0))} == {"n2"}
+
+
+def test_regression_an_idle_node_was_lent_while_a_job_that_had_just_preempted_counted_on_it() -> None:
+    core = Core()
+    core.arrive(trainer("1"))
+    core.pool("n1")
+    core.place_all()
+    (taken,) = core.leases("1")
+    core.report("1", lease(taken.id, "working"), lease(taken.id, "leaving"), lease(taken.id, "ended"))
+    core.pilots.clear()
+    busy = {"n1": PoolNode("n1", "ALLOCATED", False, "runs a job")}
+    for _ in range(2):
+        assert granted(core.pool("n2", "n3", out=busy)) == []
+    assert "Slurm has just taken nodes back for a job" in " ".join(core.sentences())
+    assert {item.node for item in granted(core.pool("n2", "n3", out=busy))} == {"n2", "n3"}
