@@ -18,8 +18,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
 
-# Isolated: neither a PYTHONPATH nor a module beside the script may take the place of one of ours.
-_AGENT = (sys.executable, "-I", "-m", "elastic.agent")
+_AGENT = (sys.executable, "-m", "elastic.agent")
 
 
 class Peer:
@@ -134,6 +133,7 @@ class PilotStarter:
             **self._launcher.agent_env(os.environ),
             "BFT_DRIVER": f"{settings.address}:{driver_port}",
             "BFT_SECRET": secret,
+            "PYTHONSAFEPATH": "1",  # a queue.py beside the script must not take the place of Python's own
         }
 
     async def place(self, pilot: Pilot) -> str | None:

@@ -2,7 +2,7 @@
 
 Step daemons and job processes leave the process tree of the daemon that started them, so pid files alone miss them.
 Their environment tells: daemons and step daemons inherit MARK, job processes carry the cluster's SLURM_CONF and a job
-id. A client that was merely given the cluster's environment has neither and is left alone.
+id, or a lease. A client that was merely given the cluster's environment has neither and is left alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "BFT_SANDBOX_ROOT"
+# The srun with which a driver runs an agent has left the driver's own job behind, and outlives it.
+_LEASE = b"BFT_LEASE"
 _POLL_S = 0.01
 
 
@@ -69,7 +71,7 @@ def _look(pid: int) -> Process | None:
     if root := variables.get(MARK.encode()):
         return Process(pid, os.fsdecode(root), is_daemon=True)
     conf = Path(os.fsdecode(variables.get(b"SLURM_CONF", b"")))
-    if conf.name == "slurm.conf" and b"SLURM_JOB_ID" in variables:
+    if conf.name == "slurm.conf" and (b"SLURM_JOB_ID" in variables or _LEASE in variables):
         return Process(pid, str(conf.parent), is_daemon=False)
     return None
 

@@ -172,9 +172,12 @@ def test_the_live_view_runs_in_a_terminal_and_ends_on_interrupt(site: SandboxSit
                     shown += os.read(ours, 65536)
                 return b"Nodes" in shown
 
-            until("a picture", picture, site)
-            process.send_signal(signal.SIGINT)
-            until("the end", lambda: picture() and process.poll() is not None, site)
+            try:
+                until("a picture", picture, site)
+                process.send_signal(signal.SIGINT)
+                until("the end", lambda: picture() and process.poll() is not None, site)
+            finally:
+                process.kill()  # else a view that does not end would keep the test from saying so
             assert process.returncode == 130
             assert b"Traceback" not in shown
     finally:
