@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -17,6 +18,10 @@ _NEEDS = {
     "horovod": (lambda: importlib.util.find_spec("horovod") is not None, "horovod is not installed"),
 }
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+
+# A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
