@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bftd.domain import Trainer
 from bftd.errors import BftError
@@ -83,7 +83,27 @@ def _request(number: int, nodes: int) -> dict[str, Any]:
     }
 
 
-class Drivers:
+_T = TypeVar("_T", bound="_Threads")
+
+
+class _Threads:
+    """Threads that run from entry to exit; each ends by itself once `_stop` is set."""
+
+    _stop: threading.Event
+    _threads: list[threading.Thread]
+
+    def __enter__(self: _T) -> _T:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Drivers(_Threads):
     """So many registered trainers, whose pilots are real allocations in which nothing runs."""
 
     def __init__(self, site: SandboxSite, count: int, nodes: int) -> None:
@@ -98,16 +118,6 @@ class Drivers:
     def working(self) -> int:
         """Pilots that are held now."""
         return len(self._jobs)
-
-    def __enter__(self) -> Drivers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def _drive(self, request: dict[str, Any]) -> None:
         """Take leases by long poll until stopped; pilots end with the cluster."""
@@ -150,7 +160,7 @@ def _told(lease: str, state: str, job: str | None, reason: str = "") -> dict[str
     return {"op": "lease", "id": lease, "state": state, "job_id": job, "reason": reason, "at_s": time.time()}
 
 
-class Probe:
+class Probe(_Threads):
     """Asks the daemon for its status once a second and for one trainer's leases twenty times, and times the answers."""
 
     def __init__(self, site: SandboxSite) -> None:
@@ -162,16 +172,6 @@ class Probe:
         leases = f"/v1/trainers/run-scale-probe/leases?epoch={epoch}&version=0&wait_s=0"
         asked = (("status", "/v1/status", _STATUS_EVERY_S), ("leases", leases, _LEASES_EVERY_S))
         self._threads = [threading.Thread(target=self._ask, args=asking) for asking in asked]
-
-    def __enter__(self) -> Probe:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Median, 99th percentile and maximum of each request, in seconds."""

@@ -253,9 +253,9 @@ class State:
     """All that the core knows between two events.
 
     `trainers` is in order of arrival, `leases` holds those not ended, `strays` the jobs of the harvested partition
-    that belong to no lease, by job id. `preempted_s` is when Slurm last preempted a
-    pilot. `watched_s` is the time of the first snapshot since the daemon started,
-    `plan_due` says that something changed since the last plan was made.
+    that belong to no lease, by job id. `watched_s` is the time of the first snapshot since the daemon started,
+    `preempted_s` when Slurm last preempted a pilot. `plan_due` says that something changed since the last plan was
+    made.
     """
 
     settings: Settings = Settings()

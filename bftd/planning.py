@@ -276,6 +276,8 @@ def _say_once(turn: Turn, trainer: Trainer, key: str, text: str) -> None:
 
 
 def _why_no_growth(turn: Turn) -> str:
-    if turn.pool.hold is None and turn.fresh:
-        return "Slurm has just taken nodes back for a job, which may count on others too"
-    return turn.pool.hold or "the last good snapshot of Slurm is too old"
+    if turn.pool.hold is not None:
+        return turn.pool.hold
+    if not turn.fresh:
+        return "the last good snapshot of Slurm is too old"
+    return "Slurm has just taken nodes back for a job, which may count on others too"
