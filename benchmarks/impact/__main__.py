@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.impact import report
-from benchmarks.impact.comparing import Comparison, compare
+from benchmarks.impact.comparing import Comparison, compare, log
 from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S
@@ -17,6 +17,9 @@ from bftd.errors import BftError
 from slurm_plugin.errors import SlurmError
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "impact"
+STRETCH = 3
+PAIRS = 2
+SEEDS = (1, 2, 3)
 QUICK_JOBS = 8
 QUICK_WARM_UP_S = 6.0
 
@@ -33,18 +36,19 @@ def main() -> int:
         comparison = Comparison(
             folder=options.folder,
             pairs=1 if options.quick else options.pairs,
-            seed=options.seed,
+            seeds=options.seeds[:1] if options.quick else options.seeds,
             jobs=QUICK_JOBS if options.quick else options.jobs,
             brief=options.quick,
             training=options.training,
+            stretch=1 if options.quick else options.stretch,
+            parallel=options.parallel,
             warm_up_s=QUICK_WARM_UP_S if options.quick else WARM_UP_S,
         )
-        for name in options.recipes:
-            compare(RECIPES[name], comparison, _log)
+        compare([RECIPES[name] for name in options.recipes], comparison)
         folder = comparison.folder
     else:
         folder = options.runs
-    found = report.summary(load_all(folder), measure_scale=options.scale, log=_log)
+    found = report.summary(load_all(folder), measure_scale=options.scale, log=log)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -55,9 +59,19 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.impact", description="What harvesting costs a queue.")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
-    parser.add_argument("--pairs", type=int, default=3, help="pairs of runs, without bftd and with it [3]")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the stream [1]")
+    parser.add_argument(
+        "--pairs", type=_whole, default=PAIRS, help=f"pairs of runs a seed, without bftd and with it [{PAIRS}]"
+    )
+    parser.add_argument(
+        "--seeds", type=_seeds, default=SEEDS, metavar="N,...", help=f"of the streams [{','.join(map(str, SEEDS))}]"
+    )
     parser.add_argument("--jobs", type=int, default=60, help="regular jobs in the stream [60]")
+    parser.add_argument(
+        "--stretch", type=_whole, default=STRETCH, help=f"show the stream so many times slower [{STRETCH}]"
+    )
+    parser.add_argument(
+        "--parallel", type=_whole, default=1, help="runs at a time; each takes a fifth of a core, more at its start [1]"
+    )
     parser.add_argument("--quick", action="store_true", help="one pair of a very short stream: to see that it works")
     parser.add_argument(
         "--recipes",
@@ -81,6 +95,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("a whole number from 1 is needed")
+    return int(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_whole(word) for word in text.split(",")))
+
+
 def _recipes(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
@@ -89,16 +113,12 @@ def _recipes(text: str) -> list[str]:
     return names
 
 
-def _log(text: str) -> None:
-    print(f"impact: {text}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
     try:
         code = main()
     except KeyboardInterrupt:
         code = 130
     except (BftError, SlurmError, OSError, ValueError) as error:
-        _log(str(error))
+        log(str(error))
         code = 1
     sys.exit(code)

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from benchmarks.impact import occupancy, stats
-from benchmarks.impact.record import JobRow, Run
+from benchmarks.impact.record import SCHEDULERS, JobRow, Run
 
 LOCKOUT_S = 2.0
 """Slurm gives a preempted node on within one scheduling tick; a job that waits longer has been locked out."""
@@ -29,13 +29,14 @@ Figures = dict[str, Any]
 
 def figures(runs: Sequence[Run]) -> Figures:
     """All figures of the runs of one recipe; those that the runs do not give are None."""
-    a = sorted((run for run in runs if run.kind == "A"), key=lambda run: run.pair)
-    b = sorted((run for run in runs if run.kind == "B"), key=lambda run: run.pair)
-    by_pair = {run.pair: run for run in a}
-    pairs = [(by_pair[run.pair], run) for run in b if run.pair in by_pair]
+    a = sorted((run for run in runs if run.kind == "A"), key=_place)
+    b = sorted((run for run in runs if run.kind == "B"), key=_place)
+    by_place = {_place(run): run for run in a}
+    pairs = [(by_place[_place(run)], run) for run in b if _place(run) in by_place]
     return {
         "jobs": runs[0].count if runs else 0,
         "pairs": len(pairs),
+        "seeds": sorted({run.seed for run in runs}),
         **_aa(a),
         **_ba(pairs),
         **_preempting(b),
@@ -52,6 +53,10 @@ def figures(runs: Sequence[Run]) -> Figures:
     }
 
 
+def _place(run: Run) -> tuple[int, int]:
+    return run.seed, run.pair
+
+
 def wait_s(run: Run, row: JobRow) -> float:
     """From submission to the job's first line; a job that never started has waited to the run's end."""
     return (run.length_s if row.start_s is None else row.start_s) - row.submit_s
@@ -64,7 +69,7 @@ def differences(one: Run, other: Run) -> list[float]:
 
 
 def _aa(a: Sequence[Run]) -> Figures:
-    pairs = [differences(one, other) for one, other in combinations(a, 2)]
+    pairs = [differences(one, other) for one, other in combinations(a, 2) if one.seed == other.seed]
     both_ways = [sign * value for pair in pairs for value in pair for sign in (1, -1)]
     sizes = [abs(sum(pair) / len(pair)) for pair in pairs]
     return {
@@ -80,7 +85,10 @@ def _aa(a: Sequence[Run]) -> Figures:
 def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
     found = [differences(one, other) for one, other in pairs]
     every = [value for pair in found for value in pair]
-    of_jobs = [sum(values) / len(values) for values in zip(*found, strict=True)]
+    by_seed: dict[int, list[list[float]]] = {}
+    for (one, _), pair in zip(pairs, found, strict=True):
+        by_seed.setdefault(one.seed, []).append(pair)
+    of_jobs = [sum(values) / len(values) for same in by_seed.values() for values in zip(*same, strict=True)]
     return {
         "ba_mean_diff_s": stats.mean(every),
         "ba_mean_diff_interval_by_job_s": stats.mean_interval(of_jobs),
@@ -93,28 +101,34 @@ def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
 
 def _preempting(b: Sequence[Run]) -> Figures:
     """From the controller's first preemption for a job to that job's own first line."""
-    took = [
-        (run.length_s if row.start_s is None else row.start_s) - row.preempt_s
-        for run in b
-        for row in run.jobs
-        if row.preempt_s is not None
-    ]
+    took = [(run, row, wait) for run in b for row in run.jobs if (wait := _preempt_to_start_s(run, row)) is not None]
+    locked_out = [(run, row) for run, row, wait in took if wait > LOCKOUT_S]
     return {
         "preempt_to_start_s": {
-            "mean": stats.mean(took),
-            "mean_interval": stats.mean_interval(took),
-            "p95": stats.percentile(took, 0.95),
-            "max": max(took, default=None),
-            "jobs": len(took),
+            **_spread([wait for _, _, wait in took]),
+            "by_scheduler": {
+                name: _spread([wait for _, row, wait in took if row.started_by == name]) for name in SCHEDULERS
+            },
         },
-        "lockouts": sum(value > LOCKOUT_S for value in took) if b else None,
-        "lockouts_by": dict(Counter(_taker(run, row) for run in b for row in run.jobs if _is_locked_out(run, row))),
+        "lockouts": len(locked_out) if b else None,
+        "lockouts_by": dict(Counter(_taker(run, row) for run, row in locked_out)),
     }
 
 
-def _is_locked_out(run: Run, row: JobRow) -> bool:
-    start_s = run.length_s if row.start_s is None else row.start_s
-    return row.preempt_s is not None and start_s - row.preempt_s > LOCKOUT_S
+def _preempt_to_start_s(run: Run, row: JobRow) -> float | None:
+    if row.preempt_s is None:
+        return None
+    return (run.length_s if row.start_s is None else row.start_s) - row.preempt_s
+
+
+def _spread(values: Sequence[float]) -> Figures:
+    return {
+        "mean": stats.mean(values),
+        "mean_interval": stats.mean_interval(values),
+        "p95": stats.percentile(values, 0.95),
+        "max": max(values, default=None),
+        "jobs": len(values),
+    }
 
 
 def _taker(run: Run, row: JobRow) -> str:
@@ -155,7 +169,8 @@ def lateness_s(row: JobRow) -> float | None:
 def _harvest(pairs: Sequence[tuple[Run, Run]], b: Sequence[Run]) -> Figures:
     idle = used = 0.0
     for one, other in pairs:
-        window = [(0.0, occupancy.standing_s(one))]
+        # Until the first of the two is over: after its last job's start there are no pilots to be counted.
+        window = [(0.0, min(occupancy.standing_s(one), occupancy.standing_s(other)))]
         idle += occupancy.idle_node_s(one, window)
         used += occupancy.pilot_node_s(other, window)
     queued = [(run, occupancy.queue_intervals(run)) for run in b]

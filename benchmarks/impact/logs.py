@@ -14,6 +14,7 @@ _PREEMPTED = re.compile(
     r"preempted JobId=(?P<victim>\d+) (?:has been killed|had to be killed|has been requeued)"
     r".*? to reclaim resources for JobId=(?P<by>\d+)"
 )
+_STARTED = re.compile(r"(?:(?P<main>sched: Allocate)|sched/backfill: _start_job: Started) JobId=(?P<id>\d+) ")
 _RPC_TYPE = re.compile(r"^\s+([A-Z_0-9]+)\s+\(\s*\d+\)\s+count:(\d+)\s")
 _NO_TIME = frozenset({"Unknown", "None", "N/A", ""})
 
@@ -35,6 +36,11 @@ def preemptions(lines: Iterable[str]) -> list[Preemption]:
         if time and what:
             found.append(Preemption(datetime.fromisoformat(time[1]).timestamp(), what["victim"], what["by"]))
     return found
+
+
+def starters(lines: Iterable[str]) -> dict[str, str]:
+    """Which of Slurm's schedulers started each job, as a controller's log tells."""
+    return {found["id"]: "main" if found["main"] else "backfill" for line in lines if (found := _STARTED.search(line))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ Row = dict[str, Any]
 
 NO_TRAINING = "none"
 
+SCHEDULERS = ("main", "backfill")
+"""Of Slurm: the one starts jobs in their order, the other those further back that fit in front of what is planned."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
@@ -21,7 +24,8 @@ class JobRow:
 
     `start_s` is the job's own first line. `planned_s` is the start that Slurm's plan had for it when the plan was last
     seen at least ten seconds ahead, `last_plan_s` when it was seen last. `preempt_s` is when Slurm first preempted a
-    pilot for it, `freed` the nodes of those pilots. `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`.
+    pilot for it, `freed` the nodes of those pilots. `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`;
+    `started_by` is one of SCHEDULERS.
     """
 
     number: int
@@ -37,6 +41,7 @@ class JobRow:
     nodes: tuple[str, ...]
     freed: tuple[str, ...] = ()
     depends_on: int | None = None
+    started_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,14 @@ class Run:
     jobs: tuple[JobRow, ...] = ()
     pilots: tuple[PilotRow, ...] = ()
     note: str = ""
+    stretch: int = 1
 
 
 def file_name(
-    recipe: str, release: str, training: str, nodes: int, count: int, seed: int, pair: int, kind: Kind
+    recipe: str, release: str, training: str, nodes: int, count: int, seed: int, stretch: int, pair: int, kind: Kind
 ) -> str:
     """The name of a run's file: all that must be the same for a run to stand for another."""
-    return f"{recipe}-{release}-{training}-{nodes}x{count}-s{seed}-p{pair:02d}{kind}.jsonl"
+    return f"{recipe}-{release}-{training}-{nodes}x{count}-s{seed}-x{stretch}-p{pair:02d}{kind}.jsonl"
 
 
 def save(run: Run, path: Path) -> None:

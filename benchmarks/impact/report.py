@@ -10,7 +10,7 @@ from benchmarks.impact.figures import figures, judged
 from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
 
-_KEY = ("recipe", "release", "training", "seed", "stream")
+_KEY = ("recipe", "release", "training", "stream", "stretch")
 _Key = tuple[str, str, str, int, int]
 
 _SCALE = "benchmarks.impact_scale"
@@ -40,18 +40,19 @@ def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], No
 
 
 def _key(run: Run) -> _Key:
-    return run.recipe, run.release, run.training, run.seed, run.count
+    return run.recipe, run.release, run.training, run.count, run.stretch
 
 
 def _beside(key: _Key, runs: Iterable[Run]) -> list[Run]:
     """The runs without bftd that belong to a group of runs with it."""
-    recipe, release, _, seed, count = key
+    recipe, release, _, *of_stream = key
     name = without_bftd(RECIPES[recipe]).name if recipe in RECIPES else recipe
-    return [run for run in runs if run.kind == "A" and _key(run) == (name, release, NO_TRAINING, seed, count)]
+    return [run for run in runs if run.kind == "A" and _key(run) == (name, release, NO_TRAINING, *of_stream)]
 
 
-def _order(key: _Key) -> tuple[int, _Key]:
-    return list(RECIPES).index(key[0]) if key[0] in RECIPES else len(RECIPES), key
+def _order(key: _Key) -> tuple[int, int, _Key]:
+    """The slowest stream first: the main figures are of that one."""
+    return -key[-1], list(RECIPES).index(key[0]) if key[0] in RECIPES else len(RECIPES), key
 
 
 def _first(rows: Iterable[dict[str, Any]], recipe: str) -> dict[str, Any] | None:
@@ -84,6 +85,7 @@ def _demands_table(demands: Sequence[Mapping[str, Any]]) -> str:
 
 _COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("recipe", lambda row: str(row["recipe"])),
+    ("stretch", lambda row: str(row["stretch"])),
     ("Slurm", lambda row: str(row["release"])),
     ("pairs", lambda row: str(row["pairs"])),
     ("B-A mean (s)", lambda row: _with_interval(row["ba_mean_diff_s"], row["ba_mean_diff_interval_by_job_s"])),

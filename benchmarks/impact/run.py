@@ -27,7 +27,7 @@ PLANNED_AHEAD_S = 10.0
 """A plan counts when it was seen so long ahead: bftd had the time to leave."""
 
 _PLANS_EVERY_S = 1.0
-_OVER_AFTER_S = 600.0
+_OVER_AFTER_S = 600.0  # as often as the stream is stretched
 _POLL_S = 0.5
 
 
@@ -41,6 +41,7 @@ class Setting:
     seed: int
     nodes: int
     training: str = "sleeping"
+    stretch: int = 1
     warm_up_s: float = WARM_UP_S
 
 
@@ -125,15 +126,14 @@ def _measure(
     plans.start()
     try:
         submitted = _submit(site, stream, begin_s)
-        over = _wait(site, submitted, begin_s, log)
+        over = _wait(site, submitted, begin_s, setting.stretch * _OVER_AFTER_S, log)
     finally:
         plans.end()
     length_s = time.time() - begin_s
     cpu_s = site.controller_cpu_s() - cpu_s
     after = logs.rpc_counts(site.slurm("sdiag"))
     ran = logs.jobs(site.slurm("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "-o"))
-    with site.controller_log.open(errors="replace") as lines:
-        preempted = logs.preemptions(lines)
+    said = site.controller_log.read_text(errors="replace").splitlines()
     return Run(
         recipe=setting.recipe.name,
         release=release,
@@ -143,19 +143,20 @@ def _measure(
         count=len(stream.jobs),
         nodes=setting.nodes,
         training=setting.training,
+        stretch=setting.stretch,
         length_s=length_s,
         controller_cpu_s=cpu_s,
         rpcs={name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)},
         plan_reads=plans.reads,
-        jobs=_job_rows(site, stream, submitted, ran, preempted, plans, begin_s),
+        jobs=_job_rows(site, stream, submitted, ran, said, plans, begin_s),
         pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
-        note=_note(over, ran),
+        note=_note(over, length_s, ran),
     )
 
 
-def _note(over: bool, ran: list[logs.Ran]) -> str:
+def _note(over: bool, length_s: float, ran: list[logs.Ran]) -> str:
     """What was not as it should be in a run."""
-    faults = [] if over else [f"not every job had started after {_OVER_AFTER_S:g} s"]
+    faults = [] if over else [f"not every job had started after {length_s:.0f} s"]
     faults += [f"the trainer {job.name} ended" for job in ran if job.partition == DRIVERS and job.end_s is not None]
     return "; ".join(faults)
 
@@ -185,10 +186,10 @@ def _sbatch(job: RegularJob, ids: dict[int, str]) -> list[str]:
     ]
 
 
-def _wait(site: Site, submitted: _Submitted, begin_s: float, log: Callable[[str], None]) -> bool:
+def _wait(site: Site, submitted: _Submitted, begin_s: float, most_s: float, log: Callable[[str], None]) -> bool:
     """Waits until every job has started; says whether it has."""
     waiting, told_s = set(submitted.ids), time.time()
-    while waiting and time.time() - begin_s < _OVER_AFTER_S:
+    while waiting and time.time() - begin_s < most_s:
         waiting = {number for number in waiting if not _stamp(site, number).exists()}
         if time.time() - told_s > 30:
             told_s = time.time()
@@ -202,11 +203,12 @@ def _job_rows(
     stream: Stream,
     submitted: _Submitted,
     ran: list[logs.Ran],
-    preempted: list[logs.Preemption],
+    said: list[str],
     plans: PlanReader,
     begin_s: float,
 ) -> tuple[JobRow, ...]:
     records = {job.id: job for job in ran}
+    preempted, starters = logs.preemptions(said), logs.starters(said)
     rows = []
     for job in stream.jobs:
         id_ = submitted.ids[job.number]
@@ -229,6 +231,7 @@ def _job_rows(
                 nodes=record.nodes,
                 freed=tuple(node for preemption in mine for node in records[preemption.victim].nodes),
                 depends_on=job.after,
+                started_by=starters.get(id_),
             )
         )
     return tuple(rows)

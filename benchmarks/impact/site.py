@@ -99,10 +99,10 @@ class Site(SandboxSite):
         return {**super().env(), "PYTHONPATH": str(REPOSITORY)}
 
     def reserve(self, reservation: Reservation, begin_s: float) -> None:
-        """Set nodes aside for a minute, for this user. Without the flag Slurm refuses it while pilots run there."""
+        """Set nodes aside for this user. Without the flag Slurm refuses it while pilots run there."""
         self.slurm(
             "scontrol", "create", "reservation", f"ReservationName={RESERVATION}", f"Users={getpass.getuser()}",
-            "Duration=1", f"StartTime={_local_time(begin_s + reservation.at_s)}",
+            f"Duration={reservation.length_min}", f"StartTime={_local_time(begin_s + reservation.at_s)}",
             f"Nodes={','.join(reservation.nodes)}", "Flags=IGNORE_JOBS",
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FEATURE = "fast"
 """The first half of the nodes has it."""
@@ -41,10 +41,11 @@ class RegularJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes set aside for one minute from `at_s` after the stream's start; its jobs have the kind "reservation"."""
+    """Nodes set aside for `length_min` from `at_s` after the stream's start; its jobs have the kind "reservation"."""
 
     at_s: float
     nodes: tuple[str, ...]
+    length_min: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,13 @@ class Stream:
     reservation: Reservation
 
 
-def make_stream(seed: int, count: int, nodes: int, *, brief: bool = False) -> Stream:
+def make_stream(seed: int, count: int, nodes: int, *, brief: bool = False, stretch: int = 1) -> Stream:
     """Draw `count` jobs for a cluster of `nodes` nodes, n1 upwards.
 
     A quarter of them comes in the first second, so that a queue stands from the start; the rest arrives over the time
     in which the nodes can do the drawn work. Nodes and seconds are heavy-tailed. `brief` has jobs of a few seconds,
-    and none that needs a minute to end just below its limit.
+    and none that needs a minute to end just below its limit. `stretch` shows the same stream so many times slower:
+    arrivals, run times, limits and the reservation.
     """
     rng = random.Random(seed)
     special = _special(rng, count, brief)
@@ -76,7 +78,19 @@ def make_stream(seed: int, count: int, nodes: int, *, brief: bool = False) -> St
         after = rng.randrange(max(0, number - 8), number) if kind == "dependency" and number else None
         options = _options(rng, kind, size, nodes)
         jobs.append(RegularJob(number, arrivals[number], size, run_s, limit_min, kind, after, options))
-    return Stream(tuple(jobs), reservation)
+    slower = replace(reservation, at_s=reservation.at_s * stretch, length_min=reservation.length_min * stretch)
+    return Stream(tuple(_stretched(job, stretch) for job in jobs), slower)
+
+
+def _stretched(job: RegularJob, stretch: int) -> RegularJob:
+    """The job in slow motion. What ends just below its limit still does so by the same few seconds."""
+    run_s = 60.0 * (stretch - 1) * job.limit_min + job.run_s if job.kind == "true_plan" else stretch * job.run_s
+    return replace(
+        job,
+        at_s=round(stretch * job.at_s, 2),
+        run_s=round(run_s, 2),
+        limit_min=stretch * job.limit_min,
+    )
 
 
 def _special(rng: random.Random, count: int, brief: bool) -> dict[int, str]:

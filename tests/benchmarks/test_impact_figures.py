@@ -70,6 +70,30 @@ def test_a_job_that_starts_long_after_a_preemption_for_it_was_locked_out() -> No
     assert found["lockouts"] == 1
 
 
+def test_what_each_scheduler_of_slurm_started_after_a_preemption_is_told_apart() -> None:
+    rows = [
+        job(number, 0.0, 1.0 + took_s, 5.0, preempt_s=1.0, started_by=by)
+        for number, (took_s, by) in enumerate([(0.1, "main"), (0.3, "main"), (1.0, "backfill")])
+    ]
+    found = figures([run("B", 0, *rows)])["preempt_to_start_s"]["by_scheduler"]
+    assert found["main"]["mean"] == pytest.approx(0.2)
+    assert (found["main"]["jobs"], found["backfill"]["jobs"]) == (2, 1)
+
+
+def test_streams_of_several_seeds_are_compared_each_with_its_own() -> None:
+    runs = [
+        run(kind, pair, job(0, 0.0, 1.0 + 10 * seed + pair + (kind == "B"), 50.0), seed=seed)
+        for seed in (1, 2)
+        for pair in range(2)
+        for kind in ("A", "B")
+    ]
+    found = figures(runs)
+    assert (found["pairs"], found["seeds"], found["aa_pairs"]) == (4, [1, 2], 2)
+    assert found["aa_mean_diff_s"] == pytest.approx(1.0)
+    assert found["ba_mean_diff_by_pair_s"] == pytest.approx([1.0] * 4)
+    assert report.summary(runs, measure_scale=False, log=print)["recommended"]["pairs"] == 4
+
+
 def test_it_is_told_who_took_the_nodes_from_a_job_that_was_locked_out() -> None:
     locked = job(0, 0.0, 14.0, 20.0, preempt_s=2.3, freed=("n1",))
     overtaker = job(1, 0.0, 3.0, 9.0)
@@ -174,6 +198,6 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     assert found["recommended"]["pairs"] == 2
     assert found["default"] is None
     text = report.markdown(found)
-    assert "| recommended | 22.05.8 | 2 |" in text
-    assert "| sbatch | 22.05.8 | 2 |" in text
+    assert "| recommended | 1 | 22.05.8 | 2 |" in text
+    assert "| sbatch | 1 | 22.05.8 | 2 |" in text
     assert "| at most 4 RPCs per poll | 4.00 | 4.00 | met |" in text

@@ -46,6 +46,15 @@ def test_a_preemption_is_read_with_its_time_victim_and_cause() -> None:
     assert found[1].at_s == datetime(2026, 11, 21, 11, 37, 23).timestamp()
 
 
+def test_the_scheduler_that_started_a_job_is_read() -> None:
+    said = [
+        "[2026-11-21T13:01:19.974] sched: Allocate JobId=28 NodeList=n[1-6] #CPUs=44 Partition=batch",
+        "[2026-11-21T13:01:22.585] sched/backfill: _start_job: Started JobId=29 in batch on n8",
+        "[2026-11-21T13:01:22.600] sched: _slurm_rpc_allocate_resources JobId=30 NodeList=n9 usec=211",
+    ]
+    assert logs.starters(said) == {"28": "main", "29": "backfill"}
+
+
 def test_jobs_are_read_with_nodes_and_only_the_times_that_have_come() -> None:
     ended, running, pending, cancelled = logs.jobs(JOBS)
     assert (ended.start_s, ended.end_s, ended.nodes) == (1795261000.0, 1795261020.0, ("n4", "n13"))

@@ -30,6 +30,23 @@ def test_every_job_fits_the_cluster_and_its_limit_and_comes_after_what_it_depend
         assert job.after is None or 0 <= job.after < job.number
 
 
+@given(seed=SEEDS, stretch=st.integers(2, 6))
+@settings(deadline=None, max_examples=40)
+def test_a_stretched_stream_is_the_same_stream_in_slow_motion(seed: int, stretch: int) -> None:
+    quick, slow = make_stream(seed, 60, 16), make_stream(seed, 60, 16, stretch=stretch)
+    assert slow.reservation.at_s == stretch * quick.reservation.at_s
+    for before, after in zip(quick.jobs, slow.jobs, strict=True):
+        assert (after.nodes, after.kind, after.after, after.options) == (
+            before.nodes, before.kind, before.after, before.options
+        )  # fmt: skip
+        assert after.limit_min == stretch * before.limit_min
+        assert after.at_s == pytest.approx(stretch * before.at_s, abs=0.01)
+        if after.kind == "true_plan":
+            assert 60 * after.limit_min - after.run_s == pytest.approx(60 * before.limit_min - before.run_s, abs=0.01)
+        else:
+            assert after.run_s == pytest.approx(stretch * before.run_s, abs=0.01)
+
+
 @given(seed=SEEDS)
 @settings(deadline=None, max_examples=40)
 def test_a_full_stream_has_every_kind_of_job_a_burst_and_mostly_small_jobs(seed: int) -> None:
