@@ -110,6 +110,9 @@ class PoolConfig:
     plan_wait_s: float = _key(
         30.0, "Longest time for which one pending job without a plan stops growing.", unit="s", minimum=0.0
     )
+    spare_nodes: int = _key(
+        0, "Idle nodes that stay free for regular jobs while any of them waits for room; 0 lends all.", minimum=0
+    )
     stale_after_s: float = _key(10.0, "Nothing grows on a snapshot older than this.", unit="s", minimum=0.5)
     quarantine_s: float = _key(300.0, "Time for which a node with failing pilots is left alone.", unit="s", minimum=0.0)
     quarantine_after: int = _key(3, "Failing pilots that put a node into quarantine.", minimum=1)

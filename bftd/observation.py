@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bftd import caps, driver_events, reasons, strays, timing
 from bftd.domain import Lease, PoolView, Usage
-from bftd.turn import Turn
+from bftd.turn import Turn, growth_allowed
 
 GONE = "its pilot is gone from Slurm"
 
@@ -18,8 +18,9 @@ def observe(turn: Turn, view: PoolView) -> None:
         return
     turn.usage = _used(turn, view.time_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
-    settled = turn.pool.time_s - turn.preempted_s > timing.PREEMPTED_HOLD_S
-    could_grow = turn.pool.hold is None and turn.now - turn.pool.time_s <= turn.settings.stale_after_s and settled
+    # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
+    known_s = (turn.pool.time_s, turn.now)
+    could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
     if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s

@@ -3,13 +3,16 @@
 Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when
 it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
-out until that job has started or gone.
+out until that job has started or gone. While regular jobs wait for room, `spare_nodes` idle nodes are not offered: a
+backfilled job starts there at once, while to preempt takes it a second cycle, and by then its slot may be gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from math import inf
 
 from bftd.config import PoolConfig
 from bftd.domain import ElasticJob, PoolNode, PoolView
@@ -18,6 +21,7 @@ from slurm_plugin.types import Job, Node, Snapshot
 # The first word of the comment of every pilot.
 PILOT_COMMENT = "bft"
 RUNS_A_JOB = "runs a job"
+SPARED = "is kept free for regular jobs that wait (spare_nodes)"
 # Reasons with which Slurm would start a pending job if there were room: only these wait for a plan.
 _SCHEDULABLE = frozenset({"", "None", "Resources", "Priority"})
 # Reasons with which a pending job starts by no passing of time: its old plan binds nobody.
@@ -39,8 +43,8 @@ _FLAG_SENTENCES = (
 )
 
 
-# Slurm grants nothing that reaches into a reservation, and no pilot is shorter than a minute.
-_SHORTEST_PILOT_S = 60.0
+# Slurm grants nothing that reaches into a reservation, and no time limit is shorter than a minute.
+_SHORTEST_JOB_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class PoolMemory:
     """What `observe` remembers between two snapshots.
 
     `planless` maps pending jobs without a plan to when they were first seen so; `vacated` maps nodes that were given
-    up to the job that needs them.
+    up to the job that needs them; `spared` are the idle nodes kept free for the jobs that wait.
     """
 
     version: int = 0
@@ -64,6 +68,7 @@ class PoolMemory:
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
     planless: Mapping[str, float] = field(default_factory=dict)
     vacated: Mapping[str, str] = field(default_factory=dict)
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,13 @@ def observe(
             gres=node.gres,
             gpus=sum(node.gpus.values()),
         )
+    spared: frozenset[str] = frozenset()
+    if config.spare_nodes:
+        asked = regular.intersection(name for job in pending if job.reason in _SCHEDULABLE for name in job.partition)
+        usable = (seen[name] for name, node in nodes.items() if not asked.isdisjoint(node.partitions))
+        free = (node for node in usable if node.in_pool and node.name not in leased)
+        spared = _spared(free, memory.spared, config.spare_nodes)
+        seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in spared)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members)
     view = PoolView(
@@ -139,7 +151,7 @@ def observe(
         elastic=_elastic(snapshot.jobs, nodes, partition),
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
     )
-    return PoolMemory(version, members, remembered, planless, vacated), view
+    return PoolMemory(version, members, remembered, planless, vacated, spared), view
 
 
 def _running_on(jobs: Iterable[Job], partition: str) -> dict[str, str]:
@@ -255,7 +267,21 @@ def _judge(
 
 
 def _shortest_window_s(claim: Claim, config: PoolConfig) -> float:
-    return config.min_window_s if claim.job is not None else max(config.min_window_s, _SHORTEST_PILOT_S)
+    return config.min_window_s if claim.job is not None else max(config.min_window_s, _SHORTEST_JOB_S)
+
+
+def _spared(free: Iterable[PoolNode], before: Set[str], count: int) -> frozenset[str]:
+    """Of the free nodes that waiting jobs may use, the `count` to keep free; those kept `before` stay where they may.
+
+    The longest windows first, though a trainer would like them best too: a job starts on a node that is planned for
+    another one only if its time limit ends before that, so a short window is kept free for nobody.
+    """
+
+    def usefulness(node: PoolNode) -> tuple[bool, bool, float, int, str]:
+        window_s = inf if node.window_s is None else node.window_s
+        return window_s < _SHORTEST_JOB_S, node.name not in before, -window_s, len(node.name), node.name
+
+    return frozenset(node.name for node in nsmallest(count, free, key=usefulness))
 
 
 def _unusable(node: Node, flags: frozenset[str]) -> str | None:

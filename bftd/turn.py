@@ -23,6 +23,8 @@ from bftd.domain import (
     LeaseChanged,
     Phase,
     PoolNode,
+    PoolView,
+    Settings,
     State,
     Trainer,
 )
@@ -83,18 +85,13 @@ class Turn:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the pool's view is fresh and no job waits without a plan or for nodes just preempted (S9, S1b)."""
-        return self.pool.hold is None and self.fresh and not self.settling
-
-    @property
-    def settling(self) -> bool:
-        """Whether Slurm preempted a pilot a moment ago, so that the job it did so for may not have started yet."""
-        return self.now - self.preempted_s <= PREEMPTED_HOLD_S
+        """Whether anything may grow now: see `growth_allowed`."""
+        return growth_allowed(self.pool, self.preempted_s, self.now, self.settings)
 
     @property
     def fresh(self) -> bool:
         """Whether the last snapshot is young enough to grow on."""
-        return self.now - self.pool.time_s <= self.settings.stale_after_s
+        return _is_fresh(self.pool, self.now, self.settings)
 
     @property
     def budget(self) -> int:
@@ -220,6 +217,20 @@ class Turn:
     def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
         self.actions.append(LeaseChanged(kind, lease, reason))
         self._relisted[lease.trainer] += 1
+
+
+def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Settings) -> bool:
+    """Whether anything may grow at `at_s`: no job waits without a plan, and the last snapshot is fresh (S1b, S9).
+
+    Nor may it while what Slurm did at `preempted_s`, its last preemption of a pilot, is settling: the job that it was
+    for may not have started yet.
+    """
+    settled = at_s - preempted_s > PREEMPTED_HOLD_S
+    return pool.hold is None and _is_fresh(pool, at_s, settings) and settled
+
+
+def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:
+    return at_s - pool.time_s <= settings.stale_after_s
 
 
 def _slots(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, Any]]:

@@ -70,6 +70,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("no-vacater", "pilots never leave ahead of a plan", config={"pool": {"vacate_ahead_s": 0.0}}),
         Recipe("debounce-1", "a node is offered after one idle poll", config={"pool": {"debounce_polls": 1}}),
         Recipe("poll-half", "bftd looks twice a second", config={"slurm": {"poll_s": 0.5}}),
+        Recipe("spare-1", "one idle node is not lent while jobs wait", config={"pool": {"spare_nodes": 1}}),
         Recipe("bf-interval-30", "backfill plans every 30 s, as by default", scheduler=("bf_interval=30",)),
         Recipe("kill-wait-30", "KillWait 30, as by default", slurm={"KillWait": "30"}),
         Recipe("grace-10", "GraceTime 10 for pilots", elastic={"GraceTime": "10"}),

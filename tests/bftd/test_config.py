@@ -38,6 +38,7 @@ def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> N
         ("[decide]\npj_max = 2.5\n", "[decide] pj_max must be a whole number, not 2.5"),
         ("[decide]\npj_max = true\n", "[decide] pj_max must be a whole number, not True"),
         ("[decide]\npj_max = 0\n", "[decide] pj_max must be at least 1, not 0"),
+        ("[pool]\nspare_nodes = -1\n", "[pool] spare_nodes must be at least 0, not -1"),
         ("[decide]\nt_fwd_s = nan\n", "[decide] t_fwd_s must be a finite number"),
         ("[slurm]\npoll_s = 1e9\n", "[slurm] poll_s must be at most 60.0"),
         ("[slurm]\npilot_mode = 'srun'\n", "[slurm] pilot_mode must be one of salloc, sbatch, not 'srun'"),
