@@ -29,6 +29,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, UnknownPartition
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.types import Snapshot
+from slurm_plugin.visibility import Visibility
 
 log = logging.getLogger("bftd")
 
@@ -40,7 +41,7 @@ _FIXED = ("api", "daemon", "ledger", "slurm")
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
-    """Time until the next snapshot after one that took `took_s`, with `failures` in a row (S8)."""
+    """Time until the next snapshot after one for which Slurm took `took_s`, with `failures` in a row (S8)."""
     delay_s = max(poll_s, SLOWNESS * took_s) * 2.0 ** min(failures, 10)
     return max(poll_s, min(delay_s, LONGEST_DELAY_S))
 
@@ -71,6 +72,7 @@ class Daemon:
         reading = PyslurmClient if settings.slurm.backend == "pyslurm" else SlurmClient
         client = ReadingClient if self._shadow else reading
         self._client = client(conf, settings.slurm.timeout_s)
+        self._visibility = Visibility(self._client)
         # one thread reads, one cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = ThreadPoolExecutor(1, "cancel")
@@ -134,7 +136,8 @@ class Daemon:
             notify("WATCHDOG=1")
             took_s = time.monotonic() - begun
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
-            delay_s = next_delay_s(self._service.poll_s, took_s, max(0, failures - 1)) - took_s
+            # What this process takes to read the answers says nothing of slurmctld.
+            delay_s = next_delay_s(self._service.poll_s, self._client.waited_s, max(0, failures - 1)) - took_s
             try:
                 await asyncio.wait_for(self._stop.wait(), max(0.0, delay_s))
             except asyncio.TimeoutError:
@@ -143,7 +146,7 @@ class Daemon:
     async def _read(self) -> Snapshot | None:
         """One snapshot; None, and a line in the log when the fault is a new one, where it cannot be had."""
         try:
-            snapshot = await asyncio.get_running_loop().run_in_executor(self._reader, self._client.snapshot)
+            snapshot = await asyncio.get_running_loop().run_in_executor(self._reader, self._look)
         except SlurmError as error:
             if str(error) != self._complaint:
                 log.warning("no snapshot, nothing grows: %s", error)
@@ -153,6 +156,11 @@ class Daemon:
             log.info("snapshots are read again")
         self._complaint = ""
         return snapshot
+
+    def _look(self) -> Snapshot:
+        """One snapshot of all there is: what is hidden from the daemon must not pass for a quiet cluster (S9)."""
+        self._visibility.check()
+        return self._client.snapshot()
 
     async def _check_partition(self) -> None:
         """Refuse to start on a partition that does not exist; a controller that is down is waited for."""

@@ -21,6 +21,8 @@ from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
 _RESERVATIONS_EVERY_S = 15.0
 _TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
+# Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs.
+_ALL = "--all"
 _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
@@ -43,10 +45,12 @@ class SlurmClient:
     """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
 
     The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and a second.
+    `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not.
     """
 
     def __init__(self, conf: Path | None = None, timeout_s: float = 5.0, commands_dir: Path | None = None) -> None:
         self.timeout_s = timeout_s
+        self.waited_s = 0.0
         self._conf = conf
         self._commands_dir = commands_dir
         self._reservations: tuple[float, tuple[Reservation, ...]] | None = None
@@ -54,7 +58,8 @@ class SlurmClient:
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o")))
+        self.waited_s = 0.0
+        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o", _ALL)))
         jobs = self._jobs()
         if self.reservations_are_due():
             self.keep_reservations(parse.reservations(self._read("scontrol", "show", "reservation", "-o")))
@@ -81,7 +86,7 @@ class SlurmClient:
 
     def partitions(self) -> dict[str, Partition]:
         """Read all partitions by name."""
-        return parse.partitions(self._read("scontrol", "show", "partition", "-o"))
+        return parse.partitions(self._read("scontrol", "show", "partition", "-o", _ALL))
 
     def partition(self, name: str) -> Partition:
         """Look one partition up; UnknownPartition names the nearest one, or all there are."""
@@ -188,7 +193,7 @@ class SlurmClient:
 
     def _jobs(self, *filters: str) -> tuple[Job, ...]:
         separator = f"\x1f{secrets.token_hex(3)}"
-        return parse.jobs(self._read("squeue", f"--format={parse.job_format(separator)}", *filters), separator)
+        return parse.jobs(self._read("squeue", f"--format={parse.job_format(separator)}", _ALL, *filters), separator)
 
     def _steps(self, job_ids: Sequence[str]) -> list[str]:
         try:
@@ -217,10 +222,13 @@ class SlurmClient:
 
     def _read(self, command: str, *arguments: str) -> str:
         """Run a reading command; anything but a clean answer is a SnapshotError."""
+        begun_s = time.monotonic()
         try:
             answer = self.run(command, *arguments)
         except CommandError as error:
             raise SnapshotError(str(error)) from error
+        finally:
+            self.waited_s += time.monotonic() - begun_s
         if answer.code != 0 or "error" in answer.err.lower():
             raise SnapshotError(f"{command} failed: {answer.complaint}")
         if not answer.out:

@@ -66,11 +66,16 @@ class PyslurmClient(SlurmClient):
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:
             self._child = _Child(self.environ())
+        begun_s = time.monotonic()
         try:
-            answer = json.loads(self._child.ask(request, self.timeout_s))
+            text = self._child.ask(request, self.timeout_s)
         except SnapshotError:
             self.close()
             raise
+        finally:
+            self.waited_s = time.monotonic() - begun_s
+        try:
+            answer = json.loads(text)
         except ValueError as error:
             self.close()
             raise SnapshotError("pyslurm's answer is cut short") from error

@@ -11,6 +11,10 @@ import pytest
 
 _NEEDS = {
     "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
+    "accounting": (
+        lambda: all(shutil.which(name, path=_PATH) for name in ("slurmdbd", "mariadbd", "mariadb-install-db")),
+        "slurmdbd or mariadbd is not installed",
+    ),
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
     "plot": (lambda: importlib.util.find_spec("matplotlib") is not None, "matplotlib is not installed"),
     "browser": (lambda: shutil.which("chromium") is not None, "chromium is not installed"),

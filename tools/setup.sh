@@ -2,8 +2,8 @@
 # Installs what `make demo` and `make test` need, and only what is missing.
 #   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
 #   tools/setup.sh full    also Slurm, munge and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
-#   tools/setup.sh test    also what builds the packages and tries them in a clean system
 #   tools/setup.sh recipes also slurmdbd and MariaDB, for one of the comparisons of benchmarks/impact
+#   tools/setup.sh test    also these two, and what builds the packages and tries them in a clean system
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -69,6 +69,7 @@ check_packaging() {
     [ -x /usr/bin/python3 ] || need python3
 }
 
+# QOS limits, operators and accounts are slurmdbd's; it runs beside a private cluster, never as a service.
 check_accounting() {
     command -v slurmdbd >/dev/null || need slurmdbd
     command -v mariadbd >/dev/null || need mariadb-server-core mariadb-client-core
@@ -178,7 +179,7 @@ case "${1:-}" in
         check_spank
         check_browser
         [ "$1" != test ] || check_packaging
-        [ "$1" != recipes ] || check_accounting
+        [ "$1" = full ] || check_accounting
         install_packages
         make_venv
         apt_needed=()
@@ -186,5 +187,5 @@ case "${1:-}" in
         install_packages
         install_horovod
         ;;
-    *) die "usage: tools/setup.sh venv|full|test|recipes" ;;
+    *) die "usage: tools/setup.sh venv|full|recipes|test" ;;
 esac

@@ -1,134 +1,16 @@
-"""slurmdbd with a MariaDB of its own beside a private cluster, for the recipe that decides by QOS.
-
-Both run as plain processes with the cluster's mark in their environment, so they end with the cluster; their data is in
-its folder. Packages: slurmdbd, mariadb-server-core, mariadb-client-core (`tools/setup.sh recipes`).
-"""
+"""The QOS of pilots, for the recipe that decides by QOS, and slurmdbd to keep it (`tools/setup.sh recipes`)."""
 
 from __future__ import annotations
 
-import getpass
-import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 
-from slurm_plugin.errors import SandboxError, SlurmMissing
-from slurm_plugin.sandbox.ports import reserved_ports
-from slurm_plugin.sandbox.processes import MARK
+__all__ = ["PILOT_QOS", "accounting", "add_pilot_qos"]
 
 PILOT_QOS = "pilot"
-
-_PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:/usr/local/sbin"
-_UP_S = 60.0
-_POLL_S = 0.1
-_PASSWORD = "sandbox"
-
-_DBD_CONF = """\
-AuthType=auth/none
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={dbd_port}
-SlurmUser={user}
-LogFile={root}/log/slurmdbd.log
-PidFile={root}/run/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={sql_port}
-StorageUser=slurm
-StoragePass={password}
-StorageLoc=slurm_acct_db
-"""
-
-_FIRST_STATEMENTS = """\
-CREATE DATABASE IF NOT EXISTS slurm_acct_db;
-CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY '{password}';
-CREATE USER IF NOT EXISTS slurm@'localhost' IDENTIFIED BY '{password}';
-GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';
-GRANT ALL ON slurm_acct_db.* TO slurm@'localhost';
-"""
-
-
-@contextmanager
-def accounting(root: Path, environ: dict[str, str]) -> Iterator[str]:
-    """Have MariaDB and slurmdbd up for the cluster in `root`; gives the lines that its slurm.conf needs."""
-    with reserved_ports(2) as (sql_port, dbd_port):
-        _start_mariadb(root, environ, sql_port)
-        _start_slurmdbd(root, environ, sql_port, dbd_port)
-        yield (
-            "AccountingStorageType=accounting_storage/slurmdbd\n"
-            f"AccountingStorageHost=127.0.0.1\nAccountingStoragePort={dbd_port}\n"
-        )
 
 
 def add_pilot_qos(environ: dict[str, str]) -> None:
     """The QOS of pilots: every regular job may preempt it, and it counts more than they do in a job's priority."""
-    for words in (
-        ("add", "qos", PILOT_QOS),
-        ("modify", "qos", PILOT_QOS, "set", "priority=1000"),
-        ("modify", "qos", "normal", "set", f"preempt={PILOT_QOS}"),
-    ):
-        done = subprocess.run(
-            ["sacctmgr", "--immediate", *words], env=environ, capture_output=True, text=True, timeout=20, check=False
-        )
-        if done.returncode:
-            raise SandboxError(f"sacctmgr {' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
-
-
-def _start_mariadb(root: Path, environ: dict[str, str], port: int) -> None:
-    data = root / "mariadb"
-    (root / "first.sql").write_text(_FIRST_STATEMENTS.format(password=_PASSWORD))
-    subprocess.run(
-        [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--user={getpass.getuser()}",
-         "--skip-test-db", "--auth-root-authentication-method=normal"],
-        env=environ, capture_output=True, timeout=_UP_S, check=True,
-    )  # fmt: skip
-    _start(
-        root,
-        environ,
-        [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--user={getpass.getuser()}", f"--port={port}",
-         "--bind-address=127.0.0.1", f"--socket={root}/run/sql.sock", f"--pid-file={root}/run/mariadbd.pid",
-         f"--init-file={root}/first.sql", "--innodb-buffer-pool-size=64M"],
-        "mariadbd",
-        port,
-    )  # fmt: skip
-
-
-def _start_slurmdbd(root: Path, environ: dict[str, str], sql_port: int, port: int) -> None:
-    conf = root / "slurmdbd.conf"  # looked for beside slurm.conf
-    conf.write_text(
-        _DBD_CONF.format(root=root, user=getpass.getuser(), sql_port=sql_port, dbd_port=port, password=_PASSWORD)
-    )
-    conf.chmod(0o600)
-    _start(root, environ, [_program("slurmdbd"), "-D"], "slurmdbd", port)
-
-
-def _start(root: Path, environ: dict[str, str], argv: list[str], name: str, port: int) -> None:
-    log = root / "log" / f"{name}.out"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv,
-            env={**environ, MARK: str(root)},
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    deadline_s = time.monotonic() + _UP_S
-    while time.monotonic() < deadline_s and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return
-        except OSError:
-            time.sleep(_POLL_S)
-    raise SandboxError(f"{name} did not start; see {log}")
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=_PATH)
-    if found is None:
-        raise SlurmMissing(f"{name} not found: tools/setup.sh recipes installs it")
-    return found
+    sacctmgr(environ, "add", "qos", PILOT_QOS)
+    sacctmgr(environ, "modify", "qos", PILOT_QOS, "set", "priority=1000")
+    sacctmgr(environ, "modify", "qos", "normal", "set", f"preempt={PILOT_QOS}")

@@ -29,7 +29,7 @@ def main() -> None:
         with contextlib.suppress(SlurmError):
             client.snapshot()
         took_s = time.monotonic() - begun
-        stop.wait(max(0.0, next_delay_s(settings.poll_s, took_s, 0) - took_s))
+        stop.wait(max(0.0, next_delay_s(settings.poll_s, client.waited_s, 0) - took_s))
 
 
 if __name__ == "__main__":

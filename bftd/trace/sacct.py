@@ -26,7 +26,8 @@ _JOB_COLUMNS = (("jobidraw", "jobid"), ("state",), ("start",), ("end",), ("nodel
 # fields are asked for by one name and headed by another
 _STARTS, _ENDS = ("start", "timestart"), ("end", "timeend")
 _EVENT_COLUMNS = (("nodename",), _STARTS, _ENDS)
-_RESERVATION_COLUMNS = (("nodenames", "nodes", "nodelist"), _STARTS, _ENDS)
+_RESERVED = ("nodenames", "nodename", "nodes", "nodelist")
+_RESERVATION_COLUMNS = (_RESERVED, _STARTS, _ENDS)
 _NO_NODES = frozenset({"", "none assigned", "none", "n/a", "(null)", "unknown"})
 _UNFINISHED = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "STOPPED")
 _UNSTARTED = ("PENDING", "REVOKED")
@@ -108,7 +109,7 @@ class Accounts:
         for row in rows(text, where, _RESERVATION_COLUMNS, _RESERVATION_ADVICE):
             self._one_cluster(row)
             span = self._span(row, _STARTS, _ENDS)
-            names = row.first("nodenames", "nodes", "nodelist")
+            names = row.first(*_RESERVED)
             if span is not None and names.lower() not in _NO_NODES:
                 yield Period(self._nodes(row, names), *span)
 

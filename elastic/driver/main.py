@@ -22,8 +22,6 @@ from elastic.script import default_backend, interpreter_of, restore
 from elastic.seal import new_secret
 from elastic.spec import ElasticSpec
 
-_TERMINATED = 128 + signal.SIGTERM
-
 
 def main() -> None:
     """`bft-driver SCRIPT [ARG...]`, as Slurm runs it: the script's first line names this program."""
@@ -57,7 +55,7 @@ async def _run(settings: DriverSettings) -> int:
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, trainer.finish, _TERMINATED, "the job was cancelled")
+        loop.add_signal_handler(number, trainer.cancel)
     backend = settings.backend
     _log(f"{settings.name}: {backend}, {settings.spec.nodes_min} to {settings.spec.nodes_max} nodes; waiting for nodes")
     if trainer.store.step >= 0:
@@ -141,6 +139,8 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         socket_path=header.socket,
         partition=header.partition,
         user=own_user(),
+        # Else pilots would be charged to the user's default account, whatever the trainer's is.
+        account=os.environ.get("SLURM_JOB_ACCOUNT", ""),
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
     )

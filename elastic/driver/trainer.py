@@ -39,6 +39,8 @@ from elastic.wire import Message, Payload
 _REMOVED = re.compile(r"terminate called after throwing|has been removed from elastic job")
 """How a worker that Horovod removed ends; it is what a revocation looks like, and would alarm the user."""
 
+_CANCELLED = "the job was cancelled"
+
 
 class Trainer:
     """One trainer from its registration to its exit code."""
@@ -59,6 +61,7 @@ class Trainer:
         self._life_failures = 0
         self._training = False
         self._suspended = False
+        self._cancelled = False
 
     def man(self, starter: PilotStarter, daemon: DaemonLink) -> Crew:
         """Gives the trainer its way to Slurm and to the daemon; returns the crew that takes the daemon's leases."""
@@ -171,9 +174,12 @@ class Trainer:
             self.crew.tell_state(pilot, "ready")
             self.wake()
         elif op == "leaving":
-            pilot.reason = pilot.reason or "Slurm took the node for a regular job"
-            self._report("lease", id=pilot.lease, state="leaving", job_id=pilot.job_id, reason=pilot.reason,
-                         at_s=float(message["at_s"]))  # fmt: skip
+            if self._cancelled:  # scancel ends every srun of this job as well: no regular job has asked for the node
+                pilot.reason = pilot.reason or _CANCELLED
+            else:
+                pilot.reason = pilot.reason or "Slurm took the node for a regular job"
+                self._report("lease", id=pilot.lease, state="leaving", job_id=pilot.job_id, reason=pilot.reason,
+                             at_s=float(message["at_s"]))  # fmt: skip
             self.leave_at_once(pilot)
         elif op == "cannot":
             self.finish(1, str(message["text"]))
@@ -252,6 +258,11 @@ class Trainer:
         if self._life_failures >= CRASHES_WITHOUT_A_STEP:
             self.finish(1, reason)
         self.wake()
+
+    def cancel(self) -> None:
+        """Ends the trainer because Slurm or the user ends its job."""
+        self._cancelled = True
+        self.finish(128 + signal.SIGTERM, _CANCELLED)
 
     def finish(self, exit_code: int, reason: str) -> None:
         """Ends the trainer; the first call counts."""

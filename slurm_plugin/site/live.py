@@ -33,7 +33,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
     lua = _file(folder / "job_submit.lua")
     return Site(
         config=config,
-        partitions=parse_partitions(_show(client, "partition", "-o")),
+        partitions=parse_partitions(_show(client, "partition", "-o", "--all")),
         node_names=tuple(_NODE.findall(_show(client, "nodes", "-o"))),
         lua=lua,
         plugstack=SiteFile(stack.path, stack.state, _with_includes(stack.text, Path(stack.path).parent)),

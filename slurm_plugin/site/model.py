@@ -19,6 +19,9 @@ _LAST_KEYS = ("SLURM_CONF", "SLURM_VERSION", "UnkillableStepTimeout")  # an answ
 _NUMBER = re.compile(r"-?\d+")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
+HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
+"""Words of PrivateData that keep from a user what bftd and drivers have to see."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

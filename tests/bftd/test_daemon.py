@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import signal
@@ -13,13 +14,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bftd import daemon as daemons
 from bftd.client import Client, find
-from bftd.daemon import next_delay_s
+from bftd.config import ApiConfig, Config, LedgerConfig
+from bftd.daemon import Daemon, next_delay_s
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.notify import notify
+from slurm_plugin.types import Snapshot
 
 ROOT = Path(__file__).parents[2]
 # What a cluster of two idle nodes answers; the real commands are tried in the cluster tests.
@@ -42,6 +47,28 @@ def test_S8_a_slow_controller_is_asked_less_often() -> None:
     assert next_delay_s(1.0, 2.0, 0) == 8.0
     assert [next_delay_s(1.0, 0.1, failures) for failures in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert next_delay_s(60.0, 0.1, 0) == 60.0
+
+
+def test_S8_what_the_daemon_itself_takes_makes_no_controller_slow(tmp_path: Path, monkeypatch) -> None:
+    daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
+    asked = []
+
+    def delay_s(*arguments: float) -> float:
+        asked.append(arguments)
+        daemon._stop.set()
+        return 0.0
+
+    monkeypatch.setattr(daemons, "next_delay_s", delay_s)
+
+    async def read() -> Snapshot:
+        return Snapshot(1.0, {}, (), ())
+
+    monkeypatch.setattr(daemon, "_read", read)
+    daemon._client.waited_s = 0.25
+    daemon._service = SimpleNamespace(poll_s=1.0, observe=lambda _: None)  # type: ignore[assignment]
+    asyncio.run(daemon._poll())
+    daemon._ledger.close()
+    assert asked == [(1.0, 0.25, 0)]
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -290,6 +290,25 @@ def test_nodes_train_only_when_warm(site: Site) -> None:
     assert {lease.phase for lease in site.service.core.leases.values()} == {"working"}
 
 
+def test_the_resizes_of_imaginary_trainers_are_counted_and_neither_starts_nor_ends(site: Site) -> None:
+    def resizes() -> list[int]:
+        return [shown["resizes"] for shown in site.status["trainers"] if shown["id"] == loser]
+
+    loser = site.lent["n1"]
+    learned = site.service.core.trainers[loser].knowledge
+    site.idle(polls=20)
+    assert resizes() == [0], "a start is no resize"
+    site.idle("n1")
+    assert resizes() == [1], "it goes on with one node less"
+    site.idle(polls=40)
+    assert site.lent["n1"] == loser
+    assert resizes() == [2], "the node is warm again and takes part"
+    site.idle(*NAMES, polls=2)
+    assert resizes() == [2], "a suspension is no resize"
+    now = site.service.core.trainers[loser].knowledge
+    assert (now.up_cost_s, now.down_cost_s) == (learned.up_cost_s, learned.down_cost_s)
+
+
 def test_on_a_pool_that_never_changes_nearly_all_of_dedicated_nodes_is_recovered(tmp_path: Path) -> None:
     site = Site(tmp_path / "ledger")
     with closing(site.service.ledger):
@@ -418,19 +437,28 @@ def test_a_partition_that_regular_jobs_use_can_be_watched_before_there_is_one_fo
 
 
 def test_only_reading_commands_are_run(tmp_path: Path) -> None:
-    for name in ("scontrol", "squeue"):
+    for name in ("scontrol", "squeue", "sacctmgr"):
         (tmp_path / name).write_text("#!/bin/sh\necho fine\n")
         (tmp_path / name).chmod(0o755)
     client = ReadingClient(commands_dir=tmp_path)
     assert client.run("scontrol", "show", "nodes").out == "fine\n"
     assert client.run("squeue").out == "fine\n"
-    assert client.calls == 2
-    for command in (("scancel", "1"), ("salloc",), ("sbatch",), ("srun",), ("scontrol", "update"), ("scontrol",)):
+    assert client.run("sacctmgr", "show", "user").out == "fine\n"
+    assert client.calls == 3
+    for command in (
+        ("sacctmgr", "add"),
+        ("scancel", "1"),
+        ("salloc",),
+        ("sbatch",),
+        ("srun",),
+        ("scontrol", "update"),
+        ("scontrol",),
+    ):
         with pytest.raises(CommandError, match="in shadow mode Slurm is only read"):
             client.run(*command)
     with pytest.raises(CommandError):
         client.cancel(["1"])
-    assert client.calls == 2
+    assert client.calls == 3
 
 
 def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.cluster
 PATIENCE_S = 60.0
 # What asks slurmctld for nothing but an answer, and what its own daemons and this test's jobs send it.
 READING = {
+    "REQUEST_BUILD_INFO",
     "REQUEST_NODE_INFO",
     "REQUEST_JOB_INFO",
     "REQUEST_PARTITION_INFO",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slurm_plugin.client import SlurmClient
+from slurm_plugin import client as clients
+from slurm_plugin import parse
+from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
@@ -60,6 +64,34 @@ def test_reservations_are_not_read_again_at_every_snapshot(slurm: FakeSlurm) -> 
     for _ in range(3):
         assert client.snapshot().reservations
     assert (slurm.folder / "calls").read_text().count("reservation") == 1
+
+
+def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def after(passed_s: float, function: Any) -> Any:
+        def late(*arguments: Any) -> Any:
+            nonlocal now_s
+            now_s += passed_s
+            return function(*arguments)
+
+        return late
+
+    client = slurm.client()
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now_s, time=lambda: now_s))
+    monkeypatch.setattr(client, "run", after(2.0, client.run))
+    monkeypatch.setattr(parse, "nodes", after(100.0, parse.nodes))
+    monkeypatch.setattr(parse, "jobs", after(100.0, parse.jobs))
+    waits = []
+    for _ in range(2):
+        client.snapshot()
+        waits.append(client.waited_s)
+    assert waits == [6.0, 6.0]  # nodes, jobs, and reservations, which are due again after so long
+
+    monkeypatch.setattr(client, "run", after(2.0, lambda *_: Answer(1, "", "slurmctld is away")))
+    with pytest.raises(SnapshotError):
+        client.snapshot()
+    assert client.waited_s == 2.0
 
 
 @pytest.mark.parametrize("command", ["squeue", "scontrol"])

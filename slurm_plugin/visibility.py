@@ -1,0 +1,82 @@
+"""Whether Slurm shows this user all there is: with PrivateData in slurm.conf it silently leaves out others' jobs.
+
+What is left out cannot be told from a quiet cluster, so it is looked up: the setting, and the user's rights.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.site.model import HIDING, options, parse_config
+
+# Both change by an administrator's hand only.
+_LOOK_EVERY_S = 300.0
+_OPERATORS = frozenset({"Operator", "Administrator"})
+_UID = re.compile(r"\((\d+)\)$")
+
+
+def hidden_from_us(client: SlurmClient) -> tuple[str, ...]:
+    """Name what PrivateData hides from the user of this process; one RPC where that is nothing.
+
+    Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
+    the level is taken for none. Raises SlurmError when the configuration cannot be read.
+    """
+    answer = client.run("scontrol", "show", "config")
+    if answer.code != 0:
+        raise SnapshotError(f"scontrol failed: {answer.complaint}")
+    config = parse_config(answer.out)
+    words = HIDING & options(config.get("PrivateData", "").replace(" ", ",")).keys()
+    slurm_user = _UID.search(config.get("SlurmUser", ""))
+    if not words or os.geteuid() == 0 or (slurm_user and os.geteuid() == int(slurm_user[1])):
+        return ()
+    return () if _level(client) in _OPERATORS else tuple(sorted(words))
+
+
+class Visibility:
+    """Asks from time to time whether Slurm hides something; `client` runs `scontrol show` and `sacctmgr show`."""
+
+    def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._seen_s = float("-inf")
+
+    def check(self) -> None:
+        """Raise SnapshotError while Slurm hides jobs, nodes, partitions or reservations of others from this user.
+
+        A configuration that cannot be read is asked for again with the next call: a controller that is away gives no
+        snapshot either.
+        """
+        if self._clock() - self._seen_s < _LOOK_EVERY_S:
+            return
+        try:
+            words = hidden_from_us(self._client)
+        except SlurmError:
+            return
+        if words:
+            what = " and ".join(words)
+            raise SnapshotError(
+                f"Slurm hides {what} from {_name()} (PrivateData), and so what pilots must not get in the way of: "
+                f"give {_name()} the operator level in slurmdbd, or take {what} out of PrivateData"
+            )
+        self._seen_s = self._clock()
+
+
+def _level(client: SlurmClient) -> str:
+    try:
+        answer = client.run("sacctmgr", "show", "user", f"name={_name()}", "format=adminlevel", "-n", "-P")
+    except SlurmError:
+        return ""
+    return answer.out.strip() if answer.code == 0 else ""
+
+
+def _name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,161 @@
+"""A site whose accounts, limits and operators are slurmdbd's, and what its users do there."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.impact import training
+from bftd.sandbox_site import SandboxSite
+from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.sandbox.accounting import accounting, sacctmgr
+from tests.slurm_plugin.plugins import CHECKOUT
+from tests.slurm_plugin.test_elastic_job import python_for_everybody
+
+LIMIT_S = 60.0
+
+
+class _Cluster(Sandbox):
+    """A sandbox with slurmdbd, to which `statements` are made before slurmctld starts."""
+
+    def __init__(self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], **shape: Any) -> None:
+        super().__init__(extra_conf=slurm_conf, **shape)
+        self._statements = statements
+        self._options = options
+        self._beside = ExitStack()
+
+    def up(self) -> _Cluster:
+        """Start MariaDB and slurmdbd, then the cluster."""
+        with self._beside:
+            super().up()
+        return self
+
+    def _write_conf(self, host: str, ports: list[int]) -> None:
+        super()._write_conf(host, ports)
+        more = self._beside.enter_context(accounting(self.root, self.env()))
+        own = self.conf.read_text()
+        for partition, options in self._options.items():
+            own = re.sub(rf"(?m)^PartitionName={partition} .*$", rf"\g<0> {options}", own)
+        self.conf.write_text(more + own)
+        for statement in self._statements:
+            sacctmgr(self.env(), *statement.split())
+
+
+class AccountedSite(SandboxSite):
+    """A site of `nodes` nodes; `slurm_conf` is added to slurm.conf, and `options` to the lines of partitions."""
+
+    def __init__(self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], nodes: int) -> None:
+        super().__init__()
+        self.cluster = _Cluster(statements, slurm_conf, options, nodes=nodes)
+
+    def __enter__(self) -> AccountedSite:
+        super().__enter__()
+        return self
+
+    def configure(self, **limits: int) -> None:
+        """Write the configuration of the daemon that is started next, with these [limits]."""
+        self._config = {"limits": limits, "slurm": {"poll_s": 0.5}}
+        self.config_path.write_text(self._toml())
+
+    def sacctmgr(self, *words: str) -> str:
+        """As the administrator; slurmctld knows of it when this returns."""
+        return sacctmgr(self.env(), *words)
+
+    def run_as(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user of the site, at home."""
+        user, home = pwd.getpwnam(name), self.home(name)
+        return subprocess.run(
+            argv, cwd=home, env={**self.env(), "USER": name, "HOME": str(home), "TMPDIR": "/tmp", **(env or {})},
+            user=user.pw_uid, group=user.pw_gid, extra_groups=[], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+
+    def home(self, name: str) -> Path:
+        """The user's own folder; it goes with the site."""
+        home, user = self.root / "homes" / name, pwd.getpwnam(name)
+        if not home.exists():
+            home.mkdir(parents=True)
+            os.chown(home, user.pw_uid, user.pw_gid)
+        return home
+
+    def salloc(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """What a user can do who goes round the daemon."""
+        argv = ("salloc", "--immediate=1", "--no-shell", "--partition=elastic", "-N1", "-t5")
+        return self.run_as(name, *argv, *options)
+
+    def jobs(self, partition: str = "elastic") -> list[tuple[str, ...]]:
+        """Id, user, account and state of each job of a partition."""
+        said = self.slurm("squeue", "--noheader", "--all", f"--partition={partition}", "--format=%i|%u|%a|%T")
+        return [tuple(line.split("|")) for line in said.splitlines()]
+
+    def count(self, name: str, account: str | None = None) -> int:
+        """How many nodes of the elastic partition a user has, on one of his accounts or on all."""
+        return sum(user == name and account in (None, of) for _, user, of, _ in self.jobs())
+
+    def train(self, name: str, elastic: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Submit an elastic job as a user would, whose nodes hold pilots and sleep; it prints the driver's job id."""
+        home = self.home(name)
+        python, script = self._installation(), training.lay_out(home)
+        interpreter = home / training.NAME
+        interpreter.write_text(interpreter.read_text().replace(sys.executable, str(python)))
+        words = ("-m", "bftd.cli.main", "sbatch", f"--elastic={elastic},backend=torchrun", "--parsable", *options)
+        return self.run_as(
+            name, str(python), *words, "--output=out.log", str(script),
+            env={
+                "PATH": f"{python.parent}:{self.env()['PATH']}",
+                "PYTHONPATH": f"{CHECKOUT}:{sysconfig.get_path('purelib')}",
+            },
+        )  # fmt: skip
+
+    def _installation(self) -> Path:
+        """A Python that all users can run, with the driver beside it."""
+        commands = self.root / "commands"
+        python, driver = commands / "python3", commands / "bft-driver"
+        if not commands.exists():
+            commands.mkdir()
+            python.symlink_to(python_for_everybody() or sys.executable)
+            driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
+            driver.chmod(0o755)
+        return python
+
+    def empty(self) -> None:
+        """End all jobs."""
+        if ids := [job for partition in ("batch", "elastic", "bft-driver") for job, *_ in self.jobs(partition)]:
+            self.slurm("scancel", *ids)
+        until("an empty cluster", lambda: set(self.cluster.status().values()) == {"IDLE"}, self.show)
+
+    @contextmanager
+    def private(self, words: str) -> Iterator[None]:
+        """PrivateData of slurm.conf during the block."""
+        conf = self.cluster.conf
+        before = conf.read_text()
+        conf.write_text(f"PrivateData={words}\n{before}")
+        self.slurm("scontrol", "reconfigure")
+        try:
+            yield
+        finally:
+            conf.write_text(before)
+            self.slurm("scontrol", "reconfigure")
+
+    def show(self) -> str:
+        """What a failed test wants to know."""
+        logs = [self.log_path, *self.root.glob("homes/*/*.log")]
+        return "\n".join(f"{path}:\n{path.read_text()[-1500:]}" for path in logs if path.exists())
+
+
+def until(what: str, condition: Callable[[], Any], show: Callable[[], str] = str) -> Any:
+    """Wait for something to come true, and return it."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, f"{what} did not happen within {LIMIT_S:g} s\n{show()}"
+        time.sleep(0.1)
+    return found
