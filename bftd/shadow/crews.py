@@ -73,8 +73,8 @@ class Crews:
             if crew.done_s <= now_s:
                 events += self._finished(id_, crew, held[id_], now_s)
                 continue
-            self._warm(crew, now_s)
-            reports = [
+            reports = self._warm(crew, now_s)
+            reports += [
                 _lease(lease, "working", now_s)
                 for lease in held[id_]
                 if lease.live and lease.phase == "placed" and lease.node not in crew.warming
@@ -100,7 +100,7 @@ class Crews:
                 crew.warming[lease.node] = now_s + measured.WARM_UP_S
                 reports[lease.trainer].append(_lease(lease, "placed", now_s))
         for id_, nodes in left.items():
-            self._leave(id_, nodes)
+            reports[id_] += self._leave(id_, nodes, now_s)
         return [Reported(now_s, id_, tuple(told)) for id_, told in reports.items()]
 
     def _finished(self, id_: str, crew: Crew, held: Iterable[Lease], now_s: float) -> list[Event]:
@@ -114,10 +114,10 @@ class Crews:
             Reported(now_s, id_, tuple(_lease(lease, "ended", now_s) for lease in held)),
         ]
 
-    def _leave(self, id_: str, nodes: list[str]) -> None:
+    def _leave(self, id_: str, nodes: list[str], now_s: float) -> list[Mapping[str, Any]]:
         crew = self.crews.get(id_)
         if crew is None:
-            return
+            return []
         before = crew.working
         crew.held -= len(nodes)
         for node in nodes:
@@ -125,15 +125,18 @@ class Crews:
         if crew.working < before:
             self._stall(crew, crew.spec.down_cost_s)
         crew.pace()
+        return _resized(before, crew.working, now_s)
 
-    def _warm(self, crew: Crew, now_s: float) -> None:
+    def _warm(self, crew: Crew, now_s: float) -> list[Mapping[str, Any]]:
         """Nodes that are warm take part; the others went on while they warmed up."""
+        before = crew.working
         ready = [node for node, ready_s in crew.warming.items() if ready_s <= now_s]
         for node in ready:
             del crew.warming[node]
         if ready:
             self._stall(crew, crew.spec.up_cost_s)
             crew.pace()
+        return _resized(before, crew.working, now_s)
 
     def _stall(self, crew: Crew, stall_s: float) -> None:
         """Stand still for `stall_s` at the present rate."""
@@ -186,6 +189,17 @@ def _progressed(crew: Crew) -> Mapping[str, Any]:
         "samples_per_s": crew.rate,
         "nodes": crew.working,
     }
+
+
+def _resized(before: int, after: int, now_s: float) -> list[Mapping[str, Any]]:
+    """The resize of a trainer that goes on, as its driver tells it; a start or a suspension is none.
+
+    It tells no stall: what is known of that is what the crew reckons with.
+    """
+    if not before or not after or before == after:
+        return []
+    kind = "up" if after > before else "down"
+    return [{"op": "resize", "at_s": now_s, "kind": kind, "from_nodes": before, "to_nodes": after}]
 
 
 def _number(id_: str) -> int:

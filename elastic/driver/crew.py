@@ -61,6 +61,8 @@ class Crew:
         for name, pilot in list(self.pilots.items()):
             if name not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
+        # Ids never come back: what has left the list is not listed again.
+        self._ended &= listed
 
     def held(self) -> list[dict[str, Any]]:
         """The leases that are still being carried out, for a daemon that was restarted."""
@@ -158,6 +160,8 @@ class Crew:
                 task.cancel()
         self.pilots.pop(pilot.lease, None)
         self._ended.add(pilot.lease)
+        if pilot.job_id:
+            self._starter.forget(pilot.job_id)
         self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=reason)
         self._owner.wake()
 

@@ -199,6 +199,11 @@ class PilotStarter:
         if orders := {self._cancelling[job] for job in jobs if job in self._cancelling}:
             await asyncio.wait(orders)
 
+    def forget(self, job: str) -> None:
+        """Lets go of a job whose pilot is over: an order for it that still came would only be one too many."""
+        self._empty.discard(job)
+        self._cancelled.discard(job)
+
     async def _cancel(self, jobs: list[str]) -> None:
         # Where srun has come back, no process is left to kill first: that would be two more commands a pilot, at the
         # very moment at which Slurm is busy with the job that the node was taken for.

@@ -3,13 +3,18 @@
 The best total of some trainers is a function of how many nodes they share. That of a trainer is its part of equation
 (16); that of two groups together is the max-plus convolution of theirs; a cap cuts the function of its group off. Caps
 that nest form a tree, and the function at its root, the whole pool, has the optimum.
+
+Few points of these functions matter. With a price on a node of every group no plan is worth more than a bound, and a
+plan that uses a point loses at least what the point alone does against it. So only points that lose little are looked
+at: the plan found is optimal once it is no further from the bound than what was left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -18,32 +23,31 @@ from milp.keeping import keep
 from milp.model import Problem, TrainerSpec
 from milp.objective import most_earned, objective_of, rescale_cost
 from milp.solvers.base import Feature, Limits, Outcome, Solver
-from milp.solvers.tables import TIE_BREAK, Floats, Ints, worst_that_matters
+from milp.solvers.cap_groups import Group, set_prices, tree
+from milp.solvers.tables import TIE_BREAK, Floats, worst_that_matters
 
-# Sums that are made at once: few enough for the processor's cache, many enough for numpy.
-_BLOCK = 1 << 17
+# Rounding of a sum of worths, as a part of their size.
+_NOISE = 1e-13
+# What a point may lose in the first round, as a part of that size, and how many times as much in each next one.
+_FIRST_REACH = 1e-4
+_MORE_REACH = 8.0
 
 
-@dataclass
-class _Group:
-    """The trainers under one cap: those of smaller groups inside it, and `own` ones beside these, by their place."""
-
-    nodes_max: int
-    inner: list[_Group] = field(default_factory=list)
-    own: list[int] = field(default_factory=list)
+class _OutOfTimeError(Exception):
+    """The time limit has passed in the middle of a round."""
 
 
 @dataclass(frozen=True)
 class _Best:
-    """What trainers are worth together on 0, 1, ... nodes (-inf: never), and how that comes about.
+    """What trainers are worth together on 0, 1, ... nodes (-inf: never, or left out), and how that comes about.
 
-    `taken` (as long as `worth`) is how many of the nodes are those of `part`; the rest are those of `rest`. A single
-    trainer, `row`, has neither.
+    `most` is what they are worth at most less what their nodes cost at the price of the group that they are in. They
+    are those of `part` and of `rest` together; a single trainer, `row`, has neither.
     """
 
     worth: Floats
+    most: float
     row: int | None = None
-    taken: Ints | None = None
     part: _Best | None = None
     rest: _Best | None = None
 
@@ -51,18 +55,48 @@ class _Best:
 def _run(problem: Problem, limits: Limits) -> Outcome:
     if not problem.trainers or not problem.nodes:
         return Outcome({trainer.name: () for trainer in problem.trainers}, bound=None)
-    worths = _worths(problem)
-    best = _best(_tree(problem), worths)
+    stop_at = inf if limits.time_limit_s is None else time.perf_counter() + limits.time_limit_s
+    worths, size = _worths(problem)
+    root = tree(problem)
+    set_prices(root, problem, worths)
+    found, bound, proven = _solve(root, worths, size, lambda: time.perf_counter() >= stop_at)
+    # the tie-breaks are no part of (16)
+    bound += TIE_BREAK * size
+    if found is None:
+        return Outcome(None, bound)
     counts: dict[int, int] = {}
-    _trace(best, int(best.worth.argmax()), counts)
+    _trace(found, int(found.worth.argmax()), counts)
     by_name = {trainer.name: counts.get(row, 0) for row, trainer in enumerate(problem.trainers)}
-    return Outcome(assign(problem, by_name), bound=None)
+    return Outcome(assign(problem, by_name), None if proven else bound)
 
 
-def _worths(problem: Problem) -> list[Floats]:
-    """Each trainer's terms of (16) by its count, less a tie-break for every node that changes hands.
+def _solve(
+    root: Group, worths: Sequence[Floats], size: float, is_over: Callable[[], bool]
+) -> tuple[_Best | None, float, bool]:
+    """The best plans found by the pool's nodes, an upper bound, and whether the best of them is proven optimal."""
+    found: _Best | None = None
+    bound, reach = inf, _FIRST_REACH
+    try:
+        while True:
+            best = _best(root, worths, reach * size, is_over)
+            bound = best.most + root.price * root.nodes_max
+            total = float(best.worth.max())
+            found = best if np.isfinite(total) else found
+            if total >= bound - reach * size:
+                return found, bound, True
+            # Where a plan is in hand, what loses more than it does is in no better one.
+            reach = min(reach * _MORE_REACH, (bound - total) / size + _NOISE)
+            if reach > 1.0:
+                reach = inf
+    except _OutOfTimeError:
+        return found, bound, False
 
-    What is too bad to matter is cut off, as for `exact`: it would set the scale of the tie-breaks.
+
+def _worths(problem: Problem) -> tuple[list[Floats], float]:
+    """Each trainer's terms of (16) by its count, less a tie-break for every node that changes hands; and their size.
+
+    What is too bad to matter is cut off, as for `exact`: it would set the scale of the tie-breaks. A count that is
+    worth less than a smaller one is left out (-inf).
     """
     plain = [_worth(problem, trainer) for trainer in problem.trainers]
     most = np.array([worth.max() for worth in plain])
@@ -71,10 +105,10 @@ def _worths(problem: Problem) -> list[Floats]:
         np.maximum(worth, floor, out=worth, where=np.isfinite(worth))
     size = sum(float(np.abs(worth[np.isfinite(worth)]).max()) for worth in plain) or 1.0
     tie_break = TIE_BREAK * size / max(2 * len(problem.nodes), 1)
-    return [
-        worth - tie_break * np.abs(np.arange(len(worth)) - len(trainer.current))
-        for trainer, worth in zip(problem.trainers, plain, strict=True)
-    ]
+    for trainer, worth in zip(problem.trainers, plain, strict=True):
+        worth -= tie_break * np.abs(np.arange(len(worth)) - len(trainer.current))
+        worth[worth < np.maximum.accumulate(worth)] = -np.inf
+    return plain, size
 
 
 def _worth(problem: Problem, trainer: TrainerSpec) -> Floats:
@@ -92,55 +126,57 @@ def _worth(problem: Problem, trainer: TrainerSpec) -> Floats:
     return worth
 
 
-def _tree(problem: Problem) -> _Group:
-    """The binding caps as groups within the pool; each trainer is in the smallest group that covers it."""
-    everybody = frozenset(range(len(problem.trainers)))
-    limits = [*sorted(problem.capped_rows, key=lambda cap: len(cap[0])), (everybody, len(problem.nodes))]
-    groups: list[tuple[frozenset[int], _Group]] = []
-    for covered, nodes_max in limits:
-        group, inside = _Group(nodes_max), frozenset[int]()
-        # from the largest down: what is in a group that is in this one is not this one's own
-        for smaller, inner in reversed(groups):
-            if smaller <= covered and not smaller & inside:
-                group.inner.append(inner)
-                inside |= smaller
-        group.own = sorted(covered - inside)
-        groups.append((covered, group))
-    return groups[-1][1]
+def _best(group: Group, worths: Sequence[Floats], reach: float, is_over: Callable[[], bool]) -> _Best:
+    """The group's trainers together, without what loses more than `reach`."""
+    price = group.price
+    parts = []
+    for inner in group.inner:
+        best = _best(inner, worths, reach, is_over)
+        parts.append(replace(best, most=best.most + (inner.price - price) * inner.nodes_max))
+    for row in reversed(group.own):
+        worth = worths[row]
+        parts.append(_Best(worth, float((worth - price * np.arange(len(worth))).max()), row=row))
+    together = _Best(np.zeros(1), most=0.0)
+    for part in parts:
+        if is_over():
+            raise _OutOfTimeError
+        part = replace(part, worth=_within(part.worth, part.most, price, reach))
+        most = together.most + part.most
+        worth = _within(_sums(together.worth, part.worth, group.nodes_max), most, price, reach)
+        together = _Best(worth, most, part=part, rest=together)
+    return together
 
 
-def _best(group: _Group, worths: Sequence[Floats]) -> _Best:
-    parts = [_best(inner, worths) for inner in group.inner]
-    parts += [_Best(worths[row], row=row) for row in reversed(group.own)]
-    nothing = _Best(np.zeros(1))
-    return reduce(lambda rest, part: _together(rest, part, group.nodes_max), parts, nothing)
+def _within(worth: Floats, most: float, price: float, reach: float) -> Floats:
+    """Leave out what loses more than `reach` against `most`."""
+    lost = most - (worth - price * np.arange(len(worth)))
+    return np.where(lost <= reach, worth, -np.inf)
 
 
-def _together(rest: _Best, part: _Best, nodes_max: int) -> _Best:
-    """Two sets of trainers as one, on `nodes_max` nodes at most; of equal ways the one with more for `part`."""
-    alone = part.worth[nodes_max::-1]  # from the most nodes down, so that the first of equal ways has most of them
-    width, length = len(alone), min(nodes_max + 1, len(rest.worth) + len(part.worth) - 1)
-    padded = np.full(length + width - 1, -np.inf)
-    fits = min(length, len(rest.worth))
-    padded[width - 1 : width - 1 + fits] = rest.worth[:fits]
-    # row n, column i: `part` on width - 1 - i nodes, `rest` on the others of n
-    ways = np.lib.stride_tricks.sliding_window_view(padded, width)
-    worth, column = np.empty(length), np.empty(length, np.int64)
-    step = max(1, _BLOCK // width)
-    for start in range(0, length, step):
-        block = ways[start : start + step] + alone
-        best = block.argmax(axis=1)
-        column[start : start + step] = best
-        worth[start : start + step] = block[np.arange(len(block)), best]
-    return _Best(worth, taken=width - 1 - column, part=part, rest=rest)
+def _sums(one: Floats, other: Floats, nodes_max: int) -> Floats:
+    """The best sum of a point of each for 0, 1, ... nodes in all, `nodes_max` at most (-inf: none)."""
+    points = [np.flatnonzero(np.isfinite(worth)) for worth in (one, other)]
+    if not all(map(len, points)):
+        return np.full(1, -np.inf)
+    (few, fewer), (many, more) = sorted(zip(points, (one, other), strict=True), key=lambda item: len(item[0]))
+    start, stop = int(many[0]), int(many[-1]) + 1
+    length = min(nodes_max, int(few[-1]) + stop - 1) + 1
+    best = np.full(length, -np.inf)
+    for nodes, worth in zip(few.tolist(), fewer[few].tolist(), strict=True):
+        into = best[start + nodes : stop + nodes]
+        np.maximum(into, more[start : start + len(into)] + worth, out=into)
+    return best
 
 
 def _trace(best: _Best, nodes: int, counts: dict[int, int]) -> None:
-    """Find the trainers' counts (by row) that make `best` on just so many nodes."""
-    while best.part is not None and best.rest is not None and best.taken is not None:
-        taken = int(best.taken[nodes])
-        _trace(best.part, taken, counts)
-        best, nodes = best.rest, nodes - taken
+    """Find the trainers' counts (by row) that make `best` on just so many nodes; of equal ways the most for `part`."""
+    while best.part is not None and best.rest is not None:
+        part, rest = best.part.worth, best.rest.worth
+        most, least = min(nodes, len(part) - 1), max(0, nodes - len(rest) + 1)
+        taken = np.arange(most, least - 1, -1)
+        mine = int(taken[(part[taken] + rest[nodes - taken]).argmax()])
+        _trace(best.part, mine, counts)
+        best, nodes = best.rest, nodes - mine
     if best.row is not None:
         counts[best.row] = nodes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.client import Client
+from bftd.errors import DaemonUnreachable
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
 
@@ -90,7 +92,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def start(root: Path, sandbox: Sandbox) -> tuple[subprocess.Popen[bytes], Client]:
-    """A daemon that serves."""
+    """A daemon that answers: its socket is there before it does."""
     config = root / "bftd.toml"
     config.write_text(
         f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.5\n[api]\nsocket = "{root}/socket"\n'
@@ -99,12 +101,15 @@ def start(root: Path, sandbox: Sandbox) -> tuple[subprocess.Popen[bytes], Client
     process = subprocess.Popen(
         [sys.executable, "-m", "bftd.daemon", "--config", str(config)], env=sandbox.env() | {"PYTHONPATH": str(ROOT)}
     )
+    client = Client(str(root / "socket"))
     end = time.monotonic() + PATIENCE_S
-    while not (root / "socket").exists():
+    while True:
+        with contextlib.suppress(DaemonUnreachable):
+            client.status()
+            return process, client
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    return process, Client(str(root / "socket"))
 
 
 def working(status: dict[str, Any]) -> int:

@@ -135,6 +135,14 @@ class FakeStarter:
         for job in jobs:
             self.end(job)
 
+    @property
+    def known(self) -> list[str]:
+        """The jobs that were placed and not forgotten."""
+        return list(self._ends)
+
+    def forget(self, job: str) -> None:
+        del self._ends[job]
+
     def end(self, job: str) -> None:
         """The agent of this job ends by itself."""
         self._ends[job].set()

@@ -53,6 +53,24 @@ def test_several_parts_of_the_driver_that_end_one_pilot_cost_slurm_one_order(slu
     assert slurm.orders == [(["7"], "KILL"), (["8"], "KILL")]
 
 
+def test_a_job_that_is_over_is_forgotten_whether_it_was_cancelled_or_came_to_its_end(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    slurm.open.set()
+
+    async def body() -> PilotStarter:
+        pilots = starter(slurm, tmp_path)
+        for number in range(100):
+            job = str(number)
+            await pilots.cancel([job])
+            pilots._empty.add(job)  # its srun came back after it was cancelled
+            pilots.forget(job)
+        return pilots
+
+    pilots = asyncio.run(body())
+    assert (pilots._cancelled, pilots._empty, pilots._cancelling) == (set(), set(), {})
+
+
 def test_an_order_that_failed_is_given_again_by_the_next_who_asks(tmp_path: Path) -> None:
     slurm = Slurm(failing=1)
     slurm.open.set()

@@ -103,6 +103,25 @@ def test_a_lease_that_has_ended_is_never_carried_out_again() -> None:
     scene(body)
 
 
+def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it() -> None:
+    async def body(stage: Stage) -> None:
+        for number in range(1, 20):
+            stage.crew.on_leases([lease("n1", number)])
+            pilot = stage.crew.pilots[f"n1.{number}"]
+            await until("placed", lambda pilot=pilot: pilot.state == "placed")
+            assert pilot.job_id
+            stage.starter.end(pilot.job_id)
+            await until("ended", lambda: not stage.crew.pilots)
+            stage.crew.on_leases([lease("n1", number)])
+            assert stage.crew.pilots == {}, "it is still listed"
+        assert stage.crew._ended == {"n1.19"}
+        assert stage.starter.known == [], "nor does Slurm's side remember its job"
+        stage.crew.on_leases([])
+        assert stage.crew._ended == set()
+
+    scene(body)
+
+
 def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node() -> None:
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")

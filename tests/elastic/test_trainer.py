@@ -268,6 +268,34 @@ def test_slurms_notice_is_answered_at_once_and_told_with_its_time(play: Play) ->
     play(body)
 
 
+def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        agents = [pilot.agent for pilot in stage.trainer.pilots if pilot.agent]
+        stage.trainer.cancel()
+        for agent in agents:
+            await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
+        assert stage.events("lease", state="leaving") == []
+        assert [pilot.reason for pilot in stage.trainer.pilots] == ["the job was cancelled"] * 2
+
+    assert play(body) == (143, "the job was cancelled")
+
+
+def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        [pilot] = stage.trainer.pilots
+        assert pilot.agent
+        stage.trainer.finish(0, "training is complete")
+        await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
+        assert [event["id"] for event in stage.events("lease", state="leaving")] == ["n1.1"]
+
+    play(body)
+
+
 def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.grant("n1")

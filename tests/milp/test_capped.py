@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from milp import Cap, Curve, NodeSpec, Problem, TrainerSpec, UnsupportedError, solve
 from milp.objective import objective
+from milp.solvers import capped
 from tests.milp.instances import one_class_problems
 
 # Every user is on one account only: such caps nest, whichever of them bind.
@@ -96,3 +98,44 @@ def test_of_equal_trainers_the_earlier_one_gets_more() -> None:
     trainers = tuple(TrainerSpec(f"t{i}", 1, 3, 0.0, 0.0, Curve((0, 3), (0.0, 3.0)), user="ann") for i in range(3))
     problem = Problem(tuple(NodeSpec(f"n{i}") for i in range(9)), trainers, 10.0, (Cap(5, user="ann"),))
     assert solve(problem, "capped").counts == {"t0": 3, "t1": 2, "t2": 0}
+
+
+def test_without_time_the_current_map_is_kept() -> None:
+    problem = large(20, 200, OWNERS, Cap(40, user="ann"), Cap(70, account="physics"))
+    held = replace(problem.trainers[0], current=("n3", "n4"))
+    problem = replace(problem, trainers=(held, *problem.trainers[1:]))
+    plan = solve(problem, "capped", time_limit_s=0)
+    assert plan.status == "kept"
+    assert plan.assignment["t0"] == ("n3", "n4")
+    assert sum(plan.counts.values()) == 2
+
+
+def test_whenever_time_runs_out_the_best_plan_so_far_comes_with_a_bound_that_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Two nodes are left over whatever is done, so no plan comes near the bound.
+    curve = Curve((0, 4), (0.0, 4.0))
+    trainers = [TrainerSpec(f"t{i}", 4, 4, 0.0, 0.0, curve, user="ann" if i < 2 else "bob") for i in range(4)]
+    problem = Problem(tuple(NodeSpec(f"n{i}") for i in range(10)), tuple(trainers), 10.0, (Cap(6, user="ann"),))
+    best = solve(problem, "capped").objective
+    monkeypatch.setattr(capped, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    found = set()
+    for time_limit_s in range(1000):  # the clock ticks when it is looked at
+        plan = solve(problem, "capped", gap=0, time_limit_s=time_limit_s)
+        assert plan.objective <= best * (1 + 1e-9)
+        assert plan.bound >= best * (1 - 1e-9)
+        found.add(plan.status)
+        if plan.status == "optimal":
+            assert plan.objective == pytest.approx(best, rel=1e-9)
+            break
+    assert found == {"kept", "feasible", "optimal"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(nested())
+def test_what_is_left_out_at_first_is_never_missed(problem: Problem) -> None:
+    """With the smallest first reach and steps, all rounds are taken that there may be."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(capped, "_FIRST_REACH", 1e-12)
+        plan = solve(problem, "capped")
+    assert plan.objective == pytest.approx(max(values(problem).values()), rel=1e-9, abs=1e-6)

@@ -15,6 +15,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job, Snapshot
+from tests.slurm_plugin.busy import BUSY_NODES
 from tests.slurm_plugin.conftest import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -73,15 +74,7 @@ def _job(snapshot: Snapshot, job_id: str) -> Job:
 
 def test_nodes_are_shown_with_their_states_partitions_and_gpus(make: Make, busy: Sandbox) -> None:
     nodes = make(busy.conf).snapshot().nodes
-    assert {name: (node.state, set(node.flags)) for name, node in nodes.items()} == {
-        "n1": ("ALLOCATED", set()),
-        "n2": ("ALLOCATED", set()),
-        "n3": ("IDLE", {"PLANNED"}),
-        "n4": ("IDLE", {"PLANNED"}),
-        "n5": ("IDLE", {"DRAIN"}),
-        "n6": ("DOWN", set()),
-        "svc1": ("MIXED", set()),
-    }
+    assert {name: (node.state, set(node.flags)) for name, node in nodes.items()} == BUSY_NODES
     assert nodes["n1"].partitions == ("batch", "elastic")
     assert (nodes["n1"].gres, dict(nodes["n1"].gpus)) == ("gpu:a100:4", {"a100": 4})
     assert (nodes["n6"].gres, nodes["svc1"].gres) == ("gpu:v100:2", "")

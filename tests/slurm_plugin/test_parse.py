@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from slurm_plugin import parse
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.types import Job
+from tests.slurm_plugin.busy import BUSY_NODES
 
 SEPARATOR = "\x1f5e9a17"
 RELEASES = sorted((Path(__file__).parent / "assets").iterdir())
@@ -66,15 +67,7 @@ def recorded(release: Path, name: str) -> str:
 
 def test_recorded_nodes_are_read_with_their_states_flags_and_gpus(release: Path) -> None:
     nodes = parse.nodes(recorded(release, "nodes.txt"))
-    assert {name: (node.state, set(node.flags)) for name, node in nodes.items()} == {
-        "n1": ("ALLOCATED", set()),
-        "n2": ("ALLOCATED", set()),
-        "n3": ("IDLE", {"PLANNED"}),
-        "n4": ("IDLE", {"PLANNED"}),
-        "n5": ("IDLE", {"DRAIN"}),
-        "n6": ("DOWN", set()),
-        "svc1": ("MIXED", set()),
-    }
+    assert {name: (node.state, set(node.flags)) for name, node in nodes.items()} == BUSY_NODES
     assert (nodes["n1"].gres, dict(nodes["n1"].gpus)) == ("gpu:a100:4", {"a100": 4})
     assert (nodes["svc1"].gres, dict(nodes["svc1"].gpus)) == ("", {})
     assert nodes["n1"].partitions == ("batch", "elastic")

@@ -75,6 +75,7 @@ def test_a_library_that_answers_too_late_is_killed(fake: Path) -> None:
     start_s = time.monotonic()
     with pytest.raises(SnapshotError, match="no answer for 1 s"):
         client.snapshot()
+    assert client.waited_s >= 1.0
     assert time.monotonic() - start_s < 30
     pid = int(fake.with_name("pyslurm.py.pid").read_text())
     with pytest.raises(ProcessLookupError):
