@@ -36,7 +36,7 @@ def figures(runs: Sequence[Run]) -> Figures:
     return {
         "jobs": runs[0].count if runs else 0,
         "pairs": len(pairs),
-        "seeds": sorted({run.seed for run in runs}),
+        "seeds": sorted({run.seed for _, run in pairs}),
         **_aa(a),
         **_ba(pairs),
         **_preempting(b),
@@ -96,6 +96,22 @@ def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
         "ba_mean_diff_by_pair_s": [sum(pair) / len(pair) for pair in found],
         "ba_p95_diff_s": stats.percentile(every, 0.95),
         "ba_max_diff_s": max(every, default=None),
+    }
+
+
+def against_displaced(b: Sequence[Run], displaced: Sequence[Run]) -> Figures:
+    """How much longer jobs waited with bftd than without it after a start that displaces the first jobs as well."""
+    pairs = [(one, other) for other in b for one in displaced if one.seed == other.seed]
+    means = [sum(pair) / len(pair) for pair in (differences(one, other) for one, other in pairs)]
+    by_seed = [
+        sum(some) / len(some)
+        for seed in sorted({run.seed for run in displaced})
+        if (some := [mean for mean, (one, _) in zip(means, pairs, strict=True) if one.seed == seed])
+    ]
+    return {
+        "bd_mean_diff_s": stats.mean(by_seed),
+        "bd_mean_diff_interval_by_seed_s": stats.mean_interval(by_seed),
+        "bd_mean_diff_by_seed_s": by_seed,
     }
 
 

@@ -16,7 +16,8 @@ class Recipe:
     `slurm` replaces or adds lines of slurm.conf by their key, `elastic` parameters of the elastic partition's line;
     `scheduler` replaces single words of SchedulerParameters. `config` is the daemon's. `number` says whether
     job_submit.lua gives pilots their priority number. `guard` off lets pilots start whatever waits. `accounting` brings
-    slurmdbd with a database; `pilot_options` are salloc's.
+    slurmdbd with a database; `pilot_options` are salloc's. `displaced` has no bftd at all, only an allocation on each
+    node when the stream begins, which nobody renews: what such a start alone changes.
     """
 
     name: str
@@ -30,9 +31,11 @@ class Recipe:
     guard: bool = True
     accounting: bool = False
     pilot_options: tuple[str, ...] = ()
+    displaced: bool = False
 
 
 RECOMMENDED = Recipe("recommended", "what `bft site config` prints: priority number by job_submit.lua, priority/basic")
+DISPLACED = Recipe("displaced", "no bftd: the first jobs preempt allocations that nobody renews", displaced=True)
 DEFAULT = Recipe("default", "Slurm's defaults and no job_submit.lua", tuned=False, number=False)
 
 _SBATCH = {"slurm": {"pilot_mode": "sbatch"}}
@@ -42,6 +45,7 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         RECOMMENDED,
         DEFAULT,
+        DISPLACED,
         Recipe(
             "multifactor",
             "priority number under priority/multifactor",

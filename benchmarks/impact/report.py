@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.impact.figures import figures, judged
-from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED, without_bftd
+from benchmarks.impact.figures import against_displaced, figures, judged
+from benchmarks.impact.recipe import DEFAULT, DISPLACED, RECIPES, RECOMMENDED, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
 
 _KEY = ("recipe", "release", "training", "stream", "stretch")
@@ -26,7 +26,11 @@ def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], No
         if run.kind == "B":
             groups.setdefault(_key(run), []).append(run)
     rows = [
-        {**dict(zip(_KEY, key, strict=True)), **figures([*_beside(key, runs), *group])}
+        {
+            **dict(zip(_KEY, key, strict=True)),
+            **figures([*_beside(key, runs), *group]),
+            **against_displaced(group, groups.get((DISPLACED.name, *key[1:]), [])),
+        }
         for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
     ]
     recommended = _first(rows, RECOMMENDED.name)
@@ -87,8 +91,12 @@ _COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("recipe", lambda row: str(row["recipe"])),
     ("stretch", lambda row: str(row["stretch"])),
     ("Slurm", lambda row: str(row["release"])),
-    ("pairs", lambda row: str(row["pairs"])),
+    ("pairs (seeds)", lambda row: f"{row['pairs']} ({len(row['seeds'])})"),
     ("B-A mean (s)", lambda row: _with_interval(row["ba_mean_diff_s"], row["ba_mean_diff_interval_by_job_s"])),
+    (
+        "B-displaced mean (s)",
+        lambda row: _with_interval(row["bd_mean_diff_s"], row["bd_mean_diff_interval_by_seed_s"]),
+    ),
     ("A-A (s)", lambda row: _with_interval(row["aa_mean_diff_s"], row["aa_mean_diff_interval_s"])),
     ("B-A p95 / max (s)", lambda row: f"{_number(row['ba_p95_diff_s'])} / {_number(row['ba_max_diff_s'])}"),
     ("A-A p95 (s)", lambda row: _number(row["aa_p95_diff_s"])),

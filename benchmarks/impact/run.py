@@ -92,7 +92,7 @@ def perform(setting: Setting, stream: Stream, release: str, keep_logs: Path, log
         up_s = time.time()
         poller = None
         try:
-            if setting.kind == "A":
+            if setting.kind == "A" or setting.recipe.displaced:
                 poller = site.start_poller()
             else:
                 site.start_daemon()
@@ -122,6 +122,8 @@ def _measure(
     before = logs.rpc_counts(site.slurm("sdiag"))
     cpu_s = site.controller_cpu_s()
     plans = PlanReader(site)
+    if setting.kind == "B" and setting.recipe.displaced:
+        site.hold_every_node()
     time.sleep(max(0.0, begin_s - time.time()))
     plans.start()
     try:

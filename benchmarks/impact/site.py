@@ -106,6 +106,13 @@ class Site(SandboxSite):
             f"Nodes={','.join(reservation.nodes)}", "Flags=IGNORE_JOBS",
         )  # fmt: skip
 
+    def hold_every_node(self) -> None:
+        """Make an allocation without a process on each node that Slurm gives, for a minute."""
+        client = self.cluster.client()
+        for number in range(1, self._nodes + 1):
+            options = (f"--partition={PILOTS}", f"--nodelist=n{number}", "--time=1")
+            client.run("salloc", "--immediate=1", "--no-shell", *options)
+
     def start_trainers(self, kind: str) -> None:
         """Submit the elastic trainers as a user would; `kind` is sleeping or torchrun."""
         arguments: list[str] = []

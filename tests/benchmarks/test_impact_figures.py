@@ -94,6 +94,17 @@ def test_streams_of_several_seeds_are_compared_each_with_its_own() -> None:
     assert report.summary(runs, measure_scale=False, log=print)["recommended"]["pairs"] == 4
 
 
+def test_waits_with_bftd_are_compared_with_those_after_a_start_that_displaces_jobs_as_well() -> None:
+    def started(recipe: str, seed: int, pair: int, start_s: float) -> Run:
+        return run("B", pair, job(0, 0.0, start_s, 50.0), seed=seed, recipe=recipe)
+
+    runs = [started("displaced", seed, 0, 10.0 * seed) for seed in (1, 2)]
+    runs += [started("recommended", 1, 0, 13.0), started("recommended", 1, 1, 15.0), started("recommended", 2, 0, 21.0)]
+    found = report.summary(runs, measure_scale=False, log=print)["recommended"]
+    assert found["bd_mean_diff_by_seed_s"] == pytest.approx([4.0, 1.0])
+    assert found["bd_mean_diff_s"] == pytest.approx(2.5)
+
+
 def test_it_is_told_who_took_the_nodes_from_a_job_that_was_locked_out() -> None:
     locked = job(0, 0.0, 14.0, 20.0, preempt_s=2.3, freed=("n1",))
     overtaker = job(1, 0.0, 3.0, 9.0)
@@ -198,6 +209,6 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     assert found["recommended"]["pairs"] == 2
     assert found["default"] is None
     text = report.markdown(found)
-    assert "| recommended | 1 | 22.05.8 | 2 |" in text
-    assert "| sbatch | 1 | 22.05.8 | 2 |" in text
+    assert "| recommended | 1 | 22.05.8 | 2 (1) |" in text
+    assert "| sbatch | 1 | 22.05.8 | 2 (1) |" in text
     assert "| at most 4 RPCs per poll | 4.00 | 4.00 | met |" in text
