@@ -71,10 +71,10 @@ enter_root() {
     if [ "$base" = /usr ]; then
         base=$(.venv/bin/python -c 'import sys; print("/usr/lib/python%d.%d" % sys.version_info[:2])')
     fi
-    mkdir -p "$root$base" "$root$checkout"
-    mount --rbind "$base" "$root$base"
     mount -t tmpfs -o mode=755 tmpfs "$root/tmp"
     chmod 1777 "$root/tmp"
+    mkdir -p "$root$base" "$root$checkout" # a checkout may lie in /tmp
+    mount --rbind "$base" "$root$base"
     mount -t tmpfs -o mode=755 tmpfs "$root$checkout"
     tar -c --exclude=./.venv --exclude=./build --exclude=./.git --exclude='./.*_cache' . | tar -x -C "$root$checkout"
     mkdir "$root$checkout/.venv"
