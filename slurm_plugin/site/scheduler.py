@@ -81,8 +81,8 @@ RULES: tuple[Rule, ...] = (
         right="at most [pool] vacate_ahead_s (5 s); recommended 1",
         why="pilots leave a node that long before its planned start, so the plan must not be older; and none starts "
         "while a job waits for its first plan",
-        loses=f"bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s; each regular "
-        f"job that queues stops all growth for up to 30 s, pilots of sbatch start only every 30 s, and {_SLOW}",
+        loses=f"bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s; each "
+        f"regular job that queues stops all growth for up to 30 s, pilots of sbatch start only every 30 s, and {_SLOW}",
         wrong="advice",
         seen=_seen("bf_interval", "30"),
         holds=lambda site: _value(site, "bf_interval", 30) <= site.wanted.vacate_ahead_s,
