@@ -1,10 +1,8 @@
-"""The QOS of pilots, for the recipe that decides by QOS, and slurmdbd to keep it (`tools/setup.sh recipes`)."""
+"""The QOS of pilots, for the recipe that decides by QOS; slurmdbd keeps it (`tools/setup.sh recipes`)."""
 
 from __future__ import annotations
 
-from slurm_plugin.sandbox.accounting import accounting, sacctmgr
-
-__all__ = ["PILOT_QOS", "accounting", "add_pilot_qos"]
+from slurm_plugin.sandbox.accounting import sacctmgr
 
 PILOT_QOS = "pilot"
 

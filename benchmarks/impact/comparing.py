@@ -62,7 +62,7 @@ def compare(recipes: Iterable[Recipe], comparison: Comparison) -> None:
     try:
         while left or going:
             if left and len(going) < comparison.parallel:
-                path, setting = left.popitem()
+                path, setting = left.pop(0)
                 process = context.Process(target=_perform, args=(setting, comparison, release, path), name=path.stem)
                 process.start()
                 going.append(process)
@@ -79,8 +79,8 @@ def compare(recipes: Iterable[Recipe], comparison: Comparison) -> None:
         raise BftError(f"{len(failed)} runs failed, see above: {', '.join(failed)}")
 
 
-def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) -> dict[Path, Setting]:
-    """The runs whose file is not there, by that file, the first one last."""
+def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) -> list[tuple[Path, Setting]]:
+    """The runs whose file is not there, each with that file, in turn."""
     runs: dict[Path, Setting] = {}
     for recipe, seed, pair, kind in product(recipes, comparison.seeds, range(comparison.pairs), _KINDS):
         # Without bftd, recipes that differ in bftd's settings only are one.
@@ -90,7 +90,7 @@ def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) ->
         if not path.exists():
             setting = Setting(ran, kind, pair, seed, NODES, training, comparison.stretch, comparison.warm_up_s)
             runs.setdefault(path, setting)
-    return dict(reversed(runs.items()))
+    return list(runs.items())
 
 
 def _perform(setting: Setting, comparison: Comparison, release: str, path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from benchmarks.impact import occupancy, stats
@@ -59,7 +59,7 @@ def _place(run: Run) -> tuple[int, int]:
 
 def wait_s(run: Run, row: JobRow) -> float:
     """From submission to the job's first line; a job that never started has waited to the run's end."""
-    return (run.length_s if row.start_s is None else row.start_s) - row.submit_s
+    return run.waited_until_s(row) - row.submit_s
 
 
 def differences(one: Run, other: Run) -> list[float]:
@@ -101,17 +101,16 @@ def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
 
 def against_displaced(b: Sequence[Run], displaced: Sequence[Run]) -> Figures:
     """How much longer jobs waited with bftd than without it after a start that displaces the first jobs as well."""
-    pairs = [(one, other) for other in b for one in displaced if one.seed == other.seed]
-    means = [sum(pair) / len(pair) for pair in (differences(one, other) for one, other in pairs)]
-    by_seed = [
-        sum(some) / len(some)
-        for seed in sorted({run.seed for run in displaced})
-        if (some := [mean for mean, (one, _) in zip(means, pairs, strict=True) if one.seed == seed])
-    ]
+    by_seed: dict[int, list[float]] = {}
+    for one, other in product(displaced, b):
+        if one.seed == other.seed:
+            pair = differences(one, other)
+            by_seed.setdefault(one.seed, []).append(sum(pair) / len(pair))
+    means = [sum(some) / len(some) for _, some in sorted(by_seed.items())]
     return {
-        "bd_mean_diff_s": stats.mean(by_seed),
-        "bd_mean_diff_interval_by_seed_s": stats.mean_interval(by_seed),
-        "bd_mean_diff_by_seed_s": by_seed,
+        "bd_mean_diff_s": stats.mean(means),
+        "bd_mean_diff_interval_by_seed_s": stats.mean_interval(means),
+        "bd_mean_diff_by_seed_s": means,
     }
 
 
@@ -132,9 +131,7 @@ def _preempting(b: Sequence[Run]) -> Figures:
 
 
 def _preempt_to_start_s(run: Run, row: JobRow) -> float | None:
-    if row.preempt_s is None:
-        return None
-    return (run.length_s if row.start_s is None else row.start_s) - row.preempt_s
+    return None if row.preempt_s is None else run.waited_until_s(row) - row.preempt_s
 
 
 def _spread(values: Sequence[float]) -> Figures:

@@ -27,7 +27,7 @@ def queue_intervals(run: Run) -> list[Interval]:
         since_s = row.submit_s
         if row.depends_on is not None:
             since_s = max(since_s, ended.get(row.depends_on) or since_s)
-        until_s = run.length_s if row.start_s is None else row.start_s
+        until_s = run.waited_until_s(row)
         if until_s - since_s > _AT_ONCE_S:
             waits.append((since_s, until_s))
     return union(waits)

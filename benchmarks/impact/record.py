@@ -77,6 +77,10 @@ class Run:
     note: str = ""
     stretch: int = 1
 
+    def waited_until_s(self, row: JobRow) -> float:
+        """The start of one of the run's jobs; one that never started has waited to the run's end."""
+        return self.length_s if row.start_s is None else row.start_s
+
 
 def file_name(
     recipe: str, release: str, training: str, nodes: int, count: int, seed: int, stretch: int, pair: int, kind: Kind

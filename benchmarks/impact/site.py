@@ -11,13 +11,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.impact import accounting, training
+from benchmarks.impact import training
+from benchmarks.impact.accounting import add_pilot_qos
 from benchmarks.impact.recipe import Recipe, edited_conf
 from benchmarks.impact.stream import FEATURE, RESERVATION, Reservation
 from bftd.errors import BftError
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.sandbox.accounting import accounting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -63,7 +65,7 @@ class _Cluster(Sandbox):
     def _finish(self) -> None:
         """What is set in a running cluster only."""
         if self._recipe.accounting:
-            accounting.add_pilot_qos(self.env())
+            add_pilot_qos(self.env())
         half = f"n[1-{max(1, self.shape.nodes // 2)}]"
         answer = self.client().run(
             "scontrol", "update", f"NodeName={half}", f"AvailableFeatures={FEATURE}", f"ActiveFeatures={FEATURE}"
@@ -75,7 +77,7 @@ class _Cluster(Sandbox):
         super()._write_conf(host, ports)
         more = ""
         if self._recipe.accounting:
-            more = self._beside.enter_context(accounting.accounting(self.root, self.env()))
+            more = self._beside.enter_context(accounting(self.root, self.env()))
         self.conf.write_text(more + edited_conf(self.conf.read_text(), self._recipe))
         if not self._recipe.number:
             (self.root / "job_submit.lua").write_text(_NO_LUA)
