@@ -25,10 +25,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, trainer
-from bftd import pool
 from bftd.config import PoolConfig
-from bftd.core import step
-from bftd.domain import PoolObserved, Registered, Settings, State
+from bftd.core.domain import PoolObserved, Registered, Settings, State
+from bftd.core.step import step
+from bftd.pool import judgement
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin import parse
 from slurm_plugin.client import SlurmClient
@@ -225,7 +225,7 @@ def _parts(client: SlurmClient, repeats: int = 7) -> dict[str, float]:
             nodes, jobs = parse.nodes(shown), parse.jobs(queued, separator)
         snapshot = Snapshot(time.time(), nodes, jobs, ())
         with timed("pool_s"):
-            pool.observe(pool.PoolMemory(), snapshot, PoolConfig(), "elastic", {}, {})
+            judgement.observe(judgement.PoolMemory(), snapshot, PoolConfig(), "elastic", {}, {})
     idle = {name: replace(node, state="IDLE", flags=frozenset()) for name, node in snapshot.nodes.items()}
     for _ in range(repeats):
         _plan(replace(snapshot, nodes=idle, jobs=()), timed)
@@ -238,13 +238,13 @@ def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     state = State(settings=Settings(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
         state, _ = step(state, Registered(snapshot.time_s, trainer(number, len(snapshot.nodes)), ()))
-    memory, view = pool.observe(pool.PoolMemory(), snapshot, config, "elastic", {}, {})
+    memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, "elastic", {}, {})
     with timed("plan_first_s"):
         state, _ = step(state, PoolObserved(snapshot.time_s, view))
     names = sorted(snapshot.nodes)
     left = {name: snapshot.nodes[name] for name in names[len(names) // 10 :]}
     later = replace(snapshot, time_s=snapshot.time_s + 1.0, nodes=left)
-    _, view = pool.observe(memory, later, config, "elastic", {}, {})
+    _, view = judgement.observe(memory, later, config, "elastic", {}, {})
     with timed("plan_s"):
         step(state, PoolObserved(later.time_s, view))
 

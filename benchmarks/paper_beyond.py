@@ -8,7 +8,8 @@ from benchmarks import paper_published as published
 from benchmarks.paper_hpo import MILP, MILP_EXACT
 from benchmarks.paper_runs import Case, Results, case
 from benchmarks.paper_text import percent, points, section, table
-from bftd.replay import EXACT, REFERENCE, Mends, measured
+from bftd.simulated import measured
+from bftd.whatif.replay import EXACT, REFERENCE, Mends
 
 MULTIPLIERS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0)
 PJ_MAX = (5, 10, 20, 35)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import bftd.trace
-from bftd.replay import EXACT, REFERENCE, Mends, Options, Result, run
-from bftd.replay.account import Charge
-from bftd.replay.options import Accounting
-from bftd.replay.trainers import SimTrainer
-from bftd.replay.trainers import read as read_trainers
-from bftd.trace import Trace
+import bftd.whatif.trace
+from bftd.simulated.trainers import SimTrainer
+from bftd.simulated.trainers import read as read_trainers
+from bftd.whatif.replay import EXACT, REFERENCE, Mends, Options, Result, run
+from bftd.whatif.replay.account import Charge
+from bftd.whatif.replay.options import Accounting
+from bftd.whatif.trace import Trace
 
 TRACE = "idle-week1.csv.gz"
 TRAINERS = {
@@ -105,7 +105,7 @@ def missing(folder: Path) -> list[str]:
 @cache
 def week(folder: Path, nodes: str, weeks: int) -> Trace:
     """The trace of a case."""
-    trace = bftd.trace.read(folder / TRACE)
+    trace = bftd.whatif.trace.read(folder / TRACE)
     return repeated(trace.select(nodes) if nodes else trace, weeks)
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.domain import Trainer
+from bftd.core.domain import Trainer
+from bftd.core.learn import Knowledge
 from bftd.errors import BftError
-from bftd.learn import Knowledge
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 

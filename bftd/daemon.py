@@ -16,15 +16,15 @@ from pathlib import Path
 import click
 
 import milp
-from bftd import __version__, api, config, journal
-from bftd.cli import entry
+from bftd import __version__, config, entry, journal
 from bftd.config import Config
-from bftd.domain import Tick
+from bftd.core.domain import Tick
 from bftd.errors import BftError, ConfigError, LedgerError
-from bftd.ledger import Ledger
+from bftd.http import api
 from bftd.notify import notify
-from bftd.service import Service
-from bftd.shadow.reading import ReadingClient
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, UnknownPartition
 from slurm_plugin.pyslurm_backend import PyslurmClient
@@ -115,8 +115,8 @@ class Daemon:
         """What the mode asks for."""
         if not isinstance(self._client, ReadingClient):
             return Service(self._config, self._ledger, self._cancel)
-        from bftd.shadow.recording import TraceRecorder
         from bftd.shadow.service import ShadowService
+        from bftd.shadow.trace_recorder import TraceRecorder
 
         log.info("shadow mode: nothing is submitted, lent or cancelled; the ledger is %s", self._ledger.path)
         client, trace = self._client, self._ledger.path.with_name("shadow-trace.csv.gz")

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bftd.client import Client
 from bftd.errors import BftError
+from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 
 _UP_S = 15.0

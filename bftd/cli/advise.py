@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from bftd import advise as advising
-from bftd.advise import Prefer
-from bftd.advise.advice import T_FWDS_S
 from bftd.cli import options, replay_options
 from bftd.cli.progress import progress_bar
 from bftd.errors import UsageError
-from bftd.replay.options import Options
+from bftd.whatif import advise as advising
+from bftd.whatif.advise import Prefer
+from bftd.whatif.advise.advice import T_FWDS_S
+from bftd.whatif.replay.options import Options
 
 if TYPE_CHECKING:
-    from bftd.advise import Advice, Point
+    from bftd.whatif.advise import Advice, Point
 
 N = TypeVar("N", int, float)
 
@@ -82,8 +82,8 @@ def advise(
     if output is not None:
         _refuse_unwritable(Path(output))
     chosen = Options(**arguments)
-    from bftd import trace as traces
-    from bftd.replay import trainers
+    from bftd.simulated import trainers
+    from bftd.whatif import trace as traces
 
     trace = traces.read(Path(path))
     if nodes is not None:

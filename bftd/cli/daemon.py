@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from bftd import client
 from bftd.cli import options
 from bftd.errors import UsageError
+from bftd.http import client
 
 # How often the live view asks: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0

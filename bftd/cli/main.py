@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from bftd import __version__
-from bftd.cli import entry
+from bftd import __version__, entry
 
 # name -> (module, object, one line of help); the help stands here so that `bft --help` imports none of them
 _COMMANDS = {

@@ -15,14 +15,14 @@ import click
 from bftd import __version__
 from bftd.cli import replay_options
 from bftd.cli.progress import progress_bar
-from bftd.replay.options import Options
-from bftd.report.errors import ReportError
+from bftd.whatif.replay.options import Options
+from bftd.whatif.report.errors import ReportError
 
 if TYPE_CHECKING:
-    from bftd.replay.trainers import SimTrainer
-    from bftd.report.gather import Named
-    from bftd.report.model import Provenance
-    from bftd.report.stored import Stored
+    from bftd.simulated.trainers import SimTrainer
+    from bftd.whatif.report.gather import Named
+    from bftd.whatif.report.model import Provenance
+    from bftd.whatif.report.stored import Stored
 
 
 @click.command()
@@ -52,9 +52,9 @@ def report(
 
     T is a trace, which is replayed, or a result that bft replay --json or bft advise -o has stored.
     """
-    from bftd.report import canvas
-    from bftd.report.gather import gather
-    from bftd.report.page import page
+    from bftd.whatif.report import canvas
+    from bftd.whatif.report.gather import gather
+    from bftd.whatif.report.page import page
 
     drawn_with = canvas.version()  # and what else can be wrong, before minutes of work
     _check_writable(Path(output))
@@ -78,9 +78,9 @@ def _check_writable(path: Path) -> None:
 
 def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:
     """Traces, with the nodes asked for, and stored results."""
-    from bftd.report import stored
-    from bftd.report.gather import Named
-    from bftd.trace import files
+    from bftd.whatif.report import stored
+    from bftd.whatif.report.gather import Named
+    from bftd.whatif.trace import files
 
     traces, results = [], []
     for path in dict.fromkeys(paths):
@@ -94,8 +94,8 @@ def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[St
 
 
 def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
-    from bftd.replay import trainers
-    from bftd.replay.networks import representative
+    from bftd.simulated import trainers
+    from bftd.simulated.networks import representative
 
     return representative() if path is None else trainers.read(path)
 
@@ -109,8 +109,8 @@ def _provenance(
 ) -> Provenance:
     import numpy as np
 
-    from bftd.replay.trainers import digest
-    from bftd.report.model import Provenance
+    from bftd.simulated.trainers import digest
+    from bftd.whatif.report.model import Provenance
 
     inputs = [(named.name, f"trace, {len(named.trace.nodes):,} nodes", named.trace.digest()) for named in traces]
     if traces:

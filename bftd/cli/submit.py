@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import client, config
+from bftd import config
 from bftd.cli import options, sbatch_options
 from bftd.errors import UsageError
+from bftd.http import client
 
 if TYPE_CHECKING:
     from bftd.config import Config

@@ -19,9 +19,9 @@ from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from bftd.config import Config
-    from bftd.trace.model import Trace
-    from bftd.trace.sacct import Accounts
-    from bftd.trace.stats import Stats
+    from bftd.whatif.trace.model import Trace
+    from bftd.whatif.trace.sacct import Accounts
+    from bftd.whatif.trace.stats import Stats
     from slurm_plugin.client import SlurmClient
     from slurm_plugin.types import Snapshot
 
@@ -42,7 +42,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
 
 
 def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    from bftd.trace.pipes import local
+    from bftd.whatif.trace.pipes import local
 
     if value is None:
         return None
@@ -67,9 +67,9 @@ def trace() -> None:
 @options.as_json
 def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> None:
     """Tell how many nodes of TRACE were idle, how often that changed, and for how long a node stayed idle."""
-    from bftd.trace import files
-    from bftd.trace.notes import told
-    from bftd.trace.stats import stats as computed
+    from bftd.whatif.trace import files
+    from bftd.whatif.trace.notes import told
+    from bftd.whatif.trace.stats import stats as computed
 
     read = files.read(path)
     if nodes is not None:
@@ -109,8 +109,8 @@ def from_sacct(
 ) -> None:
     """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE."""
     from bftd import config
-    from bftd.trace import accounting, files, sidecar
-    from bftd.trace.sacct import Accounts
+    from bftd.whatif.trace import accounting, files, sidecar
+    from bftd.whatif.trace.sacct import Accounts
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
@@ -153,8 +153,8 @@ def from_slurm(
 ) -> None:
     """Record from now on which nodes are idle, until --hours are over or a signal comes."""
     from bftd import config
-    from bftd.trace import TraceError, files
-    from bftd.trace.polling import Clock, record
+    from bftd.whatif.trace import TraceError, files
+    from bftd.whatif.trace.session import Clock, record
 
     settings = config.load_found(config_path)
     client = _client(settings)
@@ -172,7 +172,7 @@ def from_slurm(
 def _watched(client: SlurmClient, partition: str, nodes: str | None) -> Callable[[Snapshot], Collection[str]]:
     """What picks the nodes to record; nodes that are added to a partition later are picked too."""
     if nodes is not None:
-        from bftd.trace.names import listed, some
+        from bftd.whatif.trace.names import listed, some
 
         names = frozenset(listed(nodes))
         if unknown := names - client.snapshot().nodes.keys():
@@ -197,7 +197,7 @@ def _ask_accounts(
     reservations: bool,
 ) -> None:
     """Read jobs, and where wanted node events and reservations, from Slurm's accounting."""
-    from bftd.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
+    from bftd.whatif.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
 
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
     asked = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
@@ -228,8 +228,8 @@ def _client(settings: Config) -> SlurmClient:
 
 def _node_list(given: str) -> Sequence[str]:
     """Nodes from the output of scontrol, from a file, or as they stand."""
-    from bftd.trace.names import listed
-    from bftd.trace.sacct import node_names
+    from bftd.whatif.trace.names import listed
+    from bftd.whatif.trace.sacct import node_names
 
     if given.startswith("NodeName="):
         return node_names(given, "the answer of scontrol")
@@ -255,8 +255,8 @@ def _complain(message: str) -> None:
 
 
 def _tell_made(made: Trace, output: str) -> None:
-    from bftd.trace.notes import told
-    from bftd.trace.stats import stats as computed
+    from bftd.whatif.trace.notes import told
+    from bftd.whatif.trace.stats import stats as computed
 
     found = computed(made)
     click.echo(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from bftd import timing
-from bftd.core import fold
-from bftd.domain import Event, State, Trainer
+from bftd.core import timing
+from bftd.core.domain import Event, State, Trainer
+from bftd.core.step import fold
 
 SENTENCE = "bftd runs in shadow mode: it grants nothing"
 

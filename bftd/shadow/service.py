@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from bftd import pool
 from bftd.config import Config
-from bftd.domain import (
+from bftd.core.domain import (
     Action,
     CancelPilot,
     Configured,
@@ -24,12 +23,13 @@ from bftd.domain import (
     Reported,
     State,
 )
-from bftd.ledger import Ledger
-from bftd.service import Service
-from bftd.shadow import guests, imagined
-from bftd.shadow.crews import Crews, in_order
+from bftd.pool import imagined, judgement
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from bftd.shadow import guests
 from bftd.shadow.totals import Totals
 from bftd.shadow.words import conditional
+from bftd.simulated.driver import Crews, in_order
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -114,7 +114,9 @@ class ShadowService(Service):
         done = {event.trainer for event in told if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
         shown, partition, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._crews.crews)
-        self._memory, view = pool.observe(self._memory, shown, self.config.pool, partition, lent, before.quarantined)
+        self._memory, view = judgement.observe(
+            self._memory, shown, self.config.pool, partition, lent, before.quarantined
+        )
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._crews.obey(now_s, self.core.leases.values()):

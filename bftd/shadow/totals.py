@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bftd import codec
-from bftd.replay import static
-from bftd.replay.options import Options
-from bftd.shadow.crews import NETWORKS
+from bftd.service import codec
+from bftd.simulated.driver import NETWORKS
+from bftd.whatif.replay import static
+from bftd.whatif.replay.options import Options
 
 # The paper tells U for every six hours (its Figure 10), and so does the replay.
 WINDOW_S = 6 * 3600.0

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bftd.reasons import nodes
+from bftd.core.sentences import nodes
 
 
 def head(status: Mapping[str, Any]) -> list[RenderableType]:

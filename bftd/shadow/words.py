@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# The verbs of the sentences in `bftd.reasons` and `bftd.planning`, each as it is after "would".
+# The verbs of the sentences in `bftd.core.sentences` and `bftd.core.planning`, each as it is after "would".
 _VERBS = {
     "starts": "start",
     "resumes": "resume",

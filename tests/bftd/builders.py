@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bftd.check import validate_state
 from bftd.config import PoolConfig
-from bftd.core import step
-from bftd.domain import (
+from bftd.core.domain import (
     Action,
     Configured,
     Decided,
@@ -29,8 +27,10 @@ from bftd.domain import (
     Tick,
     Trainer,
 )
-from bftd.learn import Knowledge
-from bftd.pool import PoolMemory, observe
+from bftd.core.invariants import validate_state
+from bftd.core.learn import Knowledge
+from bftd.core.step import step
+from bftd.pool.judgement import PoolMemory, observe
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 PARTITION = "elastic"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bftd.client import Client
 from bftd.errors import DaemonUnreachable
+from bftd.http.client import Client
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bftd.status import overview, percentiles
+from bftd.service.status import overview, percentiles
 from bftd.view import render
 from tests.bftd.builders import Core, lease, trainer
 

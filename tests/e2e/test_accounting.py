@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bftd.client import Client
+from bftd.http.client import Client
 from tests.bftd.test_strays_cluster import daemon
 from tests.e2e.accounted import AccountedSite, until
 from tests.slurm_plugin.plugins import CHECKOUT

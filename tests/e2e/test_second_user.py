@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from bftd.sandbox_site import SandboxSite
-from tests.bftd.test_api import free_port
+from tests.bftd.http.test_api import free_port
 from tests.slurm_plugin.plugins import CHECKOUT
 from tests.slurm_plugin.test_elastic_job import python_for_everybody
 
@@ -50,7 +50,7 @@ for step in range(1_000_000):
 AS_THIEF = f"""
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile
 import encodings.idna
-from bftd.client import Client
+from bftd.http.client import Client
 from slurm_plugin import credentials, munge
 from slurm_plugin.sandbox import munged
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})

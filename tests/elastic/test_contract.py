@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bftd.client import Client
+from bftd.http.client import Client
 from elastic.driver.daemon import DaemonLink, Lease
 from elastic.driver.main import _registration
 from elastic.driver.trainer import Trainer

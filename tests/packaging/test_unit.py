@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bftd.client import Client
 from bftd.errors import BftError
+from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
 

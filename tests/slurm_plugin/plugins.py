@@ -24,7 +24,7 @@ NOBODY = 65534
 # Imports first: the user may be unable to read what root has installed.
 _AS_USER = """
 import os, sys
-import bftd.cli.main as cli, bftd.cli.submit, bftd.client, elastic.script, elastic.spec, slurm_plugin.client
+import bftd.cli.main as cli, bftd.cli.submit, bftd.http.client, elastic.script, elastic.spec, slurm_plugin.client
 uid = int(sys.argv[1])
 if uid != os.getuid():
     os.setgroups([]); os.setgid(uid); os.setuid(uid)

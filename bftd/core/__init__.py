@@ -1,0 +1,1 @@
+"""The decision core: `step(state, event) -> (state, actions)`, pure: no clock, file, socket or randomness."""

@@ -1,0 +1,195 @@
+"""Caps per user and per account: who takes part in a plan, and how many nodes its users and accounts may have.
+
+Whose a trainer is comes from Slurm: the user by the caller's uid, the account by the job (`read_accounts`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+import milp
+from bftd.core.domain import Settings, State, Trainer
+from bftd.core.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All trainers of one user, or of one account."""
+
+    kind: Literal["user", "account"]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.kind == "user" else f"account {self.name}"
+
+
+class Room:
+    """What each user and each account may still have of something that is capped; a cap of 0 is none."""
+
+    def __init__(self, what: str, per_user: int, per_account: int) -> None:
+        self.what = what
+        self.caps = {"user": per_user, "account": per_account}
+        self.taken: Counter[Group] = Counter()
+
+    def take(self, trainer: Trainer, count: int) -> None:
+        """Count something towards the caps of a trainer's user and account."""
+        for group in self.groups(trainer):
+            self.taken[group] += count
+
+    def left(self, trainer: Trainer) -> float:
+        """The most that the trainer may take now, infinity without a cap; below 0 where a cap is exceeded."""
+        return min((self.caps[group.kind] - self.taken[group] for group in self.groups(trainer)), default=inf)
+
+    def reached(self, trainer: Trainer, more: int = 1) -> str | None:
+        """The sentence that names the cap that does not let the trainer have `more`, None where all do."""
+        for group in self.groups(trainer):
+            if self.taken[group] + more > self.caps[group.kind]:
+                return self.sentence(group)
+        return None
+
+    def sentence(self, group: Group) -> str:
+        """That a user or an account is at its cap."""
+        most = self.caps[group.kind]
+        things = self.what.removesuffix("s") if most == 1 else self.what
+        return f"{group} is at the cap of {most} {things} per {group.kind}"
+
+    def groups(self, trainer: Trainer) -> list[Group]:
+        """The capped groups that the trainer belongs to."""
+        found = []
+        if self.caps["user"]:
+            found.append(Group("user", trainer.user))
+        if self.caps["account"] and trainer.account:
+            found.append(Group("account", trainer.account))
+        return found
+
+
+def node_room(settings: Settings) -> Room:
+    """The caps on nodes, with nothing taken."""
+    return Room("nodes", settings.nodes_per_user, settings.nodes_per_account)
+
+
+def trainer_room(settings: Settings) -> Room:
+    """The caps on trainers, with nothing taken."""
+    return Room("trainers", settings.trainers_per_user, settings.trainers_per_account)
+
+
+def admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
+    """The trainers that a plan is made for, first come first served, and why others before the last of them wait.
+
+    One whose user or account has enough trainers is passed over, and those behind it may go ahead.
+    """
+    room = trainer_room(settings)
+    admitted: list[Trainer] = []
+    waiting = {}
+    for trainer in trainers:
+        if len(admitted) == settings.pj_max:
+            break
+        if why := room.reached(trainer):
+            waiting[trainer.id] = why
+        else:
+            room.take(trainer, 1)
+            admitted.append(trainer)
+    return admitted, waiting
+
+
+def in_problem(
+    wanted: Sequence[tuple[Trainer, int]], pool_size: int, settings: Settings
+) -> tuple[dict[str, int], tuple[milp.Cap, ...]]:
+    """The caps on nodes as a problem takes them: the most nodes of each trainer, and the caps on several together.
+
+    `wanted` has the trainers with the most nodes that each could use. A cap that cannot bind is left out, and one on
+    a single trainer is a smaller nodes_max: only what is left needs a solver that knows caps.
+    """
+    room = node_room(settings)
+    members: dict[Group, list[tuple[Trainer, int]]] = {}
+    for trainer, most in wanted:
+        for group in room.groups(trainer):
+            members.setdefault(group, []).append((trainer, most))
+    most_of = {trainer.id: most for trainer, most in wanted}
+    shared = []
+    for group, covered in members.items():
+        cap = room.caps[group.kind]
+        for trainer, _ in covered:
+            if most_of[trainer.id] > cap:
+                most_of[trainer.id] = trainer.largest_allowed(cap)
+    for group, covered in members.items():
+        cap = room.caps[group.kind]
+        users = [trainer for trainer, _ in covered if most_of[trainer.id]]
+        if len(users) > 1 and cap < min(pool_size, sum(most_of[trainer.id] for trainer in users)):
+            shared.append(milp.Cap(cap, **{group.kind: group.name}))
+    return most_of, tuple(shared)
+
+
+def exceeded(turn: Turn, held: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Of trainers whose user or account holds more nodes than its cap allows, the sentence that says so."""
+    return _over(turn, held, more=0)
+
+
+def full(turn: Turn, assignment: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Of trainers that a cap does not let have their next larger size beside what is assigned, the sentence."""
+    return _over(turn, assignment, more=1)
+
+
+def _over(turn: Turn, nodes: Mapping[str, Sequence[str]], more: int) -> dict[str, str]:
+    room = node_room(turn.settings)
+    if not any(room.caps.values()):
+        return {}
+    for id_, names in nodes.items():
+        room.take(turn.trainers[id_], len(names))
+    found = {}
+    for trainer in turn.trainers.values():
+        have = len(nodes.get(trainer.id, ()))
+        extra = trainer.next_allowed(have) - have if more else 0
+        if trainer.active and (why := room.reached(trainer, extra)):
+            found[trainer.id] = why
+    return found
+
+
+def read_accounts(turn: Turn) -> None:
+    """Take over from the view whose account each trainer runs on: that of its job, else that of its oldest pilot.
+
+    Only jobs of the trainer's own user count: its id and its pilots' ids are what a driver says.
+    """
+    of_pilots: dict[str, str] = {}
+    for lease in turn.leases.values():
+        job = turn.pool.elastic.get(lease.job_id or "")
+        if job is not None and job.account and job.user == turn.trainers[lease.trainer].user:
+            of_pilots.setdefault(lease.trainer, job.account)
+    for trainer in list(turn.trainers.values()):
+        account = account_of(turn, trainer) or of_pilots.get(trainer.id, "")
+        if account and account != trainer.account and trainer.active:
+            turn.change(trainer, account=account)
+            turn.needs_plan = True
+
+
+def account_of(turn: Turn, trainer: Trainer) -> str:
+    """The account of the trainer's own job, "" where it is no job or the last view does not show it."""
+    user, account = turn.pool.accounts.get(trainer.id, ("", ""))
+    return account if user == trainer.user else ""
+
+
+def at_caps(state: State) -> list[dict[str, Any]]:
+    """The users and accounts that have all they may have, as `bft status` shows them."""
+    nodes, trainers = node_room(state.settings), trainer_room(state.settings)
+    for lease in state.leases.values():
+        if lease.live:
+            nodes.take(state.trainers[lease.trainer], 1)
+    for trainer in state.trainers.values():
+        if trainer.active:
+            trainers.take(trainer, 1)
+    return [
+        {"kind": group.kind, "name": group.name, "of": room.what, "cap": room.caps[group.kind], "used": used}
+        | {"text": _with_waiting(room, group, used)}
+        for room in (nodes, trainers)
+        for group, used in room.taken.items()
+        if used >= room.caps[group.kind]
+    ]
+
+
+def _with_waiting(room: Room, group: Group, used: int) -> str:
+    over = used - room.caps[group.kind]
+    return room.sentence(group) + (f", {over} more wait{'s' if over == 1 else ''}" if over > 0 else "")

@@ -1,0 +1,182 @@
+"""What drivers report, folded into the draft of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bftd.core import learn
+from bftd.core.domain import Failure, Lease, Trainer
+from bftd.core.planning import REFUSED_ROUNDS
+from bftd.core.turn import Turn, doubling
+
+Report = Mapping[str, Any]
+
+
+def take(turn: Turn, trainer_id: str, report: Report) -> None:
+    """Fold one checked wire event of a driver in; one about a lease that has ended changes nothing."""
+    trainer = turn.trainers[trainer_id]
+    op = report["op"]
+    if op == "lease":
+        _lease(turn, trainer, report)
+        return
+    _OPS[op](turn, trainer, report)
+    turn.happened(op, trainer_id, report.get("node"), {key: value for key, value in report.items() if key != "op"})
+
+
+def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Report) -> None:
+    """End a trainer: its leases are revoked, those that never had a pilot are over at once."""
+    trainer = turn.trainers.get(trainer_id)
+    if trainer is None or not trainer.active:
+        return
+    for lease in turn.leases_of(trainer_id):
+        if lease.job_id is None:
+            turn.end(lease, reason)
+        else:
+            turn.revoke(lease, reason, vacate=False)
+    trainer = turn.trainers[trainer_id]
+    turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
+    ended = "is lost" if exit_code is None else f"has finished with exit code {exit_code}"
+    turn.say(trainer_id, f"{trainer.name} {ended}: {reason}" if reason else f"{trainer.name} {ended}")
+    turn.happened("finished", trainer_id, data={"exit_code": exit_code, "reason": reason, "summary": dict(summary)})
+    turn.needs_plan = True
+
+
+def _lease(turn: Turn, trainer: Trainer, report: Report) -> None:
+    lease = turn.leases.get(report["id"])
+    if lease is None or lease.trainer != trainer.id:
+        if report["state"] in ("ended", "refused"):
+            rest = tuple(stray for stray in trainer.strays if stray.id != report["id"])
+            if rest != trainer.strays:
+                turn.change(trainer, strays=rest, version=trainer.version + 1)
+        return
+    if turn.explain:
+        data = {"lease": lease.id, "state": report["state"], "at_s": report["at_s"], "reason": report.get("reason")}
+        turn.happened("lease", trainer.id, lease.node, data)
+    job_id = report.get("job_id") or lease.job_id
+    state = report["state"]
+    if state == "refused":
+        _refused(turn, trainer, lease, report)
+    elif state == "ended":
+        _ended(turn, turn.change_lease(lease, job_id=job_id), report)
+    elif state == "leaving":
+        _leaving(turn, turn.change_lease(lease, job_id=job_id), report)
+    else:
+        _placed(turn, trainer, lease, state, job_id)
+
+
+def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: str, job_id: str | None) -> None:
+    """The pilot runs, is warm, or works."""
+    first_work = phase == "working" and lease.phase != "working"
+    placed_s = lease.placed_s if lease.placed_s is not None else turn.now
+    turn.change_lease(lease, phase=phase, job_id=job_id, placed_s=placed_s)
+    turn.backoff.pop(lease.node, None)
+    if trainer.refused_rounds:
+        turn.change(trainer, refused_rounds=0)
+    if phase == "working":
+        trainer = turn.trainers[trainer.id]
+        knowledge = trainer.knowledge
+        if first_work:
+            knowledge = learn.observe_warm_up(knowledge, turn.now - lease.granted_s)
+        turn.change(trainer, state="running", knowledge=knowledge)
+
+
+def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: Report) -> None:
+    """Slurm did not grant the pilot: leave the node alone for a while, or the trainer if it is always refused."""
+    turn.end(lease, report.get("reason") or "its pilot was refused")
+    trainer = turn.trainers[trainer.id]
+    if lease.granted_s > trainer.refused_round_s:  # the leases granted together count as one round
+        rounds = trainer.refused_rounds + 1
+        trainer = turn.change(trainer, refused_rounds=rounds, refused_round_s=lease.granted_s)
+    if trainer.refused_rounds < REFUSED_ROUNDS:
+        turn.back_off(lease.node)
+        return
+    # a limit of the user's or the account's: its nodes are as good as any, and the next trainer may have them
+    turn.change(trainer, no_growth_until_s=turn.now + doubling(trainer.refused_rounds))
+    turn.backoff.pop(lease.node, None)
+    turn.back_off(lease.node)
+
+
+def _ended(turn: Turn, lease: Lease, report: Report) -> None:
+    if lease.live and lease.phase in ("granted", "placed"):
+        turn.back_off(lease.node)  # it came to nothing: do not start the next one in the same second
+    turn.end(lease, report.get("reason") or "its driver has ended it", at_s=report["at_s"])
+
+
+def _leaving(turn: Turn, lease: Lease, report: Report) -> None:
+    """The agent leaves; of its own accord only because Slurm told it to, so the give-back began when it said so."""
+    if lease.live:
+        asked_s = min(turn.now, report["at_s"])
+        lease = turn.change_lease(lease, asked_back_s=asked_s)
+        lease = turn.revoke(lease, report.get("reason") or "Slurm asked the pilot to leave", vacate=True)
+        turn.rest(lease.node)
+    turn.change_lease(lease, phase="leaving")
+
+
+def _progress(turn: Turn, trainer: Trainer, report: Report) -> None:
+    nodes, rate = report.get("nodes") or 0, report.get("samples_per_s") or 0.0
+    loss = report.get("loss")
+    turn.change(
+        trainer,
+        # a resumed worker starts from its last commit: what was reported before stays true (S10)
+        step=max(trainer.step, report.get("step") or 0),
+        samples=max(trainer.samples, report.get("samples") or 0.0),
+        samples_per_s=rate,
+        loss=loss if loss is not None else trainer.loss,
+        steps_lost=max(trainer.steps_lost, report.get("steps_lost") or 0),
+        state="running" if trainer.active else trainer.state,
+        knowledge=learn.observe_rate(trainer.knowledge, nodes, rate),
+    )
+
+
+def _resize(turn: Turn, trainer: Trainer, report: Report) -> None:
+    knowledge = trainer.knowledge
+    if report.get("kind") != "crash" and report.get("stall_s") is not None:
+        knowledge = learn.observe_stall(knowledge, report["from_nodes"], report["to_nodes"], report["stall_s"])
+    lost = trainer.steps_lost + (report.get("steps_lost") or 0)
+    turn.change(trainer, resizes=trainer.resizes + 1, steps_lost=lost, knowledge=knowledge)
+
+
+def _suspend(turn: Turn, trainer: Trainer, report: Report) -> None:
+    step = max(trainer.step, report.get("step") or 0)
+    turn.change(trainer, state="suspended", suspends=trainer.suspends + 1, step=step, samples_per_s=0.0)
+    turn.say(trainer.id, f"{trainer.name} is suspended to disk at step {step}")
+
+
+def _resume(turn: Turn, trainer: Trainer, report: Report) -> None:
+    turn.change(trainer, state="running", step=max(trainer.step, report.get("step") or 0))
+
+
+def _crash(turn: Turn, trainer: Trainer, report: Report) -> None:
+    """Count the crash against its node; failures of enough different pilots there put it into quarantine."""
+    node = report.get("node")
+    if node is None:
+        return
+    lease = next((lease for lease in turn.leases_of(trainer.id) if lease.node == node), None)
+    pilot = (lease.job_id or lease.id) if lease is not None else f"{trainer.id}@{turn.now}"
+    settings = turn.settings
+    recent = [
+        failure
+        for failure in turn.failures.get(node, ())
+        if turn.now - failure.at_s < settings.quarantine_s and failure.pilot != pilot
+    ]
+    turn.failures[node] = (*recent, Failure(pilot, turn.now))
+    if len(turn.failures[node]) >= settings.quarantine_after:
+        turn.quarantined[node] = turn.now + settings.quarantine_s
+        del turn.failures[node]
+        pilots = f"{settings.quarantine_after} different pilots"
+        turn.say(None, f"{node} is left alone for {settings.quarantine_s:.0f} s: {pilots} failed there")
+
+
+def _note(turn: Turn, trainer: Trainer, report: Report) -> None:
+    turn.say(trainer.id, f"{trainer.name}: {report.get('text') or ''}")
+
+
+_OPS: dict[str, Callable[[Turn, Trainer, Report], None]] = {
+    "progress": _progress,
+    "resize": _resize,
+    "suspend": _suspend,
+    "resume": _resume,
+    "crash": _crash,
+    "note": _note,
+}

@@ -1,0 +1,180 @@
+"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, lost drivers, and the accounting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from bftd.core import caps, drivers, sentences, strays, timing
+from bftd.core.domain import Lease, PoolView, Usage
+from bftd.core.turn import Turn, growth_allowed
+
+GONE = "its pilot is gone from Slurm"
+
+
+def observe(turn: Turn, view: PoolView) -> None:
+    """Fold one view of the pool into the draft; one that is not younger than the last is ignored (S9)."""
+    if view.time_s <= turn.pool.time_s:
+        return
+    turn.usage = _used(turn, view.time_s)
+    changed = view.version != turn.pool.version or not turn.pool.seen
+    # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
+    known_s = (turn.pool.time_s, turn.now)
+    could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
+    if changed and turn.explain:
+        _record_change(turn, view)
+    since_s = turn.pool.time_s
+    turn.watched_s = min(turn.watched_s, view.time_s)
+    turn.pool = view
+    _expire(turn, since_s)
+    pilots = view.pilots
+    for lease in list(turn.leases.values()):
+        # nearly all leases are as they were; this loop runs over thousands of them
+        if not (lease.observed and not lease.missed_polls and pilots.get(lease.job_id or "") == lease.node):
+            _follow_pilot(turn, lease)
+    _take_back_lost_nodes(turn)
+    latest_s = turn.now + timing.EXPIRY_AHEAD_S
+    for lease in list(turn.leases.values()):
+        if lease.revoked_s is not None or not lease.placed_s or lease.placed_s + lease.limit_s <= latest_s:
+            _follow_deadlines(turn, lease)
+    _follow_drivers(turn)
+    strays.follow(turn)
+    if view.accounts:
+        caps.read_accounts(turn)
+    if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
+        turn.needs_plan = True
+
+
+def _unfilled(turn: Turn) -> bool:
+    """Whether a planned node is free and was not lent yet, because the rate of submissions did not allow it."""
+    leased = {lease.node for lease in turn.leases.values()}
+    return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
+
+
+def _used(turn: Turn, now_s: float) -> Usage:
+    """Node-seconds since the last snapshot, by what held at its time; a gap in which nobody looked counts nothing."""
+    passed_s = now_s - turn.pool.time_s
+    if not 0.0 < passed_s <= turn.settings.stale_after_s:
+        return turn.usage
+    observed = [lease for lease in turn.leases.values() if lease.observed]
+    nodes = turn.pool.nodes
+    outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
+    pool = sum(node.in_pool for node in nodes.values()) + len(outside)
+    working = sum(lease.phase == "working" for lease in observed)
+    return Usage(
+        turn.usage.pool_node_seconds + passed_s * pool,
+        turn.usage.used_node_seconds + passed_s * len(observed),
+        turn.usage.training_node_seconds + passed_s * working,
+    )
+
+
+def _record_change(turn: Turn, view: PoolView) -> None:
+    before = {node.name for node in turn.pool.nodes.values() if node.in_pool}
+    after = {node.name for node in view.nodes.values() if node.in_pool}
+    data = {"version": view.version, "joined": sorted(after - before), "left": sorted(before - after)}
+    turn.happened("pool", data=data)
+
+
+def _expire(turn: Turn, since_s: float) -> None:
+    """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
+    if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
+        turn.needs_plan = True
+    for node, backoff in list(turn.backoff.items()):
+        if turn.now - backoff.until_s > timing.BACKOFF_FORGET_S:
+            del turn.backoff[node]
+    for node, until_s in list(turn.quarantined.items()):
+        if until_s <= turn.now:
+            del turn.quarantined[node]
+    for trainer in list(turn.trainers.values()):
+        if trainer.finished_s is None:
+            turn.needs_plan |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
+        elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
+            del turn.trainers[trainer.id]
+
+
+def _follow_pilot(turn: Turn, lease: Lease) -> None:
+    """Keep the observed set: is the pilot of this lease running? One that is missing twice in a row has gone."""
+    node = turn.pool.nodes.get(lease.node)
+    running = node is not None and node.pilot is not None
+    if lease.job_id is not None:
+        running = turn.pool.pilots.get(lease.job_id) == lease.node
+    missed, missed_s = 0, None
+    if not running and lease.placed_s is not None and turn.pool.time_s > lease.placed_s:
+        missed = lease.missed_polls + 1
+        missed_s = lease.missed_s if lease.missed_s is not None else turn.pool.time_s
+    if missed >= timing.MISSED_POLLS:
+        turn.end(lease, GONE, at_s=missed_s)
+    elif (running, missed) != (lease.observed, lease.missed_polls):
+        turn.change_lease(lease, observed=running, missed_polls=missed, missed_s=missed_s)
+
+
+def _take_back_lost_nodes(turn: Turn) -> None:
+    """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
+    lost: dict[str, dict[str, str]] = defaultdict(dict)
+    seen = turn.pool.nodes
+    for lease in list(turn.leases.values()):
+        node = seen.get(lease.node)
+        if node is not None and node.in_pool:
+            continue
+        why = f"{lease.node} {node.why}" if node is not None else f"{lease.node} is no longer in the partition"
+        if lease.live:
+            lost[lease.trainer][lease.node] = why
+        turn.revoke(lease, why, vacate=node is not None and node.wanted)
+    for trainer_id, nodes in lost.items():
+        left = sum(lease.live for lease in turn.leases_of(trainer_id))
+        if turn.explain:
+            why = "; ".join(sorted(set(nodes.values())))
+            turn.say(trainer_id, sentences.loss(turn.trainers[trainer_id], list(nodes), left, why))
+
+
+def _follow_deadlines(turn: Turn, lease: Lease) -> None:
+    """Revoke what is overdue, end what nobody will end, and cancel pilots that overstay."""
+    if lease.live:
+        if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
+            turn.back_off(lease.node)
+            turn.revoke(lease, f"no pilot was placed within {timing.PLACE_WITHIN_S:.0f} s", vacate=False)
+        elif lease.placed_s is not None and _expires_in(turn, lease) < timing.EXPIRY_AHEAD_S:
+            turn.revoke(lease, "its pilot reaches its time limit", vacate=False)
+        return
+    revoked_s = lease.revoked_s if lease.revoked_s is not None else turn.now
+    if lease.job_id is None and not lease.observed:
+        if turn.now - revoked_s > timing.UNPLACED_GRACE_S:
+            turn.end(lease, "it was never placed")
+        return
+    overstays_s = turn.now - (lease.asked_back_s if lease.asked_back_s is not None else revoked_s)
+    if overstays_s > _grace_s(turn, lease):
+        turn.cancel_pilot(lease, f"it is still there {overstays_s:.1f} s after its node was asked back")
+    if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.give_back_bound_s:
+        turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
+        turn.say(None, f"{lease.node} was asked back {overstays_s:.1f} s ago and is still in use by {lease.trainer}")
+        turn.leases[lease.id] = replace(turn.leases[lease.id], alarmed=True)
+
+
+def _expires_in(turn: Turn, lease: Lease) -> float:
+    return (lease.placed_s or lease.granted_s) + lease.limit_s - turn.now
+
+
+def _grace_s(turn: Turn, lease: Lease) -> float:
+    if lease.vacate:
+        return timing.VACATE_GRACE_S
+    trainer = turn.trainers.get(lease.trainer)
+    return timing.GRACEFUL_GRACE_S if trainer is not None and trainer.active else timing.FINISHED_GRACE_S
+
+
+def _follow_drivers(turn: Turn) -> None:
+    """Finish trainers whose driver is silent and whose job is gone, and drop strays whose pilot is gone."""
+    for trainer in list(turn.trainers.values()):
+        if not trainer.active:
+            continue
+        if turn.now - trainer.heard_s > timing.DRIVER_SILENT_S and trainer.id not in turn.pool.job_ids:
+            drivers.finish(turn, trainer.id, None, "its driver is gone", {})
+            continue
+        if not trainer.strays:
+            continue
+        strays = tuple(
+            stray
+            for stray in trainer.strays
+            if turn.now - stray.granted_s <= timing.UNPLACED_GRACE_S or (stray.job_id or "") in turn.pool.pilots
+        )
+        if strays != trainer.strays:
+            turn.change(trainer, strays=strays, version=trainer.version + 1)

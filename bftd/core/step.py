@@ -1,0 +1,185 @@
+"""The decision core: `step(state, event) -> (state, actions)`.
+
+Pure: no clock, no I/O, no randomness; time comes in on the event, and the same state and event always give the same
+answer. The invariants that `bftd.core.invariants.validate_state` walks hold after every step: a node has one owner
+(S4), every live lease is part of the last plan (S5), which was made for the observed pool, and counts are monotone
+(S10). They are kept by one ordering: an event first changes what is observed, that revokes and ends leases, and only
+then a new plan is made and carried out; so a plan never sees a node that is already lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import milp
+from bftd.core import caps, drivers, observation
+from bftd.core.domain import (
+    Action,
+    Configured,
+    Event,
+    Finished,
+    Heard,
+    Held,
+    Lease,
+    PoolObserved,
+    Registered,
+    Reported,
+    State,
+    Tick,
+    Trainer,
+)
+from bftd.core.planning import Solver, replan
+from bftd.core.turn import Turn
+
+# A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
+_LARGEST_STRAY = 10**12
+
+_PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
+
+
+def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
+    """Fold one event into the state; returns the next state and the actions to carry out, in order."""
+    return fold(state, (event,), solve)
+
+
+def fold(
+    state: State, events: Sequence[Event], solve: Solver = milp.solve, *, explain: bool = True
+) -> tuple[State, tuple[Action, ...]]:
+    """Fold events that come together, and plan at most once, for all of them.
+
+    Without `explain` there are no sentences and nothing for the ledger, only what is to be done. An event about a
+    trainer that is not known changes nothing, and before the first snapshot nothing is planned: what a restarted
+    daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next
+    snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows; a trainer
+    that has finished still has pilots that end.
+    """
+    turn = Turn(state, max(event.time_s for event in events), explain=explain)
+    for event in events:
+        _HANDLERS[type(event)](turn, event)
+    outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
+    planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
+    if turn.pool.seen and (turn.needs_plan or outdated) and planned_now:
+        replan(turn, solve)
+        turn.needs_plan = False
+    return turn.close()
+
+
+def _on_pool(turn: Turn, event: PoolObserved) -> None:
+    observation.observe(turn, event.view)
+
+
+def _on_tick(turn: Turn, event: Tick) -> None:
+    """Time alone changes nothing but what is too old to grow on, which `Turn.may_grow` knows."""
+
+
+def _on_configured(turn: Turn, event: Configured) -> None:
+    turn.settings = event.settings
+    turn.needs_plan = True
+
+
+def _on_registered(turn: Turn, event: Registered) -> None:
+    """A driver came: take it in or take it back, and sort out the leases that it still holds."""
+    request, before = event.trainer, turn.trainers.get(event.trainer.id)
+    if before is None:
+        trainer = replace(request, arrived_s=turn.now, heard_s=turn.now, version=1)
+        turn.trainers[trainer.id] = trainer
+        turn.happened("registered", trainer.id, data={"name": trainer.name, "user": trainer.user})
+    else:
+        trainer = _returned(turn, before, request)
+    turn.change(trainer, account=caps.account_of(turn, trainer) or (before.account if before is not None else ""))
+    known = {held.id: held for held in event.held if turn.leases.get(held.id, None) is not None}
+    for lease in turn.leases_of(trainer.id):
+        held = known.get(lease.id)
+        if held is not None:
+            turn.adopt(lease, held.job_id)
+        elif lease.live or lease.job_id is None:
+            turn.cancel_pilot(lease, "its driver came back without it")
+            turn.end(lease, "its driver came back without it")
+    strays = [held for held in event.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
+    _take_strays(turn, trainer.id, strays)
+    turn.needs_plan = True
+
+
+def _returned(turn: Turn, before: Trainer, request: Trainer) -> Trainer:
+    """A driver of a known trainer came back: a new epoch fences the old driver, and what was learned stays."""
+    given = request.knowledge
+    learned = replace(before.knowledge, given=given.given or before.knowledge.given)
+    if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
+        del turn.trainers[before.id]
+    trainer = replace(
+        before,
+        name=request.name,
+        backend=request.backend,
+        nodes_min=request.nodes_min,
+        nodes_max=request.nodes_max,
+        sizes=request.sizes,
+        weight=request.weight,
+        workers_per_node=request.workers_per_node,
+        knowledge=learned,
+        epoch=before.epoch + 1,
+        version=before.version + 1,
+        heard_s=turn.now,
+        state="waiting" if before.state == "finished" else before.state,
+        arrived_s=turn.now if before.state == "finished" else before.arrived_s,
+        exit_code=None,
+        finished_s=None,
+        strays=(),
+    )
+    turn.trainers[trainer.id] = trainer
+    turn.happened("registered_again", trainer.id, data={"epoch": trainer.epoch})
+    return trainer
+
+
+def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
+    """List leases that the daemon does not know as revoked, and never hand out their numbers again."""
+    for held in strays:
+        number = held.id.rpartition(".")[2]
+        if number.isdecimal() and int(number) <= _LARGEST_STRAY:
+            turn.sequence = max(turn.sequence, int(number))
+    leases = tuple(
+        Lease(
+            id=held.id,
+            node=held.node,
+            trainer=trainer_id,
+            granted_s=turn.now,
+            limit_s=0.0,
+            reason="the daemon does not know this lease",
+            phase="placed",
+            job_id=held.job_id,
+            revoked_s=turn.now,
+        )
+        for held in strays
+    )
+    turn.change(turn.trainers[trainer_id], strays=leases)
+
+
+def _on_heard(turn: Turn, event: Heard) -> None:
+    trainer = turn.trainers.get(event.trainer)
+    if trainer is not None:
+        turn.change(trainer, heard_s=turn.now)
+
+
+def _on_reported(turn: Turn, event: Reported) -> None:
+    trainer = turn.trainers.get(event.trainer)
+    if trainer is None:
+        return
+    turn.change(trainer, heard_s=turn.now)
+    for report in event.reports:
+        drivers.take(turn, event.trainer, report)
+
+
+def _on_finished(turn: Turn, event: Finished) -> None:
+    drivers.finish(turn, event.trainer, event.exit_code, event.reason, dict(event.summary))
+
+
+_HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+    PoolObserved: _on_pool,
+    Tick: _on_tick,
+    Configured: _on_configured,
+    Registered: _on_registered,
+    Heard: _on_heard,
+    Reported: _on_reported,
+    Finished: _on_finished,
+}

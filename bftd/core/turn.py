@@ -1,0 +1,274 @@
+"""One step in the making: a mutable draft of the state, and the few operations that keep its references right.
+
+`bftd.core.step` opens a `Turn` on an immutable state, lets the handlers change it, and closes it into the next state
+and the actions. Every change of a lease goes through here, so that lease lists, versions and actions agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from bftd.core.domain import (
+    Action,
+    Backoff,
+    CancelPilot,
+    Decided,
+    Happened,
+    Lease,
+    LeaseChanged,
+    Phase,
+    PoolNode,
+    PoolView,
+    Settings,
+    State,
+    Trainer,
+)
+from bftd.core.timing import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MOST_S,
+    MINUTE_S,
+    PREEMPTED_HOLD_S,
+    PREEMPTED_REST_S,
+    RATE_WINDOW_S,
+)
+
+_Item = TypeVar("_Item", Lease, Trainer)
+
+
+class Turn:
+    """The draft of one step; see the module. Without `explain` nobody reads what it records, and nothing is."""
+
+    def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
+        self.explain = explain
+        self.now = max(time_s, state.time_s)
+        self.settings = state.settings
+        self.pool = state.pool
+        self.trainers = dict(state.trainers)
+        self.leases = dict(state.leases)
+        self.planned = state.planned
+        self.sequence = state.sequence
+        self.backoff = dict(state.backoff)
+        self.failures = dict(state.failures)
+        self.quarantined = dict(state.quarantined)
+        self.strays = state.strays
+        self.watched_s = state.watched_s
+        self.preempted_s = state.preempted_s
+        self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
+        self.usage = state.usage
+        self.actions: list[Action] = []
+        self.needs_plan = state.plan_due
+        self._relisted: Counter[str] = Counter()
+
+    def close(self) -> tuple[State, tuple[Action, ...]]:
+        """The next state and what is to be done."""
+        for name, changes in self._relisted.items():
+            trainer = self.trainers.get(name)
+            if trainer is not None:
+                self.change(trainer, version=trainer.version + changes)
+        state = State(
+            settings=self.settings,
+            time_s=self.now,
+            pool=self.pool,
+            trainers=self.trainers,
+            leases=self.leases,
+            planned=self.planned,
+            sequence=self.sequence,
+            backoff=self.backoff,
+            failures=self.failures,
+            quarantined=self.quarantined,
+            strays=self.strays,
+            watched_s=self.watched_s,
+            preempted_s=self.preempted_s,
+            grants=self.grants,
+            usage=self.usage,
+            plan_due=self.needs_plan,
+        )
+        return state, tuple(self.actions)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether anything may grow now: see `growth_allowed`."""
+        return growth_allowed(self.pool, self.preempted_s, self.now, self.settings)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last snapshot is young enough to grow on."""
+        return _is_fresh(self.pool, self.now, self.settings)
+
+    @property
+    def budget(self) -> int:
+        """Pilots that may still be asked for in this minute (S8)."""
+        return max(0, self.settings.submit_rate_per_min - len(self.grants))
+
+    def leases_of(self, trainer: str) -> list[Lease]:
+        """All leases of a trainer that have not ended, oldest first."""
+        return [lease for lease in self.leases.values() if lease.trainer == trainer]
+
+    def live_nodes(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that each trainer may keep, in the order in which it got them; only of those that have any."""
+        nodes: dict[str, list[str]] = defaultdict(list)
+        for lease in self.leases.values():
+            if lease.live:
+                nodes[lease.trainer].append(lease.node)
+        return {trainer: tuple(names) for trainer, names in nodes.items()}
+
+    def change(self, trainer: Trainer, **fields: Any) -> Trainer:
+        """Replace fields of a trainer in the draft."""
+        changed = _evolved(trainer, fields)
+        self.trainers[trainer.id] = changed
+        return changed
+
+    def change_lease(self, lease: Lease, **fields: Any) -> Lease:
+        """Replace fields of a lease in the draft."""
+        changed = _evolved(lease, fields)
+        self.leases[lease.id] = changed
+        return changed
+
+    def say(self, trainer: str | None, text: str) -> None:
+        """Record one decision as a sentence."""
+        if self.explain:
+            self.actions.append(Decided(trainer, text))
+
+    def happened(
+        self, kind: str, trainer: str | None = None, node: str | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record something for the ledger."""
+        if self.explain:
+            self.actions.append(Happened(kind, trainer, node, data or {}))
+
+    def grant(self, trainer: str, node: PoolNode, reason: str) -> Lease:
+        """Lend a free node to a trainer under a new lease id."""
+        self.sequence += 1
+        limit_s = self.settings.pilot_limit_s if node.window_s is None else node.window_s
+        limit_s = max(MINUTE_S, min(limit_s, self.settings.pilot_limit_s) // MINUTE_S * MINUTE_S)
+        lease = Lease(
+            id=f"{node.name}.{self.sequence}",
+            node=node.name,
+            trainer=trainer,
+            granted_s=self.now,
+            limit_s=limit_s,
+            reason=reason,
+            gres=node.gres,
+            gpus=node.gpus,
+        )
+        self.leases[lease.id] = lease
+        self.grants += (self.now,)
+        self._tell("granted", lease, reason)
+        return lease
+
+    def revoke(self, lease: Lease, reason: str, vacate: bool) -> Lease:
+        """Ask a node back, at once where a regular job needs it; a graceful revocation may turn into such a one."""
+        if not lease.live and (lease.vacate or not vacate):
+            return lease
+        changed = self.change_lease(
+            lease,
+            revoked_s=lease.revoked_s if lease.revoked_s is not None else self.now,
+            vacate=vacate,
+            reason=reason,
+            asked_back_s=lease.asked_back_s if lease.asked_back_s is not None or not vacate else self.now,
+        )
+        self._tell("revoked", changed, reason)
+        self.needs_plan = True
+        return changed
+
+    def adopt(self, lease: Lease, job_id: str | None) -> Lease:
+        """Take over a lease that its returning driver still has."""
+        placed_s = lease.placed_s if lease.placed_s is not None else self.now
+        phase: Phase = "placed" if lease.phase == "granted" and job_id else lease.phase
+        changed = self.change_lease(lease, job_id=job_id or lease.job_id, placed_s=placed_s, phase=phase)
+        self._tell("adopted", changed, "the driver still has it")
+        return changed
+
+    def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
+        """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back.
+
+        A give-back that was over before anybody saw it begin has no duration and is not counted.
+        """
+        del self.leases[lease.id]
+        self._tell("ended", lease, reason)
+        ended_s = min(self.now, at_s) if at_s is not None else self.now
+        if lease.asked_back_s is not None and lease.job_id is not None and ended_s > lease.asked_back_s:
+            data = {"duration_s": ended_s - lease.asked_back_s, "lease": lease.id, "job_id": lease.job_id}
+            self.happened("give_back", lease.trainer, lease.node, data)
+        self.needs_plan = True
+
+    def cancel_pilot(self, lease: Lease, reason: str) -> None:
+        """Have the daemon cancel the pilot of a lease, if Slurm shows one of that id and of the trainer's own user.
+
+        The id is what a driver said: with operator rights a wrong one would end another user's job.
+        """
+        job = self.pool.elastic.get(lease.job_id or "")
+        if job is not None and job.user == self.trainers[lease.trainer].user:
+            self.actions.append(CancelPilot(job.id, lease.trainer, reason))
+
+    def back_off(self, node: str) -> None:
+        """Leave a node out for a while that doubles with every refusal in a row."""
+        count = self.backoff[node].count + 1 if node in self.backoff else 1
+        self.backoff[node] = Backoff(self.now + doubling(count), count)
+
+    def rest(self, node: str) -> None:
+        """Leave a node alone that Slurm took a pilot from: it did so for a job, which may need another cycle to start.
+
+        Until then nothing grows at all. A pilot that came first, on that node or on another that the job counts on,
+        would lock it out, since Slurm does not preempt for it again for a while.
+        """
+        self.preempted_s = self.now
+        before = self.backoff.get(node, Backoff(self.now, 0))
+        self.backoff[node] = Backoff(max(before.until_s, self.now + PREEMPTED_REST_S), before.count)
+
+    def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
+        self.actions.append(LeaseChanged(kind, lease, reason))
+        self._relisted[lease.trainer] += 1
+
+
+def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Settings) -> bool:
+    """Whether anything may grow at `at_s`: no job waits without a plan, and the last snapshot is fresh (S1b, S9).
+
+    Nor may it while what Slurm did at `preempted_s`, its last preemption of a pilot, is settling: the job that it was
+    for may not have started yet.
+    """
+    settled = at_s - preempted_s > PREEMPTED_HOLD_S
+    return pool.hold is None and _is_fresh(pool, at_s, settings) and settled
+
+
+def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:
+    return at_s - pool.time_s <= settings.stale_after_s
+
+
+def _slots(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, Any]]:
+    """How to read all slots of a class at once, and their descriptors by name."""
+    names = tuple(field.name for field in dataclass_fields(cls))
+    return attrgetter(*names), {name: cls.__dict__[name] for name in names}
+
+
+_SLOTS = {cls: _slots(cls) for cls in (Lease, Trainer)}
+_PUT = type(Lease.__dict__["id"]).__set__
+
+
+def _evolved(item: _Item, fields: Mapping[str, Any]) -> _Item:
+    """`dataclasses.replace` for slotted classes without checks of their own, several times as fast.
+
+    What would change nothing returns the item itself.
+    """
+    for name, value in fields.items():
+        before = getattr(item, name)
+        if before is not value and before != value:
+            break
+    else:
+        return item
+    read, slots = _SLOTS[type(item)]
+    evolved: _Item = object.__new__(type(item))
+    deque(map(_PUT, slots.values(), repeat(evolved), read(item)), maxlen=0)
+    for name, value in fields.items():
+        _PUT(slots[name], evolved, value)
+    return evolved
+
+
+def doubling(count: int) -> float:
+    """Seconds to wait after `count` failures in a row."""
+    return float(min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(count - 1, 10)))

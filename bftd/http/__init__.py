@@ -1,0 +1,1 @@
+"""The API: who calls, what may be asked, and a client for commands."""

@@ -1,0 +1,176 @@
+"""The API's door: finds out who asks before any handler runs, and proves answers to callers on other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from bftd.config import ApiConfig, DaemonConfig
+from bftd.errors import BftError, ConfigError
+from bftd.http import peer
+from bftd.http.budget import Budgets, cost
+from bftd.http.caller import Caller, Callers
+from bftd.http.munge_gate import MungeGate
+from slurm_plugin import credentials
+from slurm_plugin.credentials import REQUEST_HEADER, SCHEME, Request
+from slurm_plugin.munge import MungeError, MungeMissing
+
+log = logging.getLogger("bftd.http")
+
+# Releases of aiohttp before 3.14 know no such keys and take a text; later ones warn of a text.
+_CALLER: Any = web.RequestKey("caller", Caller) if hasattr(web, "RequestKey") else "caller"
+# A munged that hangs: its callers are told, and those on the unix socket do not notice.
+_MUNGED_S = 10.0
+_MOST_WAITING = 1_000
+_UNKNOWN_BYTES = 2**20
+
+_T = TypeVar("_T")
+
+
+class NotKnown(BftError):
+    """Nobody knows who sent a request: it is answered with `status` and one line, without a proof."""
+
+    def __init__(self, message: str, status: int = 401) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Gate:
+    """Identifies callers: on the unix socket by the kernel, on TCP by munge, or by the token of a private cluster.
+
+    Munge and name services are asked in threads: however slow they are, the daemon's loop goes on. Raises ConfigError
+    where a configured way cannot work.
+    """
+
+    def __init__(self, api: ApiConfig, daemon: DaemonConfig) -> None:
+        self._callers = Callers(daemon.administrators)
+        self._token = ""
+        self._munge: MungeGate | None = None
+        self._budgets = Budgets()
+        self._waiting = 0
+        if api.tcp and api.auth == "token":
+            self._token = _read_token(api.token_file)
+            log.warning(
+                '[api] auth = "token": whoever has the token may do all; this is for private test clusters only'
+            )
+        elif api.tcp:
+            self._munge = MungeGate(api.munge_socket, daemon.user)
+        self._threads = ThreadPoolExecutor(4, "identity")
+
+    async def closed(self, _: web.Application) -> None:
+        """Let the threads go, once the API is no longer served."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def middleware(self) -> Middleware:
+        """What stands before every handler: tells `caller_of`, or answers that nobody knows who asks."""
+
+        @web.middleware
+        async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                caller, said = await self._identify(request)
+            except NotKnown as unknown:
+                return web.json_response({"error": str(unknown)}, status=unknown.status)
+            request[_CALLER] = caller
+            response = self._over_budget(caller, request) or await handler(request)
+            if said is not None and caller.uid is not None:
+                return await self._signed(caller.uid, said, response)
+            return response
+
+        return door
+
+    def _over_budget(self, caller: Caller, request: web.Request) -> web.Response | None:
+        length = request.content_length
+        if length is None:  # a body that comes in pieces says nothing about its size; our own clients send none
+            length = _UNKNOWN_BYTES if request.can_read_body else 0
+        units = cost(request.method, request.path, length)
+        now_s = asyncio.get_running_loop().time()
+        if caller.admin or caller.uid is None or self._budgets.spend(caller.uid, units, now_s):
+            return None
+        return web.json_response({"error": f"{caller.user} asks too much of the daemon: wait a moment"}, status=429)
+
+    async def _identify(self, request: web.Request) -> tuple[Caller, Request | None]:
+        transport = request.transport
+        connection = transport.get_extra_info("socket") if transport is not None else None
+        if transport is None or connection is None:
+            raise NotKnown("the connection is gone")
+        if connection.family == socket.AF_UNIX:
+            return await self._named(peer.uid_of(connection)), None
+        shown = request.headers.get(REQUEST_HEADER, "")
+        if self._token:
+            if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
+                raise NotKnown("wrong or missing token: send Authorization: Bearer <content of [api] token_file>")
+            return Caller("", admin=True), None
+        uid, said = await self._opened(request, shown, credentials.endpoint(transport.get_extra_info("sockname")))
+        return await self._named(uid), said
+
+    async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, Request]:
+        if self._munge is None or not shown.startswith(SCHEME):
+            raise NotKnown("say who you are with a munge credential: bft and the drivers do, with [api] auth = munge")
+        gate, credential = self._munge, shown[len(SCHEME) :]
+        try:
+            uid, said = await self._threaded(lambda: gate.open(credential, address, request.method, request.raw_path))
+            gate.accept(uid, said, await request.read())
+        except MungeMissing as error:
+            raise NotKnown(f"the daemon cannot tell who asks: {error}", 503) from None
+        except MungeError as error:
+            raise NotKnown(str(error)) from None
+        except web.HTTPRequestEntityTooLarge:
+            raise NotKnown("the body is too large", 413) from None
+        return uid, said
+
+    async def _named(self, uid: int) -> Caller:
+        known = self._callers.known(uid)
+        return known if known is not None else await self._threaded(lambda: self._callers.look_up(uid))
+
+    async def _signed(self, uid: int, said: Request, response: web.StreamResponse) -> web.StreamResponse:
+        gate = self._munge
+        assert gate is not None
+        assert isinstance(response, web.Response)
+        body = response.body if isinstance(response.body, bytes) else b""
+        try:
+            response.headers.update(await self._threaded(lambda: gate.sign(uid, said, response.status, body)))
+        except (MungeError, NotKnown) as error:
+            log.warning("an answer could not be proved: %s", error)
+            return web.json_response({"error": f"the daemon cannot prove its answer: {error}"}, status=503)
+        return response
+
+    async def _threaded(self, work: Callable[[], _T]) -> _T:
+        if self._waiting >= _MOST_WAITING:
+            raise NotKnown("too many requests wait to be identified: ask again", 503)
+        self._waiting += 1
+        try:
+            return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(self._threads, work), _MUNGED_S)
+        except asyncio.TimeoutError:
+            raise NotKnown("munged or the name service of the daemon's host does not answer: ask again", 503) from None
+        finally:
+            self._waiting -= 1
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who sent a request that came through the door."""
+    caller: Caller = request[_CALLER]
+    return caller
+
+
+def _read_token(path: str) -> str:
+    try:
+        file = Path(path)
+        token = file.read_text(encoding="utf-8").strip()
+        mode = file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"cannot read [api] token_file {path}: {reason}") from None
+    if not token:
+        raise ConfigError(f"[api] token_file {path} is empty: write a long random line into it")
+    if mode & 0o007:
+        raise ConfigError(f"[api] token_file {path} is open to all users of this host: chmod 600 it")
+    return token

@@ -1,0 +1,64 @@
+"""The daemon's side of munge: opens a request's credential, checks what it is bound to, and signs the answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from bftd.errors import ConfigError
+from bftd.http.nonces import Nonces
+from slurm_plugin import credentials, munge
+from slurm_plugin.credentials import TTL_S, Request
+from slurm_plugin.munge import MungeError
+
+
+class MungeGate:
+    """Knows callers by their munge credentials; `open` and `sign` block while munged is asked.
+
+    Raises ConfigError when munge does not work here, or callers would not believe this process.
+    """
+
+    def __init__(self, socket: str, user: str, clock: Callable[[], float] = time.time) -> None:
+        self._socket = socket
+        self._clock = clock
+        # From the earliest moment at which a credential is good, by the clock of its host, to the latest.
+        self._nonces = Nonces(2 * TTL_S + 1)
+        try:
+            munge.encode(b"", socket=socket)
+            uid = credentials.uid_of(user)
+        except MungeError as error:
+            raise ConfigError(f'[api] auth = "munge": {error}') from None
+        if uid != os.geteuid():
+            raise ConfigError(
+                f"callers on other hosts believe {user} only, and this daemon runs as uid {os.geteuid()}: "
+                "set [daemon] user to whom it runs as"
+            )
+
+    def open(self, credential: str, address: str, method: str, target: str) -> tuple[int, Request]:
+        """Who made the credential of a request whose body is yet to be read, and what it is bound to.
+
+        `address` is this end of the connection. Raises MungeError.
+        """
+        opened = munge.decode(credential, socket=self._socket)
+        said = Request.of(opened.payload)
+        if opened.ttl_s > TTL_S:
+            raise MungeError(f"the credential is good for {opened.ttl_s} s, at most {TTL_S} s are accepted")
+        if said.address != address:
+            raise MungeError(f"the credential is for the daemon at {said.address}, this one is at {address}")
+        if (said.method, said.target) != (method, target):
+            raise MungeError(f"the credential is for {said.method} {said.target}, not for {method} {target}")
+        return opened.uid, said
+
+    def accept(self, uid: int, said: Request, body: bytes) -> None:
+        """Take a request whose body has come; raises MungeError when it is another one, or was taken before."""
+        if said.body != credentials.digest(body):
+            raise MungeError("the credential is for another body")
+        if not self._nonces.is_new(uid, said.nonce, self._clock()):
+            raise MungeError("the credential was used before: each is good for one request")
+
+    def sign(self, uid: int, said: Request, status: int, body: bytes) -> dict[str, str]:
+        """The header that proves an answer to its caller; raises MungeError."""
+        payload = credentials.answer_payload(said.nonce, status, body)
+        made = munge.encode(payload, to_uid=uid, ttl_s=TTL_S, socket=self._socket)
+        return {credentials.ANSWER_HEADER: credentials.SCHEME + made}

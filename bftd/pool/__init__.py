@@ -1,0 +1,1 @@
+"""From snapshots of Slurm to the node pool and each node's window. Pure."""

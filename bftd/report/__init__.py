@@ -1,7 +1,0 @@
-"""One self-contained HTML page that says what a site's idle nodes are worth: `bft report`."""
-
-from bftd.report.errors import ReportError
-from bftd.report.model import Case, Expected, Point, Provenance, Replayed
-from bftd.report.page import page
-
-__all__ = ["Case", "Expected", "Point", "Provenance", "Replayed", "ReportError", "page"]

@@ -1,0 +1,256 @@
+"""The ledger: what must survive the daemon, in one SQLite file that belongs to one daemon at a time.
+
+It holds every event with its data, the trainers and leases as of the last step, the counters (lease numbers,
+node-seconds: never going back) and the settings of `bft tune`. One step is one transaction.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bftd.core.domain import (
+    Action,
+    Backoff,
+    CancelPilot,
+    Decided,
+    Failure,
+    Happened,
+    Lease,
+    LeaseChanged,
+    State,
+    Trainer,
+    Usage,
+)
+from bftd.errors import LedgerError
+from bftd.service import codec
+
+SCHEMA_VERSION = 1
+# Events are kept for a month: long enough to explain last week's job, short enough for a small file.
+KEEP_EVENTS_S = 30 * 86400.0
+# Give-backs that the percentiles of `bft status` look back on.
+GIVE_BACKS = 10_000
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE trainers (id TEXT PRIMARY KEY, arrived_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE leases (id TEXT PRIMARY KEY, granted_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    rowid INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, kind TEXT NOT NULL, trainer TEXT, node TEXT,
+    data TEXT NOT NULL
+);
+CREATE INDEX events_of_trainer ON events (trainer, kind);
+CREATE INDEX events_of_kind ON events (kind);
+"""
+
+
+class Ledger:
+    """An open ledger; a second daemon on the same file gets a LedgerError."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: str = "live") -> None:
+        self.path = Path(path)
+        self._mode = mode
+        self._lock = self._own()
+        try:
+            # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(self.path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._migrate()
+        except (OSError, sqlite3.Error) as error:
+            self._lock_release()
+            raise LedgerError(f"cannot use the ledger {self.path} ({error}): move it away to begin a new one") from None
+        except LedgerError:
+            self._lock_release()
+            raise
+
+    def close(self) -> None:
+        """Close the file and let another daemon have it."""
+        self._db.close()
+        self._lock_release()
+
+    def load(self, now_s: float) -> State:
+        """The state as of the last step: trainers, leases and counters; the pool is yet to be seen.
+
+        Drivers count as heard at `now_s`: nobody could reach a daemon that did not run.
+        """
+        rows = self._db.execute("SELECT body FROM trainers ORDER BY arrived_s, id")
+        trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in rows]
+        rows = self._db.execute("SELECT body FROM leases ORDER BY granted_s, id")
+        leases = [
+            codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
+            for (body,) in rows
+        ]
+        return State(
+            trainers={trainer.id: trainer for trainer in trainers},
+            leases={lease.id: lease for lease in leases},
+            sequence=int(self._meta("sequence", 0)),
+            usage=codec.decode(Usage, self._meta("usage", {})),
+            **self._node_troubles(),
+        )
+
+    def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
+        """Write one step: what it changed and what it did."""
+        with self._transaction():
+            self._save_changed("trainers", "arrived_s", before.trainers, after.trainers)
+            self._save_changed("leases", "granted_s", before.leases, after.leases)
+            if after.sequence != before.sequence:
+                self._set_meta("sequence", after.sequence)
+            if after.usage != before.usage:
+                self._set_meta("usage", codec.encode(after.usage))
+            self._save_node_troubles(before, after)
+            self._db.executemany(
+                "INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)",
+                [(after.time_s, *_row(action)) for action in actions],
+            )
+
+    def tuned(self) -> dict[str, Any]:
+        """The settings that `bft tune` changed."""
+        settings: dict[str, Any] = self._meta("tuned", {})
+        return settings
+
+    def set_tuned(self, settings: Mapping[str, Any]) -> None:
+        """Keep settings of `bft tune` for the next start."""
+        with self._transaction():
+            self._set_meta("tuned", dict(settings))
+
+    def kept(self, name: str) -> dict[str, Any]:
+        """What `keep` wrote under a name last; empty where it never did."""
+        data: dict[str, Any] = self._meta(f"kept.{name}", {})
+        return data
+
+    def keep(self, name: str, data: Mapping[str, Any]) -> None:
+        """Keep a JSON object that a restart goes on with."""
+        with self._transaction():
+            self._set_meta(f"kept.{name}", dict(data))
+
+    def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Events with a rowid above `after`, oldest first; those of `trainers` only, where they are given."""
+        only = "" if trainers is None else " AND trainer IN (SELECT value FROM json_each(?))"
+        rows = self._db.execute(
+            f"SELECT rowid, at_s, kind, trainer, node, data FROM events WHERE rowid > ?{only} ORDER BY rowid LIMIT ?",
+            (after, limit) if trainers is None else (after, json.dumps(list(trainers)), limit),
+        )
+        names = ("rowid", "at_s", "kind", "trainer", "node")
+        return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
+
+    def decisions(self, trainer: str | None, limit: int) -> list[dict[str, Any]]:
+        """The last sentences about one trainer, or about all, oldest first."""
+        where = "kind = 'decision'" + (" AND trainer = ?" if trainer is not None else "")
+        rows = self._db.execute(
+            f"SELECT at_s, trainer, data FROM events WHERE {where} ORDER BY rowid DESC LIMIT ?",
+            (limit,) if trainer is None else (trainer, limit),
+        ).fetchall()
+        return [{"at_s": at_s, "trainer": who, "text": json.loads(data)["text"]} for at_s, who, data in reversed(rows)]
+
+    def give_backs_s(self) -> list[float]:
+        """Durations of the last give-backs in seconds, newest first."""
+        rows = self._db.execute(
+            "SELECT data FROM events WHERE kind = 'give_back' ORDER BY rowid DESC LIMIT ?", (GIVE_BACKS,)
+        )
+        return [float(json.loads(data)["duration_s"]) for (data,) in rows]
+
+    def prune(self, now_s: float) -> None:
+        """Drop events older than a month."""
+        self._db.execute("DELETE FROM events WHERE at_s < ?", (now_s - KEEP_EVENTS_S,))
+
+    def _own(self) -> int:
+        """Take the file's lock, which the kernel gives back when the daemon dies."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerError(f"cannot open the ledger {self.path}: {error.strerror}; see [ledger] path") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            message = f"another bftd uses the ledger {self.path}: stop it, or set another [ledger] path"
+            raise LedgerError(message) from None
+        return lock
+
+    def _lock_release(self) -> None:
+        os.close(self._lock)
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            mode = f"INSERT INTO meta VALUES ('mode', '{json.dumps(self._mode)}');"
+            self._db.executescript(f"BEGIN; {_SCHEMA} {mode} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise LedgerError(
+                f"the ledger {self.path} has schema {version}, this bftd writes {SCHEMA_VERSION}: "
+                "use the bftd that wrote it, or move the file away"
+            )
+        written = self._meta("mode", "live")
+        if written != self._mode:
+            raise LedgerError(
+                f"the ledger {self.path} is of a daemon in {written} mode and this one runs in {self._mode} mode: "
+                "set another [ledger] path, or move the file away"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _save_changed(self, table: str, order: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        # steps copy what they change, so an unchanged item is the same object
+        changed = [item for id_, item in after.items() if before.get(id_) is not item]
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO {table} (id, {order}, body) VALUES (?, ?, ?)",
+            [(item.id, getattr(item, order), json.dumps(codec.encode(item))) for item in changed],
+        )
+        self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
+
+    def _node_troubles(self) -> dict[str, Any]:
+        """What is known against nodes: quarantine, refusals and crashes, as fields of the state."""
+        backoff = {node: codec.decode(Backoff, item) for node, item in self._meta("backoff", {}).items()}
+        failures = {
+            node: tuple(codec.decode(Failure, item) for item in items)
+            for node, items in self._meta("failures", {}).items()
+        }
+        return {"quarantined": self._meta("quarantined", {}), "backoff": backoff, "failures": failures}
+
+    def _save_node_troubles(self, before: State, after: State) -> None:
+        if after.quarantined != before.quarantined:
+            self._set_meta("quarantined", dict(after.quarantined))
+        if after.backoff != before.backoff:
+            self._set_meta("backoff", {node: codec.encode(item) for node, item in after.backoff.items()})
+        if after.failures != before.failures:
+            failures = {node: [codec.encode(item) for item in items] for node, items in after.failures.items()}
+            self._set_meta("failures", failures)
+
+    def _meta(self, key: str, default: Any) -> Any:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return json.loads(row[0]) if row else default
+
+    def _set_meta(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
+
+
+def _row(action: Action) -> tuple[str, str | None, str | None, str]:
+    """Kind, trainer, node and data of an action as the events table holds them."""
+    if isinstance(action, Decided):
+        return "decision", action.trainer, None, json.dumps({"text": action.text})
+    if isinstance(action, Happened):
+        return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
+    if isinstance(action, CancelPilot):
+        return "cancel", action.trainer, None, json.dumps({"job_id": action.job_id, "reason": action.reason})
+    assert isinstance(action, LeaseChanged)
+    lease = action.lease
+    data = {"lease": lease.id, "reason": action.reason, "vacate": lease.vacate, "job_id": lease.job_id}
+    return action.kind, lease.trainer, lease.node, json.dumps(data)

@@ -1,0 +1,189 @@
+"""The one place where the core's state changes: events in, the ledger written, drivers woken, pilots cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import grp
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bftd.config import Config
+from bftd.core.domain import (
+    Action,
+    CancelPilot,
+    Configured,
+    Decided,
+    Event,
+    LeaseChanged,
+    PoolObserved,
+    Settings,
+    State,
+)
+from bftd.core.step import fold
+from bftd.http import bodies
+from bftd.pool import judgement
+from bftd.service import status
+from bftd.service.ledger import Ledger
+from slurm_plugin.types import Snapshot
+
+log = logging.getLogger("bftd")
+
+
+def settings_of(config: Config) -> Settings:
+    """The core's settings as the configuration file has them."""
+    return Settings(
+        **dataclasses.asdict(config.decide),
+        **dataclasses.asdict(config.limits),
+        stale_after_s=config.pool.stale_after_s,
+        quarantine_s=config.pool.quarantine_s,
+        quarantine_after=config.pool.quarantine_after,
+        pilot_limit_s=config.pool.pilot_limit_s,
+        give_back_bound_s=config.pool.give_back_bound_s,
+        submit_rate_per_min=config.slurm.submit_rate_per_min,
+        operator=config.slurm.operator,
+        spared=_administrators(config.daemon.administrators),
+    )
+
+
+def _administrators(group: str) -> frozenset[str]:
+    """Root and the listed members of a Unix group: they may have jobs of their own in the harvested partition."""
+    try:
+        members = grp.getgrnam(group).gr_mem if group else []
+    except KeyError:
+        members = []
+    return frozenset({"root", *members})
+
+
+class Service:
+    """The core with its ledger; used from the event loop's thread only.
+
+    `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
+    """
+
+    mode = "live"
+    # What drivers are told at registration beside their leases; nothing where it is empty.
+    greeting = ""
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        cancel: Callable[[list[str]], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.now = now
+        self.stopping = False
+        self._cancel = cancel
+        self._changed: dict[str, asyncio.Event] = {}
+        self._memory = judgement.PoolMemory()
+        self._job_users: dict[str, str] = {}
+        self._cancelling: set[str] = set()
+        self.core = ledger.load(now())
+        ledger.prune(now())
+        self.configure(config)
+
+    @property
+    def state(self) -> State:
+        """All trainers and leases that callers may ask for."""
+        return self.core
+
+    @property
+    def partition(self) -> str:
+        """The partition that is harvested."""
+        return self.config.slurm.partition
+
+    @property
+    def poll_s(self) -> float:
+        """Time between two snapshots."""
+        return self.config.slurm.poll_s
+
+    def configure(self, config: Config) -> None:
+        """Take another configuration; what `bft tune` has set stays."""
+        self.config = config
+        settings = settings_of(config)
+        tuned = bodies.restored(self.ledger.tuned(), settings)
+        self.apply(Configured(self.now(), dataclasses.replace(settings, **tuned)))
+
+    def tune(self, changes: dict[str, Any]) -> None:
+        """Change settings now and for every later start."""
+        self.ledger.set_tuned(self.ledger.tuned() | changes)
+        self.apply(Configured(self.now(), dataclasses.replace(self.state.settings, **changes)))
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take in one good snapshot."""
+        leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
+        self._memory, view = judgement.observe(
+            self._memory, snapshot, self.config.pool, self.partition, leased, self.core.quarantined
+        )
+        self._job_users = {job.id: job.user for job in snapshot.jobs}
+        self._cancelling &= self._job_users.keys()
+        self.apply(PoolObserved(snapshot.time_s, view))
+
+    def job_user(self, job_id: str) -> str | None:
+        """Whose job that is, None when the last snapshot does not have it."""
+        return self._job_users.get(job_id)
+
+    def overview(self, version: str) -> dict[str, Any]:
+        """All of `GET /v1/status`."""
+        decisions = self.ledger.decisions(None, 20)
+        return status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+
+    def apply(self, *events: Event) -> None:
+        """Fold events that come together into the state and carry out what follows from them."""
+        before = self.core
+        after, actions = fold(before, events)
+        self._settle(before, after, actions)
+
+    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
+        """Write down what one step made of the core's state, and carry it out."""
+        self.ledger.save(before, after, actions)
+        self.core = after
+        for action in actions:
+            if isinstance(action, Decided):
+                log.info("%s", action.text)
+            elif isinstance(action, LeaseChanged):
+                log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
+            elif isinstance(action, CancelPilot):
+                whose = (
+                    f"pilot {action.job_id} of trainer {action.trainer}" if action.trainer else f"job {action.job_id}"
+                )
+                # one that Slurm does not let us end comes again and again
+                level = logging.DEBUG if action.job_id in self._cancelling else logging.WARNING
+                log.log(level, "cancelling %s: %s", whose, action.reason)
+        cancelled = [action for action in actions if isinstance(action, CancelPilot)]
+        # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
+        for ours in (True, False):
+            if job_ids := [action.job_id for action in cancelled if (action.trainer is not None) == ours]:
+                self._cancelling.update(job_ids)
+                self._cancel(job_ids)
+        self._wake_changed(before, after)
+
+    def _wake_changed(self, before: State, after: State) -> None:
+        for id_, trainer in after.trainers.items():
+            known = before.trainers.get(id_)
+            if known is None or (known.version, known.epoch, known.state) != (
+                trainer.version,
+                trainer.epoch,
+                trainer.state,
+            ):
+                self._wake(id_)
+
+    def changed(self, trainer: str) -> asyncio.Event:
+        """Set when the trainer's leases, driver or state change after this call."""
+        return self._changed.setdefault(trainer, asyncio.Event())
+
+    def stop(self) -> None:
+        """Let every waiting driver go."""
+        self.stopping = True
+        for trainer in list(self._changed):
+            self._wake(trainer)
+
+    def _wake(self, trainer: str) -> None:
+        event = self._changed.pop(trainer, None)
+        if event is not None:
+            event.set()

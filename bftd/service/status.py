@@ -1,0 +1,138 @@
+"""The core's state as the API shows it: plain dictionaries, made without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bftd.core import caps
+from bftd.core.domain import Lease, Settings, State, Trainer
+
+
+def lease(item: Lease) -> dict[str, Any]:
+    """One lease as its driver sees it."""
+    return {
+        "id": item.id,
+        "node": item.node,
+        "state": "granted" if item.live else "revoked",
+        "vacate": item.vacate,
+        "limit_s": item.limit_s,
+        "gres": item.gres,
+        "gpus": item.gpus,
+        "reason": item.reason,
+    }
+
+
+def leases(state: State, trainer: Trainer) -> list[dict[str, Any]]:
+    """All that the driver of a trainer must know of, strays included."""
+    own = [item for item in state.leases.values() if item.trainer == trainer.id]
+    return [lease(item) for item in (*own, *trainer.strays)]
+
+
+def trainer(state: State, item: Trainer) -> dict[str, Any]:
+    """One trainer with its planned, requested, observed and working node counts."""
+    own = [lease for lease in state.leases.values() if lease.trainer == item.id]
+    return {
+        "id": item.id,
+        "name": item.name,
+        "user": item.user,
+        "account": item.account,
+        "backend": item.backend,
+        "state": item.state,
+        "nodes_min": item.nodes_min,
+        "nodes_max": item.nodes_max,
+        "planned": len(state.planned.assignment.get(item.id, ())),
+        "requested": sum(lease.live for lease in own),
+        "observed": sum(lease.observed for lease in own),
+        "working": sum(lease.phase == "working" for lease in own),
+        "step": item.step,
+        "samples": item.samples,
+        "samples_per_s": item.samples_per_s,
+        "loss": item.loss,
+        "resizes": item.resizes,
+        "suspends": item.suspends,
+        "steps_lost": item.steps_lost,
+        "exit_code": item.exit_code,
+    }
+
+
+def nodes(state: State) -> list[dict[str, Any]]:
+    """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
+    by_node = {lease.node: lease for lease in state.leases.values()}
+    shown = []
+    for name, node in state.pool.nodes.items():
+        held = by_node.get(name)
+        shown.append(
+            {
+                "name": name,
+                "state": node.state,
+                "in_pool": node.in_pool,
+                "window_s": node.window_s,
+                "trainer": held.trainer if held else None,
+                "lease": held.id if held else None,
+                "lease_state": None if held is None else held.phase if held.live else "revoked",
+                "why": node.why,
+            }
+        )
+    return shown
+
+
+def strays(state: State) -> list[dict[str, Any]]:
+    """The jobs of the harvested partition that no lease stands behind, `since_s` as Slurm shows their start."""
+    return [
+        {
+            "job_id": stray.job.id,
+            "user": stray.job.user,
+            "account": stray.job.account,
+            "nodes": list(stray.job.nodes),
+            "since_s": stray.seen_s if stray.job.start_s is None else stray.job.start_s,
+            "cancelled": stray.cancelled_s is not None,
+        }
+        for stray in state.strays.values()
+        if stray.named
+    ]
+
+
+def settings(item: Settings) -> dict[str, Any]:
+    """The settings that `bft tune` changes."""
+    return {"t_fwd_s": item.t_fwd_s, "objective": item.objective, "pj_max": item.pj_max}
+
+
+def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:
+    """Median, 99th percentile (nearest rank) and maximum; None when nothing was measured."""
+    ordered = sorted(durations_s)
+    count = len(ordered)
+
+    def rank(share: float) -> float | None:
+        return ordered[min(count - 1, max(0, -int(-share * count // 1) - 1))] if count else None
+
+    return {"p50": rank(0.5), "p99": rank(0.99), "max": ordered[-1] if count else None, "count": count}
+
+
+def overview(
+    state: State,
+    now_s: float,
+    version: str,
+    mode: str,
+    decisions: Sequence[dict[str, Any]],
+    give_backs_s: Sequence[float],
+) -> dict[str, Any]:
+    """All of `GET /v1/status`."""
+    usage = state.usage
+    return {
+        "time_s": now_s,
+        "version": version,
+        "mode": mode,
+        "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
+        "hold": state.pool.hold,
+        "nodes": nodes(state),
+        "trainers": [trainer(state, item) for item in state.trainers.values()],
+        "strays": strays(state),
+        "caps": caps.at_caps(state),
+        "decisions": list(decisions),
+        "give_back_s": percentiles(give_backs_s),
+        "pool_node_seconds": usage.pool_node_seconds,
+        "used_node_seconds": usage.used_node_seconds,
+        "training_node_seconds": usage.training_node_seconds,
+        "settings": settings(state.settings),
+    }

@@ -1,0 +1,11 @@
+"""Which t_fwd and pj_max suit a site, and what it may expect of them: replays of its own trace over a grid of both.
+
+Liu et al., "BFTrainer" (arXiv:2106.12091), sections 5.1 and 5.3.
+"""
+
+from bftd.whatif.advise.advice import Advice, advise
+from bftd.whatif.advise.choice import Prefer, pareto, recommend
+from bftd.whatif.advise.confidence import Expected
+from bftd.whatif.advise.sweep import Point, sweep
+
+__all__ = ["Advice", "Expected", "Point", "Prefer", "advise", "pareto", "recommend", "sweep"]

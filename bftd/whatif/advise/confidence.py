@@ -1,0 +1,73 @@
+"""How sure a weekly figure is, from how much the days of the trace differ: a bootstrap of whole days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from bftd.whatif.advise.sweep import WEEK_H, Day
+
+CONFIDENCE = 0.9
+# With fewer days there is no telling how much days differ.
+DAYS_MIN = 3
+DRAWS = 10_000
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Node-hours recovered per week, and between which bounds with which confidence.
+
+    Without bounds, `why_not` says why there are none; `days` are those of the trace.
+    """
+
+    node_hours_per_week: float
+    low: float | None
+    high: float | None
+    confidence: float | None
+    days: int
+    why_not: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def expected(days: Sequence[Day], seed: int = 0) -> Expected:
+    """What a week brings, judging by the days.
+
+    The bounds are percentiles of the weekly rate of as many days drawn anew with replacement. A bootstrap of few days
+    is too narrow, so they are spread by sqrt(n / (n - 1)) and by Student's t over the normal quantile (Hesterberg,
+    "What Teachers Should Know about the Bootstrap", 2015). Days count as independent of each other.
+    """
+    hours, node_hours = (np.array([getattr(day, name) for day in days]) for name in ("hours", "node_hours"))
+    estimate = float(WEEK_H * node_hours.sum() / hours.sum())
+    count = len(days)
+    if count < DAYS_MIN:
+        why_not = (
+            f"the trace has {count} whole day{'s' if count > 1 else ''}, and how much days differ takes {DAYS_MIN}"
+        )
+        return Expected(estimate, None, None, None, count, why_not)
+    drawn = np.random.default_rng(seed).integers(count, size=(DRAWS, count))
+    rates = WEEK_H * node_hours[drawn].sum(axis=1) / hours[drawn].sum(axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (float(bound) for bound in np.quantile(rates, (tail, 1 - tail)))
+    spread = sqrt(count / (count - 1)) * student(1 - tail, count - 1) / NormalDist().inv_cdf(1 - tail)
+    low = min(estimate, max(0.0, estimate - spread * (estimate - low)))
+    high = max(estimate, estimate + spread * (high - estimate))
+    return Expected(estimate, low, high, CONFIDENCE, count)
+
+
+def student(probability: float, freedom: int) -> float:
+    """The quantile of Student's t, by Abramowitz and Stegun's expansion 26.7.5; within 1.3 % from 2 degrees on."""
+    z: float = NormalDist().inv_cdf(probability)
+    terms: tuple[float, ...] = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + terms[0] / freedom + terms[1] / freedom**2 + terms[2] / freedom**3

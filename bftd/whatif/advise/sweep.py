@@ -1,0 +1,165 @@
+"""The grid: one replay for each t_fwd and pj_max, and what it says of that setting."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bftd.errors import UsageError
+from bftd.simulated.trainers import SimTrainer
+from bftd.whatif import replay
+from bftd.whatif.advise.units import in_node_seconds
+from bftd.whatif.advise.workers import Progress, each
+from bftd.whatif.replay import Options, Result
+
+if TYPE_CHECKING:
+    from bftd.whatif.trace import Trace
+
+WEEK_H = 168.0
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of a replay: how long it is, and the node-hours that were recovered in it."""
+
+    hours: float
+    node_hours: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How many trainers of a kind were completed, and their mean run time; None where there is none."""
+
+    completed: int
+    mean_runtime_s: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a replay with `t_fwd_s` and `pj_max` gave.
+
+    `node_hours_per_week` are dedicated node-hours' worth of training, `held_node_hours_per_week` what trainers held to
+    do it; `efficiency` is the former over the idle node-hours. `u` is the paper's U, which compares with dedicated
+    nodes under the same pj_max: no measure between two of them. `rescale_share` and `preempt_share` are lost to
+    resizes and preemptions, as parts of the idle node-hours.
+
+    `mean_runtime_s`, from admission to completion, counts trainers that are not done too (see `_mean_runtime_s`);
+    `completed_runtime_s` is the mean of the `completed` ones only, None without any. `unfinished` ran at the end.
+    """
+
+    t_fwd_s: float
+    pj_max: int
+    efficiency: float
+    u: float
+    node_hours_per_week: float
+    held_node_hours_per_week: float
+    mean_runtime_s: float
+    completed_runtime_s: float | None
+    completed: int
+    unfinished: int
+    preemptions: int
+    rescale_share: float
+    preempt_share: float
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    days: tuple[Day, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the days; a run time without end is null."""
+        data = asdict(self)
+        del data["days"]
+        if not isfinite(self.mean_runtime_s):
+            data["mean_runtime_s"] = None
+        return data
+
+
+def sweep(
+    trace: Trace,
+    trainers: Sequence[SimTrainer],
+    t_fwds_s: Sequence[float],
+    pj_maxes: Sequence[int],
+    *,
+    options: Options | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Point, ...]:
+    """Replay the trace with each pair of t_fwd and pj_max, on `jobs` processes (default: one for each core).
+
+    The list of trainers is there from the start and begins again when it is used up, so that trainers are never what
+    is lacking. Points are ordered by pj_max, then t_fwd, and do not depend on `jobs`. `progress` hears which part is
+    done, in 0..1. Raises `UsageError` for settings or trainers that cannot be.
+    """
+    options = options or Options()
+    if not trainers or not t_fwds_s or not pj_maxes:
+        raise UsageError("there is nothing to try: give at least one trainer, one t_fwd and one pj_max")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs must be 1 or more, not {jobs}")
+    if options.hours is not None:
+        trace = trace.first(options.hours)
+    counted, options = in_node_seconds(trainers, options)
+    pairs = itertools.product(sorted(set(pj_maxes)), sorted(set(t_fwds_s)))
+    settings = [replace(options, pj_max=pj_max, t_fwd_s=t_fwd_s, endless=True, hours=None) for pj_max, t_fwd_s in pairs]
+
+    def work(index: int, tell: Progress) -> Point:
+        return _point(replay.run(trace, counted, settings[index], progress=tell), trace, counted, settings[index])
+
+    # Those with many trainers take longest: begun first, no core waits for the last of them.
+    order = range(len(settings))[::-1]
+    return tuple(each(work, order, jobs or len(os.sched_getaffinity(0)), progress))
+
+
+def _point(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> Point:
+    weeks = trace.duration_s / 3600 / WEEK_H
+    idle_s = result.node_hours * 3600
+    runtimes = result.account.runtimes_s
+    every = [runtime_s for kind in sorted(runtimes) for runtime_s in runtimes[kind]]
+    return Point(
+        t_fwd_s=options.t_fwd_s,
+        pj_max=options.pj_max,
+        efficiency=result.outcome_samples / idle_s if idle_s > 0 else 0.0,
+        u=result.efficiency,
+        node_hours_per_week=result.outcome_samples / 3600 / weeks,
+        held_node_hours_per_week=result.used_node_hours / weeks,
+        mean_runtime_s=_mean_runtime_s(result, trace, trainers, options),
+        completed_runtime_s=float(np.mean(every)) if every else None,
+        completed=len(every),
+        unfinished=options.pj_max,
+        preemptions=result.preemptions,
+        rescale_share=result.rescale_cost_samples / idle_s if idle_s > 0 else 0.0,
+        preempt_share=result.preempt_cost_samples / idle_s if idle_s > 0 else 0.0,
+        kinds={kind: _kind(runtimes.get(kind, ())) for kind in sorted({trainer.kind for trainer in trainers})},
+        days=_days(result, trace),
+    )
+
+
+def _mean_runtime_s(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> float:
+    """Mean time from admission to completion, by Little's law: trainers at work / trainers completed a second.
+
+    pj_max trainers are at work all the time. Completed are, in the long run, as many as the work done makes of trainers
+    of average size; so a setting gains nothing when only its short trainers come to their end within the trace.
+    """
+    if result.outcome_samples <= 0:
+        return inf
+    average = sum(trainer.work_samples for trainer in trainers) / len(trainers)
+    return options.pj_max * trace.duration_s * average / result.outcome_samples
+
+
+def _kind(runtimes_s: Sequence[float]) -> Kind:
+    return Kind(len(runtimes_s), float(np.mean(runtimes_s)) if runtimes_s else None)
+
+
+def _days(result: Result, trace: Trace) -> tuple[Day, ...]:
+    """Whole days from the start of the trace; the last takes what is left over."""
+    count = max(1, int(trace.duration_s // DAY_S))
+    edges_s = np.append(np.arange(count) * DAY_S, trace.duration_s)
+    earned = result.account.outcome(edges_s)
+    return tuple(
+        Day(float(length_s) / 3600, float(node_s) / 3600)
+        for length_s, node_s in zip(np.diff(edges_s), earned, strict=True)
+    )

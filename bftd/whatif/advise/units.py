@@ -1,0 +1,44 @@
+"""One unit of work for all networks: the node-second, what one dedicated node does in a second at its best.
+
+Samples of different networks cannot be added up, and the paper's U compares with dedicated nodes under the *same*
+pj_max, which flatters a small one. Counted in node-seconds, what was recovered is a part of what was idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bftd.errors import UsageError
+from bftd.simulated.trainers import Points, SimTrainer
+from bftd.whatif.replay import Options
+from bftd.whatif.replay.options import Objective
+
+
+def in_node_seconds(trainers: Sequence[SimTrainer], options: Options) -> tuple[tuple[SimTrainer, ...], Options]:
+    """The trainers with work and speed in node-seconds, and options by which they are planned as before.
+
+    All of them are there from the start. Raises `UsageError` for a trainer that no number of nodes can train.
+    """
+    counted = tuple(_counted(trainer, options.objective) for trainer in trainers)
+    return counted, replace(options, objective="efficiency" if options.objective == "efficiency" else "curve")
+
+
+def best_rate(trainer: SimTrainer) -> float:
+    """Samples/s and node at the size at which the trainer gets the most out of a node."""
+    best = max(rate / nodes for nodes, rate in enumerate(trainer.rates) if nodes > 0)
+    if best <= 0:
+        raise UsageError(f"trainer {trainer.name} earns nothing on any number of nodes: check its curve")
+    return best
+
+
+def _counted(trainer: SimTrainer, objective: Objective) -> SimTrainer:
+    unit = best_rate(trainer)
+    curve: Points = tuple((nodes, rate / unit) for nodes, rate in trainer.curve)
+    return replace(
+        trainer,
+        submit_s=0.0,
+        work_samples=trainer.work_samples / unit,
+        curve=curve,
+        objective=trainer.curve if objective == "throughput" else trainer.objective,
+    )

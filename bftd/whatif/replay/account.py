@@ -1,0 +1,88 @@
+"""The books of a replay: rates and node counts over time, and every charge, from which all its figures are taken."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bftd.simulated.trainers import SimTrainer
+
+Charge = Literal["rescale", "preempt", "overshoot"]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Account:
+    """What held from each event on, as columns of equal length, and what was charged when.
+
+    `rate` is in samples/s of all trainers, `pool` and `used` in nodes. A charge is "rescale", "preempt" or "overshoot"
+    (beyond a trainer's work, which it did only until somebody looked). `earned` is what each trainer has in the end.
+    """
+
+    time_s: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    pool: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+    charged_s: list[float] = field(default_factory=list)
+    charge: list[Charge] = field(default_factory=list)
+    charged: list[float] = field(default_factory=list)
+    decided_s: list[float] = field(default_factory=list)
+    preempted_s: list[float] = field(default_factory=list)
+    preemptions: int = 0
+    runtimes_s: dict[str, list[float]] = field(default_factory=dict)
+    earned: dict[str, float] = field(default_factory=dict)
+
+    def note(self, time_s: float, rate: float, pool: int, used: int) -> None:
+        """From `time_s` on this holds."""
+        self.time_s.append(time_s)
+        self.rate.append(rate)
+        self.pool.append(pool)
+        self.used.append(used)
+
+    def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
+        """Charge samples."""
+        if samples:
+            self.charged_s.append(time_s)
+            self.charge.append(charge)
+            self.charged.append(samples)
+
+    def completed(self, spec: SimTrainer, runtime_s: float) -> None:
+        """A trainer is done, so long after it was admitted."""
+        self.runtimes_s.setdefault(spec.kind, []).append(runtime_s)
+        self.earned[spec.name] = spec.work_samples
+
+    def total(self, charge: Charge) -> float:
+        """All that was charged of one kind, in samples."""
+        return float(sum(samples for kind, samples in zip(self.charge, self.charged, strict=True) if kind == charge))
+
+    def outcome(self, edges_s: Floats) -> Floats:
+        """Samples earned between consecutive edges, charges taken off."""
+        charged, _ = np.histogram(self.charged_s, edges_s, weights=self.charged)
+        earned: Floats = self._integral(self.rate, edges_s) - charged
+        return earned
+
+    def pool_node_s(self, edges_s: Floats) -> Floats:
+        """Node-seconds of the pool between consecutive edges, equation (17)."""
+        return self._integral(self.pool, edges_s)
+
+    def used_node_s(self, edges_s: Floats) -> Floats:
+        """Node-seconds that trainers held between consecutive edges."""
+        return self._integral(self.used, edges_s)
+
+    def preempted_within(self, horizon_s: float) -> float:
+        """The share of preemptions that come within `horizon_s` of the decision before them, the paper's Figure 7a."""
+        if not self.preempted_s:
+            return 0.0
+        since_s = [at_s - self.decided_s[bisect_left(self.decided_s, at_s) - 1] for at_s in self.preempted_s]
+        return sum(passed_s <= horizon_s for passed_s in since_s) / len(since_s)
+
+    def _integral(self, values: list[float] | list[int], edges_s: Floats) -> Floats:
+        """The integral of a step function between consecutive edges; 0 before the first step."""
+        times = np.append(self.time_s, max(edges_s[-1], self.time_s[-1]))
+        steps = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64) * np.diff(times))])
+        between: Floats = np.diff(np.interp(edges_s, times, steps))
+        return between

@@ -1,0 +1,7 @@
+"""One self-contained HTML page that says what a site's idle nodes are worth: `bft report`."""
+
+from bftd.whatif.report.errors import ReportError
+from bftd.whatif.report.model import Case, Expected, Point, Provenance, Replayed
+from bftd.whatif.report.page import page
+
+__all__ = ["Case", "Expected", "Point", "Provenance", "Replayed", "ReportError", "page"]

@@ -1,0 +1,117 @@
+"""From the files that were named to the cases of a report: what is stored is used, what is missing is replayed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bftd.whatif.report import sweep
+from bftd.whatif.report.model import EQUAL_SHARE, OURS, RIGID, Case, Replayed
+from bftd.whatif.report.pool import pool_of
+from bftd.whatif.report.stored import Key, Stored
+
+if TYPE_CHECKING:
+    from bftd.simulated.trainers import SimTrainer
+    from bftd.whatif.replay import Options
+    from bftd.whatif.replay.options import Policy
+    from bftd.whatif.trace import Trace
+
+Progress = Callable[[float], None]
+_POLICIES: tuple[Policy, ...] = (OURS, EQUAL_SHARE, RIGID)
+
+_USED_UP = (
+    "All trainers were done before the trace ended, and what was idle then found no use: give more trainers, or start "
+    "their list again with --endless."
+)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A trace and what the report calls it."""
+
+    name: str
+    trace: Trace
+
+
+def gather(
+    traces: Sequence[Named],
+    stored: Sequence[Stored],
+    trainers: Sequence[SimTrainer],
+    options: Options,
+    *,
+    jobs: int | None = None,
+    sweeping: bool = True,
+    progress: Progress = lambda _: None,
+) -> list[Case]:
+    """One case for each trace, and for each trace that only stored results tell of; in the order they were given.
+
+    Traces are replayed with each policy, and with other settings where `sweeping`, on `jobs` processes (default: one
+    for each core); `progress` hears which part is done, in 0..1.
+    """
+    cases: dict[Key, Case] = {}
+    for named in traces:
+        cases[_key(named.trace, trainers, options)] = Case(named.name, pool_of(_cut(named.trace, options)))
+    for each in stored:
+        cases[each.key] = _with(cases.get(each.key, Case(each.name)), each)
+    swept = [named for named in traces if sweeping and not cases[_key(named.trace, trainers, options)].points]
+    whole = max(1, len(_POLICIES) * len(traces) + sweep.TRIED * len(swept))
+    replayed = _replayed(
+        traces, trainers, options, jobs, lambda part: progress(part * len(_POLICIES) * len(traces) / whole)
+    )
+    for named, replays in zip(traces, replayed, strict=True):
+        key = _key(named.trace, trainers, options)
+        idled = [] if options.endless or not _used_up(replays[0], trainers) else [_USED_UP]
+        # what was asked for comes first, and so is what the page is about
+        case = cases[key]
+        cases[key] = replace(case, replays=(*replays, *case.replays), notes=(*case.notes, *idled))
+    for place, named in enumerate(swept):
+        begun = len(_POLICIES) * len(traces) + sweep.TRIED * place
+
+        def tell(part: float, begun: int = begun) -> None:
+            progress((begun + sweep.TRIED * part) / whole)
+
+        points, expected = sweep.tried(_cut(named.trace, options), trainers, options, jobs, tell)
+        key = _key(named.trace, trainers, options)
+        cases[key] = replace(cases[key], points=points, expected=expected)
+    return list(cases.values())
+
+
+def _replayed(
+    traces: Sequence[Named], trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Progress
+) -> list[list[Replayed]]:
+    """Each trace with each policy."""
+    if not traces:
+        return []
+    from bftd.whatif.advise.workers import each
+    from bftd.whatif.replay import run
+
+    wanted = [(named.trace, replace(options, policy=policy)) for named in traces for policy in _POLICIES]
+
+    def work(index: int, tell: Progress) -> Replayed:
+        trace, asked = wanted[index]
+        return Replayed(run(trace, trainers, asked, progress=tell).to_json(series=True))
+
+    found = each(work, range(len(wanted)), jobs or len(os.sched_getaffinity(0)), progress)
+    return [found[first : first + len(_POLICIES)] for first in range(0, len(found), len(_POLICIES))]
+
+
+def _used_up(replayed: Replayed, trainers: Sequence[SimTrainer]) -> bool:
+    return int(replayed.data["trainers_completed"]) >= len(trainers)
+
+
+def _with(case: Case, each: Stored) -> Case:
+    if each.replayed is not None:
+        return replace(case, replays=(*case.replays, each.replayed))
+    return replace(case, points=each.points, expected=each.expected, recommended=True)
+
+
+def _cut(trace: Trace, options: Options) -> Trace:
+    return trace if options.hours is None else trace.first(options.hours)
+
+
+def _key(trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> Key:
+    from bftd.simulated.trainers import digest
+
+    return (trace.digest(), len(trace.nodes), options.hours, digest(trainers))

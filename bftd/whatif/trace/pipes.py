@@ -1,0 +1,93 @@
+"""Tables of Slurm's accounting commands: a header and rows of fields between "|", and the dates in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from bftd.whatif.trace.errors import TraceError
+
+# Fields of free text, in which a "|" is no separator.
+_FREE_TEXT = frozenset({"reason", "jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})
+# How the releases of Slurm write that there is no such time.
+_NO_TIME = frozenset({"", "unknown", "none", "n/a", "(null)", "0"})
+_SECONDS = re.compile(r"\d{1,12}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its place as messages tell it, and its fields by the name of the column in lower case."""
+
+    where: str
+    fields: Mapping[str, str]
+
+    def first(self, *names: str) -> str:
+        """The first of these columns that there is; "" without any."""
+        return next((self.fields[name] for name in names if name in self.fields), "")
+
+
+def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str) -> Iterator[Row]:
+    """Yield the rows of a table; a header that is repeated, as in files put together, is no row.
+
+    Each entry of `needed` lists names of which the header must have one; `advice` tells how to make a right file.
+    Raises TraceError for a missing column or a row of another number of fields.
+    """
+    lines = text.splitlines()
+    header = lines[0].rstrip("\r").strip() if lines else ""
+    columns = header.removesuffix("|").lower().split("|")
+    if lack := [names[0] for names in needed if not set(names) & set(columns)]:
+        raise TraceError(f"{where}, line 1: no column {lack[0]}: {advice}")
+    free = [column in _FREE_TEXT for column in columns]
+    spare = free.index(True) if sum(free) == 1 else None
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip() or line.strip() == header:
+            continue
+        fields = line.split("|")
+        if header.endswith("|") and len(fields) > len(columns) and not fields[-1]:
+            fields.pop()
+        surplus = len(fields) - len(columns)
+        if surplus > 0 and spare is not None:
+            fields[spare : spare + surplus + 1] = ["|".join(fields[spare : spare + surplus + 1])]
+        elif surplus:
+            raise TraceError(f"{where}, line {number}: {len(fields)} fields instead of {len(columns)}: {advice}")
+        yield Row(f"{where}, line {number}", dict(zip(columns, map(str.strip, fields), strict=True)))
+
+
+@dataclass(slots=True)
+class Dates:
+    """Reads dates as unix seconds, local ones by this machine's time zone, and counts those that the zone has twice."""
+
+    ambiguous: int = 0
+
+    def read(self, row: Row, *names: str, latest: bool = False) -> float | None:
+        """The time in the first of these columns, None where there is none.
+
+        Of a local time that a change of clocks repeats, the earlier one or the `latest`. Raises TraceError for what is
+        no time.
+        """
+        text = row.first(*names)
+        if text.lower() in _NO_TIME:
+            return None
+        if _SECONDS.fullmatch(text):
+            return float(text)
+        try:
+            first, last = local(text)
+        except ValueError:
+            raise TraceError(f"{row.where}: {text[:40]!r} is not a time") from None
+        self.ambiguous += first != last
+        return last if latest else first
+
+
+def local(text: str) -> tuple[float, float]:
+    """Unix seconds of a local date, earliest and latest where a change of clocks repeats it; ValueError for no date."""
+    if not _DATE.fullmatch(text):
+        raise ValueError(text)
+    date = datetime.fromisoformat(text)
+    try:
+        first, last = date.timestamp(), date.replace(fold=1).timestamp()
+    except (OverflowError, OSError) as error:
+        raise ValueError(text) from error
+    return min(first, last), max(first, last)

@@ -1,0 +1,124 @@
+"""The file of a recording: each poll's rows are added in one write, and whatever a kill cuts is cut off at a resume.
+
+In a .csv.gz file each write is a gzip member of its own, so that the file is whole after every poll; its description
+is replaced before the rows are added, so that no row lies beyond the duration it tells.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bftd.whatif.trace import files, sidecar, table
+from bftd.whatif.trace.errors import TraceError
+from bftd.whatif.trace.recorder import Row
+from bftd.whatif.trace.sidecar import Sidecar
+
+SOURCE = "recorded from Slurm"
+_HEADER = table.HEADER + b"\n"
+
+
+class Recording:
+    """A trace file that grows; nobody else can open it as such at the same time.
+
+    `begun` is the description of what the file held already, None for a new one, and `idle` the nodes that are idle
+    at its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create; raises TraceError for a trace that is no recording, or that somebody records to."""
+        self.path = path
+        self._beside = sidecar.path_of(path)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise TraceError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            self._lock()
+            self.begun = self._resumed()
+            self.idle = self._idle_at_end() if self.begun else frozenset()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, description: Sidecar, rows: Iterable[Row]) -> None:
+        """Add the rows of one poll; raises TraceError where the disk does not take them."""
+        sidecar.write(self._beside, description)
+        lines = [f"{table.seconds(time_s)},{node},{1 if joins else 0}\n" for time_s, node, joins in rows]
+        if lines:
+            self._add("".join(lines).encode())
+
+    def begin(self, description: Sidecar) -> None:
+        """Write the description and the header of a new file."""
+        sidecar.write(self._beside, description)
+        self._add(_HEADER)
+
+    def close(self, compact: bool = True) -> None:
+        """End; `compact` packs the file as one, which is much smaller, and counts its rows in the description."""
+        try:
+            if os.fstat(self._file).st_size == 0:
+                self.path.unlink(missing_ok=True)
+            elif compact and self._holds_rows():
+                files.write(files.load(self.path), self.path)
+        finally:
+            os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TraceError(f"{self.path} is being recorded by another process: choose another file") from None
+
+    def _resumed(self) -> Sidecar | None:
+        """Check and mend a file that is there already; None for a new one."""
+        if not self._beside.exists() and os.fstat(self._file).st_size == 0:
+            return None
+        begun = sidecar.read(self._beside)
+        if begun.source != SOURCE or begun.duration_s is None or begun.nodes is None or not begun.start:
+            raise TraceError(f"{self.path} is there and was not recorded by bft trace from-slurm: choose another file")
+        raw = self.path.read_bytes()
+        whole = _whole_gzip(raw) if self.path.name.endswith(".gz") else raw.rfind(b"\n") + 1
+        os.ftruncate(self._file, whole)
+        if whole == 0:
+            self._add(_HEADER)
+        return begun
+
+    def _idle_at_end(self) -> frozenset[str]:
+        if not self._holds_rows():
+            return frozenset()
+        trace = files.load(self.path)
+        last = dict(zip(trace.node.tolist(), trace.idle.tolist(), strict=True))
+        return frozenset(trace.nodes[node] for node, idle in last.items() if idle)
+
+    def _holds_rows(self) -> bool:
+        raw = self.path.read_bytes()
+        text = files.unpacked(self.path, raw)
+        return len(text) > len(_HEADER)
+
+    def _add(self, text: bytes) -> None:
+        raw = gzip.compress(text, mtime=0) if self.path.name.endswith(".gz") else text
+        try:
+            while raw:
+                raw = raw[os.write(self._file, raw) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise TraceError(f"cannot write {self.path}: {error.strerror}") from None
+
+
+def _whole_gzip(raw: bytes) -> int:
+    """Length of the whole gzip members at the beginning."""
+    whole = 0
+    while whole < len(raw):
+        member = zlib.decompressobj(wbits=31)
+        try:
+            member.decompress(raw[whole:])
+        except zlib.error:
+            break
+        if not member.eof:
+            break
+        whole = len(raw) - len(member.unused_data)
+    return whole

@@ -1,0 +1,132 @@
+"""`bft site` as an administrator meets it, on a `scontrol` that prints recorded answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bftd import config, entry
+from bftd.cli.main import bft
+
+ASSETS = Path(__file__).parents[2] / "slurm_plugin" / "site" / "assets" / "22.05"
+SCONTROL = """\
+#!/bin/sh
+case "$2" in
+  config) cat {folder}/config.txt ;;
+  partition) cat {folder}/partitions.txt ;;
+  nodes) cat {folder}/nodes.txt ;;
+esac
+"""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `bft site` in this process on a recorded cluster; returns exit code, output and errors."""
+    monkeypatch.delenv("BFTD_CONFIG", raising=False)
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none.toml")
+
+    def call(cluster: str, *words: str, scontrol: str = SCONTROL) -> tuple[int, str, str]:
+        program = tmp_path / "scontrol"
+        program.write_text(scontrol.format(folder=ASSETS / cluster))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.setattr(sys, "argv", ["bft", "site", *words])
+        with pytest.raises(SystemExit) as end:
+            entry.run(bft, "bft")
+        seen = capsys.readouterr()
+        return int(end.value.code or 0), seen.out, seen.err
+
+    return call
+
+
+def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) -> None:
+    code, out, err = run("stock", "check")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("advice  KillWait "))
+    assert lines[start].endswith("30 sec")
+    assert lines[start + 1] == "        right: at most 2 s"
+    told = " ".join(" ".join(lines[start + 2 :]).split())
+    assert "after 31 s, with GraceTime 10 after 58-69 s, instead of 5.4-8.3 s" in told
+    assert lines[-1].endswith("4 must change; bft site config prints the lines")
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_a_site_where_nothing_must_change_ends_with_0(run: Run) -> None:
+    code, out, _ = run("recommended", "check", "--json")
+    seen = json.loads(out)
+    assert (code, seen["must"], seen["slurm"]) == (0, 0, "22.05.8")
+    levels = {row["name"]: row["level"] for row in seen["findings"]}
+    # the plug-ins' files of the recorded cluster are not on this host
+    assert {name for name, level in levels.items() if level != "ok"} == {
+        "job_submit.lua",
+        "PlugStackConfig",
+        "pilot_mode",
+    }
+    assert all(row["why"] and row["loses"] and row["right"] and row["seen"] for row in seen["findings"])
+
+
+def test_the_lines_of_one_file_can_be_sent_straight_to_it(run: Run) -> None:
+    code, out, _ = run("stock", "config", "--file", "slurm.conf", "--keep", "KillWait")
+    assert code == 0
+    settings = [line for line in out.splitlines() if line and not line.startswith("#")]
+    assert "PreemptType=preempt/partition_prio" in settings
+    assert not [line for line in settings if line.startswith("KillWait")]
+
+
+def test_what_stays_as_it_is_is_told_with_its_price(run: Run) -> None:
+    _, out, _ = run("stock", "config", "--keep", "JobSubmitPlugins")
+    told = " ".join(line.removeprefix("# ") for line in out.splitlines())
+    assert "left as it is: JobSubmitPlugins: (null) (advice): with it 80-96 %" in told
+    assert 'pilot_mode = "sbatch"' in out
+
+
+def test_names_and_nodes_that_are_asked_for_are_in_the_lines(run: Run) -> None:
+    words = ("--partition", "spare", "--driver-partition", "drv", "--nodes", "n1", "--driver-nodes", "n2", "--json")
+    code, out, _ = run("stock", "config", *words)
+    seen = json.loads(out)
+    assert code == 0
+    assert "PartitionName=spare Nodes=n1 " in seen["text"]["slurm.conf"]
+    assert "PartitionName=drv Nodes=n2 " in seen["text"]["slurm.conf"]
+    assert config.parse(seen["text"]["bftd.toml"]).slurm.partition == "spare"
+    assert seen["left"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--nodes", "n[1-9]"), "Slurm has no nodes n[3-9]: it has n[1-2],svc1"),
+        (("--driver-nodes", "n[1"), "not a node set: 'n[1'"),
+        (("--keep", "killwait"), "there is no line 'killwait': did you mean 'KillWait'?"),
+        (("--partition", "x", "--driver-partition", "x"), "partitions of their own"),
+        (("--file", "x"), "is not one of"),
+        (("--config", "/nowhere.toml"), "cannot read the configuration /nowhere.toml"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(run: Run, words: tuple[str, ...], told: str) -> None:
+    code, out, err = run("stock", "config", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "told"),
+    [
+        ("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1\n", "contact"),
+        ("#!/bin/sh\nexit 0\n", "does not show the configuration"),
+        (
+            SCONTROL.replace("cat {folder}/partitions.txt", "echo 'error: Access/permission denied' >&2"),
+            "Slurm hides its partition from you (PrivateData)",
+        ),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_one_line_and_1(run: Run, scontrol: str, told: str) -> None:
+    code, out, err = run("stock", "check", scontrol=scontrol)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert told in err

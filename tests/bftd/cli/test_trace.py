@@ -1,0 +1,185 @@
+"""`bft trace` as a user meets it: the tables, and for every mistake one line and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bftd import entry
+from bftd.cli.main import bft
+from bftd.whatif.trace import read, write
+from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, trace_of
+
+ASSETS = Path(__file__).parents[1] / "whatif" / "trace" / "assets"
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
+    """Runs `bft trace ...` in this process, in an empty folder and in UTC."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("BFTD_CONFIG", "")
+    time.tzset()
+
+    def call(words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bft", "trace", *shlex.split(words)])
+        with pytest.raises(SystemExit) as end:
+            entry.run(bft, "bft")
+        shown = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, shown.out, shown.err
+
+    yield call
+    monkeypatch.undo()
+    time.tzset()
+
+
+def fake(folder: Path, command: str, body: str) -> None:
+    """A script in place of one of Slurm's commands."""
+    path = folder / command
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_the_statistics_are_shown_as_the_papers_table_and_figure(run: Run) -> None:
+    write(
+        trace_of({"n1": [(0, 1800)], "n2": [(900, 2700)], "n3": []}, 3600.0, source="Test", notes={"gaps": 2}), "t.csv"
+    )
+    code, out, err = run("stats t.csv")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"]
+    assert lines[1].split() == ["Test", "1.0", "h", "1.0", "2.0", "33.3%", "1.0"]
+    assert "2 fragments, 30 min on average, 1 of them cut by its start or end" in lines
+    assert "1 h           100.0%     100.0%" in lines
+    assert lines[-1] == "note: 2 gaps in which nothing was known: no node counts as idle there"
+
+
+def test_the_statistics_of_a_part_are_shown_as_json(run: Run) -> None:
+    trace = write(trace_of({"n1": [(0, 1800)], "n2": [(900, 2700)]}, 3600.0), "t.csv.gz")
+    code, out, _ = run("stats t.csv.gz --nodes n2 --hours 0.5 --json")
+    found = json.loads(out)
+    assert (code, found["nodes"], found["eq_nodes"], found["sha256"]) == (0, 1, 0.5, trace.digest())
+
+
+@needs_summit
+def test_the_statistics_of_summits_week_are_shown(run: Run) -> None:
+    code, out, err = run(f"stats {SUMMIT}")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split() == ["Summit", "7.0", "days", "40.5", "28.9", "8.3%", "395.3"]
+
+
+def test_a_trace_is_made_of_files(run: Run) -> None:
+    files = f"--events {ASSETS}/events.txt --reservations {ASSETS}/reservations.txt --nodes {ASSETS}/nodes.txt"
+    code, out, err = run(f"from-sacct {ASSETS}/jobs.txt {files} --ignore-partition elastic -o t.csv.gz")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("t.csv.gz: 2.0 h from 2026-03-01T12:00:00+00:00, 4 nodes, ")
+    assert "note: 3 job steps were ignored: the job's own row tells when it had its nodes" in lines
+    assert "note: 1 jobs of the ignored partitions do not count as use" in lines
+    trace = read("t.csv.gz")
+    assert trace.nodes == ("n1", "n2", "n3", "n4")
+    assert trace.source == "sacct"
+    _, again, _ = run("stats t.csv.gz")
+    assert [line for line in again.splitlines() if line.startswith("note")] == lines[1:]
+
+
+def test_without_events_the_user_is_told_what_that_means(run: Run) -> None:
+    code, _, err = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' -o t.csv")
+    assert code == 0
+    assert err == "bft: no --events given: nodes that were down or drained look idle\n"
+
+
+def test_the_period_can_be_given(run: Run) -> None:
+    period = "--since 2026-03-01T12:30 --until 2026-03-01T13:30:00"
+    code, out, _ = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' {period} -o t.csv")
+    assert code == 0
+    assert out.startswith("t.csv: 1.0 h from 2026-03-01T12:30:00+00:00")
+
+
+def test_a_trace_is_made_of_what_sacct_says_since_a_date(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    fake(commands, "sacct", f'echo "sacct $*" >>{tmp_path}/calls; cat {ASSETS}/jobs.txt')
+    fake(
+        commands,
+        "sacctmgr",
+        f'echo "sacctmgr $*" >>{tmp_path}/calls\ncase "$3" in event) cat {ASSETS}/events.txt;; '
+        f"*) cat {ASSETS}/reservations.txt;; esac",
+    )
+    fake(commands, "scontrol", f"cat {ASSETS}/nodes.txt")
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
+    assert (code, err) == (0, "")
+    assert out.startswith("t.csv: 2.0 h from 2026-03-01T12:00:00+00:00, 4 nodes")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [
+        "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
+        "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
+        "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+        "format=Cluster,NodeName,Start,End,State,Reason",
+        "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+        "format=Cluster,Name,NodeNames,Start,End",
+    ]
+    fake(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    code, _, err = run("from-sacct --since 2026-03-01 -o u.csv")
+    assert (code, err) == (
+        1,
+        "bft: sacct failed: Slurm accounting storage is disabled; is there accounting? Else use bft trace from-slurm\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        ("stats none.csv", 2, "cannot read none.csv: No such file or directory"),
+        ("stats bad.csv", 2, "bad.csv, line 3: node n1 joins although it is idle already"),
+        ("stats bad.txt", 2, "bad.txt: a trace is a file .csv or .csv.gz"),
+        ("stats t.csv --nodes n9", 2, "the trace has no node n9: it has n1"),
+        ("stats t.csv --hours 0", 2, "0 is not a number above 0"),
+        ("stats t.csv --hours nan", 2, "nan is not a number above 0"),
+        ("from-sacct -o u.csv", 2, "give a FILE with the output of sacct, or --since DATE to call sacct"),
+        ("from-sacct jobs.txt -o u.csv", 2, "give the node list: --nodes NODES"),
+        ("from-sacct none.txt --nodes n1 -o u.csv", 2, "cannot read none.txt: No such file or directory"),
+        ("from-sacct bad.csv --nodes n1 -o u.csv", 2, "bad.csv, line 1: no column jobidraw"),
+        ("from-sacct jobs.txt --nodes m1 -o u.csv", 2, "no job ran on the listed nodes in the period, but on n1"),
+        ("from-sacct jobs.txt --nodes 'n[1-' -o u.csv", 2, "not a node set: 'n[1-'"),
+        ("from-sacct jobs.txt --nodes bad.txt -o u.csv", 2, "bad.txt names no node: write it with scontrol"),
+        ("from-sacct jobs.txt --nodes n1 --events jobs.txt -o u.csv", 2, "jobs.txt, line 1: no column nodename"),
+        ("from-sacct jobs.txt --nodes n1 --since tomorrow -o u.csv", 2, "'tomorrow' is no date such as 2026-01-31"),
+        ("from-sacct jobs.txt --nodes n1 --min-idle -1 -o u.csv", 2, "-1 is not a number of 0 or more"),
+        ("from-sacct jobs.txt --nodes n1 -o u.txt", 2, "u.txt: a trace is a file .csv or .csv.gz"),
+        ("from-sacct jobs.txt --nodes n1", 2, "Missing option '-o'"),
+        ("from-slurm", 2, "Missing option '-o'"),
+        ("from-slurm -o u.csv --poll 0", 2, "0 is not a number above 0"),
+        ("from-slurm -o u.csv", 1, "scontrol not found: install Slurm's client commands"),
+        ("from-sacct --since 2026-01-01 -o u.csv", 1, "scontrol not found: install Slurm's client commands"),
+    ],
+)
+def test_every_mistake_ends_in_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int, complaint: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "t.csv").write_text("time_s,node,idle\n0,n1,1\n9,n1,0\n")
+    (tmp_path / "bad.csv").write_text("time_s,node,idle\n0,n1,1\n9,n1,1\n")
+    (tmp_path / "bad.txt").write_text("")
+    (tmp_path / "jobs.txt").write_text(
+        "JobIDRaw|State|Start|End|NodeList\n1|COMPLETED|100|200|n1\n2|COMPLETED|300|400|n1\n3|COMPLETED|900|901|n1\n"
+    )
+    ended, out, err = run(words)
+    assert ended == code
+    assert out == ""
+    *earlier, last = err.splitlines()
+    assert complaint in last
+    assert last.startswith("bft: ")
+    assert not [line for line in earlier if "no --events given" not in line]
+    assert not (tmp_path / "u.csv").exists()

@@ -1,0 +1,114 @@
+"""What is learned from reports."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.core.learn import (
+    UNKNOWN_WARM_UP_S,
+    Knowledge,
+    curve,
+    median_rate_per_node,
+    observe_rate,
+    observe_stall,
+    observe_warm_up,
+    rate,
+)
+from bftd.core.objective import values
+
+SIZES = st.integers(1, 64)
+RATES = st.floats(0.01, 1e6)
+
+
+def test_a_trainer_about_which_nothing_is_known_scales_linearly_with_the_guess() -> None:
+    points = curve(Knowledge(), 8, guess_per_node=50.0)
+    assert points[0] == (0, 0.0)
+    assert [rate(points, nodes) for nodes in (1, 3, 8)] == [50.0, 150.0, 400.0]
+
+
+def test_the_users_curve_is_believed_until_something_is_seen() -> None:
+    given_curve = Knowledge(given=((1, 10.0), (2, 19.0), (4, 30.0)))
+    assert [rate(curve(given_curve, 4), nodes) for nodes in (1, 2, 3, 4)] == [10.0, 19.0, 24.5, 30.0]
+
+
+def test_what_is_seen_scales_the_users_curve_elsewhere() -> None:
+    known = observe_rate(Knowledge(given=((1, 10.0), (2, 19.0), (4, 30.0))), 2, 38.0)
+    points = curve(known, 4)
+    assert [rate(points, nodes) for nodes in (1, 2, 4)] == [20.0, 38.0, 60.0]
+
+
+def test_between_seen_sizes_the_curve_is_straight_and_beyond_it_goes_on_with_the_fitted_efficiency() -> None:
+    known = observe_rate(observe_rate(Knowledge(), 2, 100.0), 4, 160.0)
+    points = curve(known, 8)
+    assert rate(points, 2) == 100.0
+    assert rate(points, 3) == pytest.approx(130.0)
+    assert rate(points, 8) == pytest.approx(256.0)  # 1.6 times for each doubling
+    assert rate(points, 1) == pytest.approx(50.0)
+
+
+def test_a_new_report_moves_a_known_size_by_a_third() -> None:
+    known = observe_rate(observe_rate(Knowledge(), 2, 100.0), 2, 200.0)
+    assert known.seen == ((2, 135.0),)
+
+
+@pytest.mark.parametrize(("nodes", "samples_per_s"), [(0, 5.0), (2, 0.0), (2, -1.0), (2, math.nan), (2, math.inf)])
+def test_senseless_reports_teach_nothing(nodes: int, samples_per_s: float) -> None:
+    assert observe_rate(Knowledge(), nodes, samples_per_s) == Knowledge()
+
+
+def test_costs_are_the_median_of_the_last_stalls_and_first_what_the_user_said() -> None:
+    known = Knowledge(given_up_cost_s=7.0)
+    assert known.up_cost_s == 7.0
+    for stall_s in (1.0, 30.0, 2.0):
+        known = observe_stall(known, 1, 2, stall_s)
+    assert known.up_cost_s == 2.0
+    for _ in range(5):
+        known = observe_stall(known, 1, 2, 9.0)
+    assert known.up_cost_s == 9.0
+    assert known.down_stalls_s == ()
+
+
+def test_starting_from_nothing_and_stopping_are_no_rescale_costs() -> None:
+    assert observe_stall(Knowledge(), 0, 4, 12.0) == Knowledge()
+    assert observe_stall(Knowledge(), 4, 0, 12.0) == Knowledge()
+
+
+def test_the_guess_for_a_stranger_is_the_median_rate_of_the_others() -> None:
+    others = [observe_rate(Knowledge(), 2, total) for total in (20.0, 40.0, 2000.0)]
+    assert median_rate_per_node([*others, Knowledge()]) == 20.0
+    assert median_rate_per_node([Knowledge()]) == 1.0
+
+
+@given(st.lists(st.tuples(SIZES, RATES), max_size=8), st.lists(st.tuples(SIZES, RATES), max_size=4), SIZES)
+def test_every_curve_starts_at_zero_ends_at_nodes_max_and_never_falls(seen, given_points, nodes_max) -> None:
+    known = Knowledge(given=tuple(sorted(dict(given_points).items())))
+    for nodes, samples_per_s in seen:
+        known = observe_rate(known, nodes, samples_per_s)
+    points = curve(known, nodes_max, 3.0)
+    assert points[0] == (0, 0.0)
+    assert points[-1][0] == nodes_max
+    sizes = [nodes for nodes, _ in points]
+    assert sizes == sorted(set(sizes))
+    rates = [samples_per_s for _, samples_per_s in points]
+    assert all(later >= earlier for earlier, later in itertools.pairwise(rates))
+
+
+def test_objectives_value_the_same_curve_differently() -> None:
+    points = ((0, 0.0), (1, 200.0), (2, 300.0))
+    assert values(points, "throughput", 5.0) == (points, 1.0)
+    assert values(points, "efficiency", 5.0) == (((0, 0.0), (1, 1.0), (2, 1.5)), 1.0)
+    assert values(points, "priority", 5.0) == (((0, 0.0), (1, 1.0), (2, 1.5)), 5.0)
+    assert values(((0, 0.0), (2, 0.0)), "efficiency", 1.0)[0] == ((0, 0.0), (2, 0.0))
+
+
+def test_the_warm_up_is_the_median_of_the_last_ones_and_a_guess_before() -> None:
+    assert Knowledge().warm_up_s == UNKNOWN_WARM_UP_S
+    knowledge = Knowledge()
+    for duration_s in (100.0, 4.0, 6.0, 5.0, 4.0, 6.0, float("nan"), -1.0):
+        knowledge = observe_warm_up(knowledge, duration_s)
+    assert knowledge.warm_up_s == 5.0

@@ -1,0 +1,186 @@
+"""Jobs of the harvested partition that no lease stands behind: who names them, and who is cancelled."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bftd.core import timing
+from bftd.core.domain import CancelPilot, ElasticJob, Happened, Held, Settings
+from bftd.service.status import overview
+from bftd.view import render
+from tests.bftd.builders import Core, Pool, lease, members, node, pilot, trainer
+
+OPERATOR = Settings(operator=True)
+
+
+def own(id_: str = "55", user: str = "bob", *nodes: str) -> ElasticJob:
+    """What a user started in the partition himself."""
+    return ElasticJob(id_, user, "chem", nodes or ("n9",), 900.0)
+
+
+def cancelled(core: Core, seconds: int, *names: str) -> dict[str, int]:
+    """Job ids cancelled in that many polls, and after how many of them first."""
+    found: dict[str, int] = {}
+    for second in range(seconds):
+        for action in core.pool(*names):
+            if isinstance(action, CancelPilot):
+                found.setdefault(action.job_id, second)
+    return found
+
+
+def shown(core: Core) -> list[dict[str, object]]:
+    """The strays of `bft status`."""
+    strays: list[dict[str, object]] = overview(core.state, core.time_s, "1", "live", [], [])["strays"]
+    return strays
+
+
+def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_node_and_start() -> None:
+    core = Core()
+    core.elastic["55"] = own()
+    core.pool("n1")
+    assert not shown(core)
+    assert not cancelled(core, 30, "n1")
+    (stray,) = shown(core)
+    assert stray == {
+        "job_id": "55",
+        "user": "bob",
+        "account": "chem",
+        "nodes": ["n9"],
+        "since_s": 900.0,
+        "cancelled": False,
+    }
+    named = [text for text in core.sentences() if "no lease stands behind" in text]
+    assert named == ["bob has n9 with job 55, which no lease stands behind"]
+    assert len([action for action in core.actions if isinstance(action, Happened) and action.kind == "stray"]) == 1
+
+
+def test_a_stray_job_is_forgotten_when_it_is_gone() -> None:
+    core = Core()
+    core.elastic["55"] = own()
+    cancelled(core, 5)
+    core.elastic.clear()
+    core.pool("n1")
+    assert not shown(core)
+    assert not core.state.strays
+
+
+def test_with_operator_rights_it_is_cancelled_after_a_grace_and_then_only_now_and_then() -> None:
+    core = Core(OPERATOR)
+    core.elastic["55"] = own()
+    times = []
+    for second in range(130):
+        times += [second for action in core.pool("n1") if isinstance(action, CancelPilot)]
+    assert [second - times[0] for second in times] == [0, 61, 122]
+    assert timing.STRAY_GRACE_S < times[0] <= timing.STRAY_GRACE_S + 1
+    assert shown(core)[0]["cancelled"] is True
+
+
+def test_jobs_of_root_and_of_administrators_are_named_and_left_alone() -> None:
+    core = Core(Settings(operator=True, spared=frozenset({"root", "ada"})))
+    core.elastic = {"1": own("1", "root", "n8"), "2": own("2", "ada"), "3": own("3", "bob", "n7")}
+    assert set(cancelled(core, 20)) == {"3"}
+    assert {stray["user"] for stray in shown(core)} == {"root", "ada", "bob"}
+
+
+def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_stray() -> None:
+    core = Core(OPERATOR)
+    core.arrive(trainer("1", nodes_max=1))
+    core.pool("n1")
+    (item,) = core.leases("1")
+    core.elastic["70"] = ElasticJob("70", "ann", "", ("n1",))
+    assert not cancelled(core, 20, "n1")
+    core.report("1", lease(item.id, "placed", job_id="70"))
+    assert not cancelled(core, 20, "n1")
+    assert not shown(core)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ElasticJob("70", "bob", "", ("n1",)),
+        ElasticJob("70", "ann", "", ("n1", "n2")),
+        ElasticJob("70", "ann", "", ("n2",)),
+        ElasticJob("71", "ann", "", ("n1",)),
+    ],
+    ids=["another user's", "several nodes", "another node", "another job"],
+)
+def test_nothing_hides_behind_the_lease_of_something_else(job: ElasticJob) -> None:
+    core = Core(OPERATOR)
+    core.arrive(trainer("1", nodes_max=1))
+    core.pool("n1")
+    (item,) = core.leases("1")
+    core.report("1", lease(item.id, "placed", job_id="70"))
+    core.pilots["70"] = "n1"
+    core.elastic[job.id] = job
+    assert set(cancelled(core, 10, "n1")) == {job.id}
+
+
+def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_trainers_user() -> None:
+    core = Core()
+    core.arrive(trainer("1", nodes_max=2))
+    core.pool("n1", "n2")
+    one, two = core.leases("1")
+    # one is another user's job of the partition, the other no job of the partition at all
+    core.pilots["90"] = one.node
+    core.elastic["90"] = ElasticJob("90", "bob", "", (one.node,))
+    core.report("1", lease(one.id, "placed", job_id="90"), lease(two.id, "placed", job_id="91"))
+    core.finish("1")
+    assert not cancelled(core, 60)
+
+
+def test_a_driver_that_never_says_which_job_it_placed_does_not_keep_its_node() -> None:
+    core = Core()
+    core.arrive(trainer("1", nodes_max=1))
+    core.pool("n1")
+    core.pilots, core.owners = {"70": "n1"}, {"70": "1"}
+    assert set(cancelled(core, 60, "n1")) == {"70"}
+
+
+def test_after_a_start_a_pilot_waits_for_its_driver_to_register_before_it_is_cancelled() -> None:
+    core = Core(OPERATOR)
+    core.pilots, core.owners = {"70": "n1"}, {"70": "run-a-1"}
+    core.elastic["55"] = own()
+    assert set(cancelled(core, 40)) == {"55"}
+    core.arrive(trainer("run-a-1"), Held("n1.7", "n1", "70"))
+    assert not cancelled(core, 20)
+    core.elastic.clear()
+    # a driver that held on to it for ever would be no better than none
+    assert set(cancelled(core, 70)) == {"70"}
+
+
+def test_a_pilot_of_an_unknown_trainer_is_cancelled_when_no_driver_came_for_it() -> None:
+    core = Core(OPERATOR)
+    core.pilots, core.owners = {"70": "n1"}, {"70": "run-a-1"}
+    found = cancelled(core, 70)
+    assert timing.DRIVER_SILENT_S < found["70"] <= timing.DRIVER_SILENT_S + 2
+
+
+def test_a_comment_that_names_another_users_trainer_makes_no_orphan_of_it() -> None:
+    core = Core()
+    core.arrive(trainer("1"))
+    core.elastic["55"], core.owners["55"] = own(), "1"
+    assert not cancelled(core, 30)
+    assert shown(core)
+
+
+def test_its_node_is_not_in_the_pool_and_says_why() -> None:
+    pool = Pool()
+    view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
+    view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
+    assert members(view) == {"n1"}
+    assert view.nodes["n2"].why == "runs job 55 of this partition, which no lease stands behind"
+    assert view.elastic["55"] == ElasticJob("55", "bob", "chem", ("n2",), None)
+
+
+def test_the_view_shows_a_line_for_each() -> None:
+    core = Core(OPERATOR)
+    core.elastic["55"] = own()
+    cancelled(core, 10)
+    out = io.StringIO()
+    Console(file=out, width=160).print(render(overview(core.state, core.time_s, "1", "live", [], [])))
+    text = out.getvalue()
+    assert "no lease stands behind job 55 of bob (chem) on n9 since 1970-01-01" in text
+    assert "bftd has asked Slurm to cancel it" in text

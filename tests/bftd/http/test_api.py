@@ -1,0 +1,366 @@
+"""The wire API, on a real unix socket and on TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bftd.config import ApiConfig, Config
+from bftd.errors import ConfigError
+from bftd.http import api
+from bftd.http.caller import Caller, Callers
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from slurm_plugin.types import Job, Snapshot
+from tests.bftd.builders import job, node
+
+TRAINER = {
+    "id": "run-here-1",
+    "name": "train-a",
+    "backend": "torchrun",
+    "nodes_min": 1,
+    "nodes_max": 2,
+    "partition": "elastic",
+    "user": "ann",
+    "held": [],
+}
+Ask = Callable[..., Awaitable[tuple[int, Any]]]
+
+
+class Served:
+    """A service that listens, with what a test needs to ask it."""
+
+    def __init__(self, service: Service, session: aiohttp.ClientSession, base: str) -> None:
+        self.service = service
+        self._session = session
+        self._base = base
+
+    async def ask(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        """One request: status and decoded answer."""
+        if body is not None and "data" not in options:
+            options["json"] = body
+        async with self._session.request(method, self._base + path, **options) as answer:
+            return answer.status, await answer.json()
+
+    def see(self, *names: str, jobs: tuple[Any, ...] = ()) -> None:
+        """Two polls of idle nodes."""
+        for _ in range(2):
+            self.service.observe(Snapshot(time.time(), {name: node(name) for name in names}, jobs, ()))
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, tcp: str = "", token: str = "") -> AsyncIterator[Served]:
+    config = Config()
+    ledger = Ledger(tmp_path / "ledger")
+    service = Service(config, ledger, lambda job_ids: None)
+    addresses = ApiConfig(str(tmp_path / "socket"), tcp)
+    if token:
+        addresses = replace(addresses, auth="token", token_file=str(secret_file(tmp_path / "token", token + "\n")))
+    runner = await api.listen(service, addresses)
+    try:
+        connector = aiohttp.TCPConnector() if tcp else aiohttp.UnixConnector(str(tmp_path / "socket"))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield Served(service, session, f"http://{tcp or 'daemon'}")
+    finally:
+        service.stop()
+        await runner.cleanup()
+        ledger.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def secret_file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def run(test: Callable[[Served], Awaitable[None]], tmp_path: Path, **options: str) -> None:
+    """Run an asynchronous test against a served API."""
+
+    async def inside() -> None:
+        async with serving(tmp_path, **options) as served:
+            await test(served)
+
+    asyncio.run(inside())
+
+
+def driver_job(id_: str, user: str) -> Job:
+    """A job that runs a driver, as Slurm shows it."""
+    return job(id_, "RUNNING", partition=("bft-driver",), user=user)
+
+
+def as_user(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Let every caller be an ordinary user: the tests themselves run as one who may do all."""
+    monkeypatch.setattr(Callers, "known", lambda self, uid: Caller(user, False, uid))
+
+
+def test_a_driver_registers_waits_for_its_leases_works_and_finishes(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        code, first = await served.ask("POST", "/v1/trainers", TRAINER)
+        assert (code, first["epoch"], first["leases"], first["poll_s"]) == (200, 1, [], 1.0)
+        wait = asyncio.create_task(
+            served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s=20")
+        )
+        await asyncio.sleep(0)
+        served.see("n1")
+        code, told = await wait
+        assert code == 200
+        assert told["version"] > first["version"]
+        (lease,) = told["leases"]
+        assert set(lease) == {"id", "node", "state", "vacate", "limit_s", "gres", "gpus", "reason"}
+        assert (lease["node"], lease["state"], lease["vacate"], lease["limit_s"]) == ("n1", "granted", False, 3600.0)
+        now = time.time()
+        events = [
+            {"op": "lease", "at_s": now, "id": lease["id"], "state": "placed", "job_id": "71"},
+            {"op": "lease", "at_s": now, "id": lease["id"], "state": "working", "job_id": None, "reason": None},
+            {"op": "progress", "at_s": now, "step": 7, "samples": 70, "samples_per_s": 9.5, "nodes": 1,
+             "world_size": 1, "loss": 0.25, "steps_lost": 0, "window_s": 2.0},
+            {"op": "note", "at_s": now, "text": "hello"},
+        ]  # fmt: skip
+        assert (await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": events}))[0] == 200
+        _, seen = await served.ask("GET", "/v1/status")
+        (shown,) = seen["trainers"]
+        assert (shown["state"], shown["requested"], shown["working"], shown["step"]) == ("running", 1, 1, 7)
+        assert seen["nodes"][0]["trainer"] == "run-here-1"
+        assert seen["nodes"][0]["lease_state"] == "working"
+        finish = {"epoch": 1, "exit_code": 3, "reason": "out of data", "summary": {"first_loss": 1.5}}
+        assert await served.ask("POST", "/v1/trainers/run-here-1/finish", finish) == (200, {})
+        assert await served.ask("POST", "/v1/trainers/run-here-1/finish", finish) == (200, {})
+        _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain?limit=1")
+        assert told["decisions"][0]["text"] == "train-a has finished with exit code 3: out of data"
+        assert told["trainer"]["exit_code"] == 3
+        _, tail = await served.ask("GET", "/v1/events?after=0&limit=10000")
+        assert {"registered", "granted", "decision", "progress", "finished", "pool"} <= {
+            event["kind"] for event in tail["events"]
+        }
+
+    run(test, tmp_path)
+
+
+def test_a_long_poll_answers_at_once_when_the_version_is_another_and_at_the_end_of_its_wait(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        _, first = await served.ask("POST", "/v1/trainers", TRAINER)
+        version = first["version"]
+        for other in (version - 1, version + 5):  # the latter after a daemon lost its last moments
+            path = f"/v1/trainers/run-here-1/leases?epoch=1&version={other}&wait_s=30"
+            assert (await asyncio.wait_for(served.ask("GET", path), 10))[1]["version"] == version
+        path = f"/v1/trainers/run-here-1/leases?epoch=1&version={version}&wait_s=0.05"
+        assert (await asyncio.wait_for(served.ask("GET", path), 10))[1]["version"] == version
+
+    run(test, tmp_path)
+
+
+def test_S4_a_second_driver_fences_the_first_even_in_its_long_poll(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        _, first = await served.ask("POST", "/v1/trainers", TRAINER)
+        path = f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s=30"
+        wait = asyncio.create_task(served.ask("GET", path))
+        await asyncio.sleep(0)
+        _, second = await served.ask("POST", "/v1/trainers", TRAINER)
+        assert second["epoch"] == 2
+        assert (await asyncio.wait_for(wait, 10))[0] == 409
+        for method, path, body in (
+            ("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0", None),
+            ("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": []}),
+            ("POST", "/v1/trainers/run-here-1/finish", {"epoch": 1, "exit_code": 0, "reason": "", "summary": {}}),
+        ):
+            code, answer = await served.ask(method, path, body)
+            assert code == 409
+            assert "newer driver" in answer["error"]
+
+    run(test, tmp_path)
+
+
+def test_a_trainer_that_the_daemon_does_not_know_must_register(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        code, answer = await served.ask("GET", "/v1/trainers/77/leases?epoch=1&version=0&wait_s=0")
+        assert code == 404
+        assert "must register" in answer["error"]
+        assert (await served.ask("GET", "/v1/trainers/77/explain"))[0] == 404
+        assert (await served.ask("GET", "/v1/nothing"))[0] == 404
+        assert "error" in (await served.ask("DELETE", "/v1/status"))[1]
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nodes_min": 0}, "trainer: nodes_min must be 1 to 1000000, not 0"),
+        ({"nodes_min": 4, "nodes_max": 1}, "trainer: nodes_min 4 is above nodes_max 1"),
+        ({"nodes_max": "two"}, "trainer: nodes_max must be a whole number, not 'two'"),
+        ({"nodes_max": True}, "trainer: nodes_max must be a whole number, not True"),
+        ({"id": None}, "trainer: id is missing"),
+        ({"id": "../x"}, "trainer: id must be a job id or run-<host>-<pid>"),
+        ({"partition": "batch"}, "trainer: this daemon harvests the partition elastic, not batch"),
+        ({"sizes": [5]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
+        ({"weight": -1}, "trainer: weight must be 0 or more, not -1"),
+        ({"up_cost_s": "1"}, "trainer: up_cost_s must be a finite number"),
+        ({"curve": {"nodes": [1, 2], "samples_per_s": [5]}}, "trainer: curve: nodes must be as many as samples_per_s"),
+        ({"curve": {"nodes": [2, 1], "samples_per_s": [5, 6]}}, "trainer: curve: nodes must be in increasing order"),
+        ({"curve": [1]}, "trainer: curve must be a JSON object"),
+        ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>"),
+        ({"held": 3}, "trainer: held must be a list"),
+    ],
+)
+def test_a_wrong_registration_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    async def test(served: Served) -> None:
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | change)
+        assert code == 400
+        assert answer["error"].startswith(told)
+        assert "\n" not in answer["error"]
+        assert not served.service.state.trainers
+
+    run(test, tmp_path)
+
+
+def test_wrong_reports_tunings_and_queries_are_told_in_one_line(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        report = "/v1/trainers/run-here-1/report"
+        progress = {"op": "progress", "at_s": 1, "samples": 1, "samples_per_s": 1, "nodes": 1, "world_size": 1}
+        wrong = [
+            ("POST", report, {"epoch": 1, "events": [{"op": "dance", "at_s": 1}]}, "op must be one of lease, progress"),
+            ("POST", report, {"epoch": 1, "events": [progress]}, "report progress: step is missing"),
+            ("POST", report, {"epoch": 1, "events": [progress | {"step": -1}]}, "step must be 0 or more"),
+            ("POST", report, {"epoch": 1, "events": [progress | {"step": 1, "nodes": 1e12}]}, "nodes must be 0 to"),
+            ("POST", report, {"events": []}, "epoch is missing"),
+            ("POST", report, [], "report must be a JSON object"),
+            ("POST", "/v1/tune", {}, "give at least one of"),
+            ("POST", "/v1/tune", {"objective": "fun"}, "objective must be one of throughput, efficiency, priority"),
+            ("POST", "/v1/tune", {"t_fwd_s": 0}, "t_fwd_s must be 0.1 or more"),
+            ("GET", "/v1/events?after=-1", None, "after must be a number"),
+            ("GET", "/v1/trainers/run-here-1/leases?epoch=x&version=0", None, "epoch must be a number"),
+        ]
+        for method, path, body, told in wrong:
+            code, answer = await served.ask(method, path, body)
+            assert code == 400, path
+            assert told in answer["error"]
+        for garbage in ("{", "[" * 100_000, ""):
+            code, answer = await served.ask("POST", "/v1/tune", data=garbage)
+            assert (code, answer["error"]) == (400, "the body must be JSON")
+        code, answer = await served.ask("POST", "/v1/tune", data=b"\xff\xfe")
+        assert code == 400
+
+    run(test, tmp_path)
+
+
+def test_a_loss_that_is_not_a_number_is_no_error(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        body = '{"epoch": 1, "events": [{"op": "progress", "at_s": 1, "step": 3, "samples": 1, "loss": NaN}]}'
+        assert (await served.ask("POST", "/v1/trainers/run-here-1/report", data=body))[0] == 200
+        assert served.service.state.trainers["run-here-1"].step == 3
+
+    run(test, tmp_path)
+
+
+def test_S7_a_user_acts_on_his_own_trainers_only_and_does_not_tune(tmp_path: Path, monkeypatch) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1", jobs=(driver_job("55", "eve"), driver_job("8", "bob")))
+        assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
+        as_user(monkeypatch, "bob")
+        code, answer = await served.ask("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0")
+        assert (code, answer["error"]) == (403, "trainer run-here-1 belongs to ann, not to bob")
+        assert (await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": []}))[0] == 403
+        assert (await served.ask("POST", "/v1/trainers/run-here-1/finish", {"epoch": 1, "exit_code": 0}))[0] == 403
+        assert (await served.ask("POST", "/v1/tune", {"pj_max": 1}))[0] == 403
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "8"})
+        assert (code, answer["error"]) == (400, "trainer: user must be bob, who asks, not ann")
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "9", "user": "bob"})
+        assert (code, answer["error"]) == (503, "Slurm has not shown job 9 yet: ask again")
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "elsewhere", "user": "bob"}))[0] == 400
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"user": "bob"}))[0] == 403  # ann's id
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "55", "user": "bob"}))[0] == 403  # eve's job
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "8", "user": None}))[0] == 200
+        assert served.service.state.trainers["8"].user == "bob"
+        assert (await served.ask("GET", "/v1/status"))[0] == 200
+
+    run(test, tmp_path)
+
+
+def test_the_caller_on_the_unix_socket_is_who_the_kernel_says(tmp_path: Path, monkeypatch) -> None:
+    async def test(served: Served) -> None:
+        seen = []
+        real = Callers.look_up
+        monkeypatch.setattr(Callers, "look_up", lambda self, uid: seen.append(real(self, uid)) or seen[-1])
+        await served.ask("GET", "/v1/status")
+        assert seen == [Caller(pwd.getpwuid(os.getuid()).pw_name, True, os.getuid())]
+
+    run(test, tmp_path)
+
+
+def test_tuning_acts_at_once_and_is_kept(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        code, answer = await served.ask("POST", "/v1/tune", {"t_fwd_s": 30, "objective": "efficiency", "pj_max": 2})
+        assert code == 200
+        assert answer == {"settings": {"t_fwd_s": 30.0, "objective": "efficiency", "pj_max": 2}}
+        assert served.service.state.settings.t_fwd_s == 30.0
+        assert served.service.ledger.tuned() == answer["settings"]
+
+    run(test, tmp_path)
+
+
+def test_tcp_clients_must_show_the_token(tmp_path: Path, unused_tcp_port: int) -> None:
+    async def test(served: Served) -> None:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}):
+            assert (await served.ask("GET", "/v1/status", headers=headers))[0] == 401
+        right = {"Authorization": "Bearer a secret"}
+        assert (await served.ask("GET", "/v1/status", headers=right))[0] == 200
+        assert (await served.ask("POST", "/v1/trainers", TRAINER, headers=right))[0] == 200
+
+    run(test, tmp_path, tcp=f"127.0.0.1:{unused_tcp_port}", token="a secret")
+
+
+def test_an_address_that_cannot_be_served_is_told(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        empty = str(secret_file(tmp_path / "empty", ""))
+        right = str(secret_file(tmp_path / "token", "x"))
+        (tmp_path / "public").write_text("x")
+        (tmp_path / "public").chmod(0o644)
+        token = ApiConfig(str(tmp_path / "s"), "host:1", "token")
+        for wrong, told in (
+            (ApiConfig("/proc/no/socket"), "cannot listen on /proc/no/socket"),
+            (replace(token, token_file=empty), "is empty"),
+            (replace(token, token_file=str(tmp_path / "none")), "cannot read"),
+            (replace(token, token_file=str(tmp_path / "public")), "is open to all users of this host: chmod 600 it"),
+            (replace(token, token_file=right, tcp="nonsense"), "host:port"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                await api.listen(served.service, wrong)
+
+    run(test, tmp_path)
+
+
+def test_status_is_strict_json_before_the_first_snapshot(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        _, seen = await served.ask("GET", "/v1/status")
+        json.dumps(seen, allow_nan=False)
+        assert seen["snapshot_age_s"] is None
+        assert seen["give_back_s"] == {"p50": None, "p99": None, "max": None, "count": 0}
+
+    run(test, tmp_path)
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A port that was free a moment ago."""
+    return free_port()

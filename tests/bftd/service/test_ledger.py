@@ -1,0 +1,224 @@
+"""The ledger: what survives the daemon."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bftd.config import Config
+from bftd.core.domain import Finished, Held, Registered, Reported, State
+from bftd.core.invariants import validate_state
+from bftd.core.learn import Knowledge
+from bftd.errors import LedgerError
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from slurm_plugin.types import Snapshot
+from tests.bftd.builders import lease, node, pilot, trainer
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def start(path: Path, clock: Clock) -> Service:
+    """A service on a ledger, as after a start of the daemon."""
+    return Service(Config(), Ledger(path), lambda job_ids: None, clock)
+
+
+def see(service: Service, clock: Clock, names: str, **pilots: str) -> None:
+    """A snapshot one second later; `pilots` maps node to job id."""
+    clock.now += 1
+    nodes = {name: node(name, "ALLOCATED" if name in pilots else "IDLE") for name in names.split()}
+    jobs = tuple(pilot(job_id, where) for where, job_id in pilots.items())
+    service.observe(Snapshot(clock.now, nodes, jobs, ()))
+
+
+def test_a_restart_brings_back_trainers_leases_their_numbers_and_the_node_seconds(tmp_path: Path) -> None:
+    clock = Clock()
+    first = start(tmp_path / "ledger", clock)
+    known = Knowledge(given=((1, 10.0), (4, 30.0)), given_up_cost_s=3.0)
+    first.apply(Registered(clock.now, trainer("1", nodes_max=2, knowledge=known, sizes=(1, 2))))
+    see(first, clock, "n1 n2")
+    see(first, clock, "n1 n2")
+    one, two = first.state.leases.values()
+    reports = tuple({"at_s": clock.now, **lease(item.id, "placed", job_id=f"7{item.node[1]}")} for item in (one, two))
+    progress = {
+        "op": "progress",
+        "at_s": 1.0,
+        "step": 9,
+        "samples": 90.0,
+        "samples_per_s": 12.0,
+        "nodes": 1,
+        "loss": 0.1,
+    }
+    first.apply(Reported(clock.now, "1", (*reports, progress)))
+    see(first, clock, "n1 n2", n1="71", n2="72")
+    see(first, clock, "n1 n2", n1="71", n2="72")
+    before = first.state
+    assert before.usage.used_node_seconds > 0
+    first.ledger.close()
+
+    clock.now += 100
+    second = start(tmp_path / "ledger", clock)
+    after = second.state
+    validate_state(after)
+    assert list(after.trainers) == ["1"]
+    mine = after.trainers["1"]
+    assert (mine.step, mine.samples, mine.knowledge, mine.sizes) == (9, 90.0, before.trainers["1"].knowledge, (1, 2))
+    assert mine.version >= before.trainers["1"].version
+    assert mine.epoch == before.trainers["1"].epoch
+    assert {item.id: item.job_id for item in after.leases.values()} == {one.id: "71", two.id: "72"}
+    assert after.usage == before.usage
+    assert after.sequence == before.sequence
+    # the pilots are seen again and kept; the node-seconds of the gap are not counted
+    see(second, clock, "n1 n2", n1="71", n2="72")
+    assert all(item.live and item.observed for item in second.state.leases.values())
+    assert second.state.usage == before.usage
+    second.ledger.close()
+
+
+def test_a_restart_does_not_give_back_what_the_pool_has_not_been_seen_without(tmp_path: Path) -> None:
+    clock = Clock()
+    first = start(tmp_path / "ledger", clock)
+    first.apply(Registered(clock.now, trainer("1", nodes_max=1)))
+    see(first, clock, "n1")
+    see(first, clock, "n1")
+    (only,) = first.state.leases.values()
+    first.apply(Reported(clock.now, "1", ({"at_s": clock.now, **lease(only.id, "placed", job_id="71")},)))
+    first.ledger.close()
+    second = start(tmp_path / "ledger", clock)
+    second.apply(Registered(clock.now, trainer("1", nodes_max=1), (Held(only.id, "n1", "71"),)))
+    assert second.state.leases[only.id].live
+    second.ledger.close()
+
+
+def test_tuned_settings_survive_a_restart_and_win_over_the_file(tmp_path: Path) -> None:
+    clock = Clock()
+    first = start(tmp_path / "ledger", clock)
+    first.tune({"t_fwd_s": 33.0})
+    first.tune({"pj_max": 2})
+    first.configure(Config())
+    first.ledger.close()
+    second = start(tmp_path / "ledger", clock)
+    assert (second.state.settings.t_fwd_s, second.state.settings.pj_max) == (33.0, 2)
+    assert second.state.settings.objective == "throughput"
+    second.ledger.close()
+
+
+def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_path: Path) -> None:
+    clock = Clock()
+    service = start(tmp_path / "ledger", clock)
+    service.apply(Registered(clock.now, trainer("1", name="train-a", nodes_max=1)))
+    see(service, clock, "n1 n2")
+    see(service, clock, "n1 n2")
+    service.apply(Registered(clock.now, trainer("2", name="train-b", nodes_max=1)))
+    service.apply(Finished(clock.now, "1", 0, "", {"steps": 5}))
+    told = [decision["text"] for decision in service.ledger.decisions("1", 10)]
+    assert told[-2:] == [
+        "train-a starts on 1 node (n1): its speed is not known yet",
+        "train-a has finished with exit code 0",
+    ]
+    assert all("train-b" not in text for text in told)
+    assert len(service.ledger.decisions(None, 1)) == 1
+    events = service.ledger.events(0, 1000)
+    rows = [event["rowid"] for event in events]
+    assert rows == sorted(rows)
+    assert service.ledger.events(rows[2], 2) == events[3:5]
+    finished = [event for event in events if event["kind"] == "finished"]
+    assert finished[0]["data"]["summary"] == {"steps": 5}
+    service.ledger.close()
+
+
+def test_old_events_are_pruned_at_the_start(tmp_path: Path) -> None:
+    clock = Clock()
+    service = start(tmp_path / "ledger", clock)
+    service.apply(Registered(clock.now, trainer("1")))
+    service.ledger.close()
+    clock.now += 40 * 86400
+    later = start(tmp_path / "ledger", clock)
+    assert all(event["at_s"] >= clock.now for event in later.ledger.events(0, 100))
+    later.ledger.close()
+
+
+def test_a_second_daemon_on_the_ledger_is_told_so_in_one_line(tmp_path: Path) -> None:
+    first = Ledger(tmp_path / "ledger")
+    with pytest.raises(LedgerError, match=r"another bftd uses the ledger .*: stop it"):
+        Ledger(tmp_path / "ledger")
+    first.close()
+    Ledger(tmp_path / "ledger").close()
+
+
+def test_the_ledger_is_free_again_when_its_daemon_was_killed(tmp_path: Path) -> None:
+    code = "import os, sys; from bftd.service.ledger import Ledger; kept = Ledger(sys.argv[1]); os.kill(os.getpid(), 9)"
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "ledger")], timeout=30)
+    assert killed.returncode == -9
+    Ledger(tmp_path / "ledger").close()
+
+
+def test_a_ledger_of_another_schema_and_a_file_that_is_none_are_refused(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "newer")
+    database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(LedgerError, match="has schema 99"):
+        Ledger(tmp_path / "newer")
+    (tmp_path / "text").write_text("this is no database, but it is long enough to be read as one" * 20)
+    with pytest.raises(LedgerError, match="move it away"):
+        Ledger(tmp_path / "text")
+
+
+def test_a_step_that_cannot_be_written_leaves_no_half(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    after = State(time_s=1.0, trainers={"1": trainer("1")}, sequence=5)
+
+    class Broken:
+        """No action at all."""
+
+    with pytest.raises(AssertionError):
+        ledger.save(State(), after, [Broken()])  # type: ignore[list-item]
+    assert ledger.load(0.0).trainers == {}
+    assert ledger.load(0.0).sequence == 0
+    ledger.close()
+
+
+def test_what_is_known_against_nodes_survives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    first = start(tmp_path / "ledger", clock)
+    first.apply(Registered(clock.now, trainer("1", nodes_max=3)))
+    see(first, clock, "n1 n2 n3")
+    see(first, clock, "n1 n2 n3")
+    by_node = {item.node: item for item in first.state.leases.values()}
+    crash = {"op": "crash", "at_s": clock.now, "node": "n2", "rc": 1, "text": ""}
+    refused = {"at_s": clock.now, **lease(by_node["n1"].id, "refused")}
+    first.apply(Reported(clock.now, "1", (refused, crash)))
+    # several pilots failed on n3
+    for job_id in ("71", "72", "73"):
+        item = next(item for item in first.state.leases.values() if item.node == "n3")
+        events = (
+            {"at_s": clock.now, **lease(item.id, "placed", job_id=job_id)},
+            {"op": "crash", "at_s": clock.now, "node": "n3", "rc": 1, "text": ""},
+        )
+        first.apply(Reported(clock.now, "1", events))
+    before = first.state
+    assert set(before.backoff) == {"n1"}
+    assert set(before.failures) == {"n2"}
+    assert set(before.quarantined) == {"n3"}
+    first.ledger.close()
+
+    second = start(tmp_path / "ledger", clock)
+    after = second.state
+    assert (after.backoff, after.failures, after.quarantined) == (before.backoff, before.failures, before.quarantined)
+    for _ in range(2):
+        see(second, clock, "n1 n2 n3")
+    assert not second.state.pool.nodes["n3"].in_pool
+    assert "quarantine" in second.state.pool.nodes["n3"].why
+    second.ledger.close()

@@ -1,0 +1,140 @@
+"""`bft trace from-slurm` on a real cluster: a regular job, a drained node, a controller that goes away, a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bftd.whatif.trace import Trace, TraceError, read
+from slurm_plugin.sandbox import Sandbox
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parents[4]
+# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(nodes=3, service_nodes=1) as cluster:
+        yield cluster
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.1)
+
+
+def start(sandbox: Sandbox, path: Path) -> subprocess.Popen[str]:
+    """A recorder that polls every half second."""
+    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-slurm", "-o", str(path), "--poll", "0.5"]
+    config = path.with_name("bftd.toml")
+    config.write_text("[slurm]\ntimeout_s = 1\n")
+    env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": str(config)}
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def so_far(path: Path) -> Trace | None:
+    try:
+        return read(path)
+    except TraceError:  # no row yet
+        return None
+
+
+def idle_now(path: Path) -> set[str]:
+    trace = so_far(path)
+    idle: set[str] = set()
+    for change in trace.changes() if trace else ():
+        idle = (idle | set(change.joined)) - set(change.left)
+    return idle
+
+
+def noted(path: Path, name: str) -> int:
+    trace = so_far(path)
+    return trace.notes.get(name, 0) if trace else 0
+
+
+def test_the_recording_follows_the_cluster_across_a_kill(tmp_path: Path, sandbox: Sandbox) -> None:
+    path, client = tmp_path / "t.csv.gz", sandbox.client()
+    recorder = start(sandbox, path)
+    try:
+        until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all compute nodes idle")
+        job_id = client.submit(["-p", "batch", "-w", "n2", "-o", "/dev/null"], "#!/bin/sh\nexec sleep 300\n")
+        until(lambda: idle_now(path) == {"n1", "n3"}, "n2 left")
+        assert client.run("scontrol", "update", "nodename=n3", "state=drain", "reason=test").code == 0
+        until(lambda: idle_now(path) == {"n1"}, "n3 left")
+
+        recorder.kill()
+        recorder.wait(PATIENCE_S)
+        assert idle_now(path) == {"n1"}, "the file of a killed recorder is a whole trace"
+        assert client.run("scontrol", "update", "nodename=n3", "state=resume").code == 0
+        client.cancel([job_id])
+        recorder = start(sandbox, path)
+        until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all nodes idle again")
+        assert noted(path, "resumed") == 1
+        assert noted(path, "gaps") == 1
+
+        recorder.send_signal(signal.SIGTERM)
+        out, err = recorder.communicate(timeout=PATIENCE_S)
+        assert (recorder.returncode, err) == (0, "")
+        assert "3 nodes" in out
+        assert read(path).duration_s > 1
+    finally:
+        recorder.kill()
+        recorder.communicate()
+
+
+def test_while_the_controller_is_away_no_node_counts_as_idle(tmp_path: Path, sandbox: Sandbox) -> None:
+    path = tmp_path / "t.csv"
+    recorder = start(sandbox, path)
+    controller = _controller(sandbox)
+    try:
+        until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all compute nodes idle")
+        os.kill(controller, signal.SIGSTOP)
+        until(lambda: noted(path, "gaps") == 1, "a gap")
+        assert idle_now(path) == set()
+        os.kill(controller, signal.SIGCONT)
+        until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all nodes idle again")
+        recorder.send_signal(signal.SIGINT)
+        _, err = recorder.communicate(timeout=PATIENCE_S)
+        assert "no node counts as idle until Slurm answers" in err
+        assert "Slurm answers again" in err
+    finally:
+        os.kill(controller, signal.SIGCONT)
+        recorder.kill()
+        recorder.communicate()
+
+
+def test_a_partition_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, sandbox: Sandbox) -> None:
+    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-slurm", "--partition", "night", "-o", "t.csv"]
+    env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""}
+    shown = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert shown.returncode == 2
+    assert shown.stderr == (
+        "bft: no partition night: there are batch, bft-driver, elastic; name the one to record with --partition\n"
+    )
+
+
+def test_a_cluster_without_accounting_says_what_to_use_instead(tmp_path: Path, sandbox: Sandbox) -> None:
+    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-sacct", "--since", "2026-01-01", "-o", "t.csv"]
+    env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""}
+    shown = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert shown.returncode == 1
+    assert shown.stderr.count("\n") == 1
+    assert "bft: sacct failed: " in shown.stderr
+    assert "use bft trace from-slurm" in shown.stderr
+
+
+def _controller(sandbox: Sandbox) -> int:
+    found = [int(path.read_text()) for path in Path(sandbox.conf).parent.rglob("slurmctld.pid")]
+    assert len(found) == 1
+    return found[0]
