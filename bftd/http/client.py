@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from bftd import config
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
-from slurm_plugin import credentials
-from slurm_plugin.munge import MungeError
+from bftd.protocol import credentials
+from bftd.protocol.munge import MungeError
 
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"

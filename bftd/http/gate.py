@@ -20,9 +20,9 @@ from bftd.http import peer
 from bftd.http.budget import Budgets, cost
 from bftd.http.caller import Caller, Callers
 from bftd.http.munge_gate import MungeGate
-from slurm_plugin import credentials
-from slurm_plugin.credentials import REQUEST_HEADER, SCHEME, Request
-from slurm_plugin.munge import MungeError, MungeMissing
+from bftd.protocol import credentials
+from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, Request
+from bftd.protocol.munge import MungeError, MungeMissing
 
 log = logging.getLogger("bftd.http")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from bftd.errors import ConfigError
 from bftd.http.nonces import Nonces
-from slurm_plugin import credentials, munge
-from slurm_plugin.credentials import TTL_S, Request
-from slurm_plugin.munge import MungeError
+from bftd.protocol import credentials, munge
+from bftd.protocol.credentials import TTL_S, Request
+from bftd.protocol.munge import MungeError
 
 
 class MungeGate:

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from bftd.protocol import credentials
+from bftd.protocol.munge import MungeError
 from elastic.errors import DaemonError, UsageError
-from slurm_plugin import credentials
-from slurm_plugin.munge import MungeError
 
 
 class Transport:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurm_plugin import munge
+from bftd.protocol import munge
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.sandbox import Sandbox, munged
 

@@ -19,8 +19,8 @@ from bftd.http.caller import KEEP_S, Caller, Callers
 from bftd.http.client import find
 from bftd.http.nonces import Nonces
 from bftd.http.ownership import objection
-from slurm_plugin import credentials
-from slurm_plugin.munge import MungeError
+from bftd.protocol import credentials
+from bftd.protocol.munge import MungeError
 from tests.bftd.builders import trainer
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
 

@@ -29,15 +29,15 @@ from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.http import api
 from bftd.http.client import Client
 from bftd.http.munge_gate import MungeGate
+from bftd.protocol import credentials, munge
+from bftd.protocol.credentials import Request
+from bftd.protocol.munge import MungeError
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from elastic.driver import daemon as daemons
 from elastic.driver.daemon import DaemonLink
 from elastic.driver.transport import Transport
 from elastic.errors import DaemonError, UsageError
-from slurm_plugin import credentials, munge
-from slurm_plugin.credentials import Request
-from slurm_plugin.munge import MungeError
 from slurm_plugin.sandbox import munged
 from tests.bftd.http.test_api import TRAINER, free_port
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_plugin.errors import SlurmError
+from bftd.protocol.errors import ProtocolError
 
 _LIBRARY = "libmunge.so.2"
 _DEFAULT_SOCKET = "/run/munge/munge.socket.2"
@@ -28,7 +28,7 @@ _WHY = {
 _INVALID = "the credential is not valid here: the hosts must share one munge key"
 
 
-class MungeError(SlurmError):
+class MungeError(ProtocolError):
     """A credential could not be made, or was refused; one line says why."""
 
 

@@ -14,8 +14,8 @@ import pwd
 import secrets
 from dataclasses import dataclass
 
-from slurm_plugin import munge
-from slurm_plugin.munge import MungeError
+from bftd.protocol import munge
+from bftd.protocol.munge import MungeError
 
 REQUEST_HEADER = "Authorization"
 ANSWER_HEADER = "Authentication-Info"

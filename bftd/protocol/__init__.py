@@ -1,0 +1,1 @@
+"""What travels between the daemon and drivers: typed messages, their bounds, and the proofs of who sent them."""

@@ -1,0 +1,9 @@
+"""What can be wrong with what travels between daemon and drivers; every message is one line."""
+
+from __future__ import annotations
+
+
+class ProtocolError(Exception):
+    """Root of the errors of this package; `exit_code` is what a command line ends with."""
+
+    exit_code = 1
