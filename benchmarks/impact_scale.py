@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, trainer
+from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, request
 from bftd.config import PoolConfig
 from bftd.core.domain import PoolObserved, Registered, Settings, State
 from bftd.core.step import step
@@ -237,7 +237,7 @@ def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     config = PoolConfig(debounce_polls=1)
     state = State(settings=Settings(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
-        state, _ = step(state, Registered(snapshot.time_s, trainer(number, len(snapshot.nodes)), ()))
+        state, _ = step(state, Registered(snapshot.time_s, request(number, len(snapshot.nodes))))
     memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, "elastic", {}, {})
     with timed("plan_first_s"):
         state, _ = step(state, PoolObserved(snapshot.time_s, view))

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.core.domain import Trainer
-from bftd.core.learn import Knowledge
 from bftd.errors import BftError
+from bftd.protocol.registration import Registration
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 
@@ -47,20 +46,9 @@ class ProcessWatch:
         return Sample(user + system, child_user + child_system, int(peak.split()[1]) * 1024)
 
 
-def trainer(number: int, nodes: int) -> Trainer:
-    """A trainer as the core has it, of the same size and pace as the one that `Drivers` registers."""
-    asked = _request(number, nodes)
-    curve = zip(asked["curve"]["nodes"], asked["curve"]["samples_per_s"], strict=True)
-    return Trainer(
-        id=asked["id"],
-        name=asked["name"],
-        user=asked["user"],
-        backend=asked["backend"],
-        nodes_min=asked["nodes_min"],
-        nodes_max=asked["nodes_max"],
-        arrived_s=float(number),
-        knowledge=Knowledge(given=tuple(curve), given_up_cost_s=20.0, given_down_cost_s=5.0),
-    )
+def request(number: int, nodes: int) -> Registration:
+    """What the core is told of the trainer that `Drivers` registers."""
+    return Registration.from_json(_request(number, nodes))
 
 
 def _request(number: int, nodes: int) -> dict[str, Any]:

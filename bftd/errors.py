@@ -33,7 +33,3 @@ class ApiError(BftError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-class BadRequest(UsageError):
-    """A request to the API has a wrong body or query."""

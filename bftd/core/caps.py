@@ -115,7 +115,7 @@ def in_problem(
         cap = room.caps[group.kind]
         for trainer, _ in covered:
             if most_of[trainer.id] > cap:
-                most_of[trainer.id] = trainer.largest_allowed(cap)
+                most_of[trainer.id] = trainer.sizes.largest(cap)
     for group, covered in members.items():
         cap = room.caps[group.kind]
         users = [trainer for trainer, _ in covered if most_of[trainer.id]]
@@ -143,7 +143,7 @@ def _over(turn: Turn, nodes: Mapping[str, Sequence[str]], more: int) -> dict[str
     found = {}
     for trainer in turn.trainers.values():
         have = len(nodes.get(trainer.id, ()))
-        extra = trainer.next_allowed(have) - have if more else 0
+        extra = trainer.sizes.above(have) - have if more else 0
         if trainer.active and (why := room.reached(trainer, extra)):
             found[trainer.id] = why
     return found
@@ -163,7 +163,7 @@ def read_accounts(turn: Turn) -> None:
         account = account_of(turn, trainer) or of_pilots.get(trainer.id, "")
         if account and account != trainer.account and trainer.active:
             turn.change(trainer, account=account)
-            turn.needs_plan = True
+            turn.plan_due = True
 
 
 def account_of(turn: Turn, trainer: Trainer) -> str:

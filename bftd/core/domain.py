@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bftd.core.learn import Knowledge
+from bftd.protocol.lease import Phase
+from bftd.protocol.registration import Registration
+from bftd.protocol.reports import NO_SUMMARY, Report, Summary
+from bftd.protocol.sizes import Sizes
 
-Phase = Literal["granted", "placed", "ready", "working", "leaving"]
 TrainerState = Literal["waiting", "running", "suspended", "finished"]
 
 
@@ -134,31 +137,25 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """One elastic training job (the paper's j) with all that its driver said about it.
+    """One elastic training job (the paper's j): what its driver asked for last, and all that it told since."""
 
-    `epoch` fences older drivers, `version` counts changes of its lease list, `strays` are leases that its driver
-    holds but the daemon does not know, listed as revoked until the driver has ended them. `account` is what Slurm
-    shows, never what a driver says; "" while it is not known.
-    """
-
-    id: str
-    name: str
-    user: str
-    backend: str
-    nodes_min: int
-    nodes_max: int
+    # What the driver registered with, without the leases that it brought along.
+    request: Registration
+    # When the trainer came into the queue (unix seconds); the first come are considered first.
     arrived_s: float
+    # What is known of its scaling and of what its resizes cost.
     knowledge: Knowledge
-    sizes: tuple[int, ...] | None = None
-    weight: float = 1.0
-    partition: str = ""
-    workers_per_node: int | None = None
+    # Fences older drivers: each registration raises it.
     epoch: int = 1
+    # Counts the changes of its lease list.
     version: int = 1
     state: TrainerState = "waiting"
+    # When its driver was last heard of.
     heard_s: float = 0.0
+    # Progress that is saved: it never goes back (S10).
     step: int = 0
     samples: float = 0.0
+    # What it makes at present; 0 where that is not known.
     samples_per_s: float = 0.0
     loss: float | None = None
     resizes: int = 0
@@ -166,35 +163,42 @@ class Trainer:
     steps_lost: int = 0
     exit_code: int | None = None
     finished_s: float | None = None
+    # Rounds of placements in a row in which Slurm refused its pilots, and when the last one was granted.
     refused_rounds: int = 0
     refused_round_s: float = float("-inf")
+    # After too many of them it does not grow before this.
     no_growth_until_s: float = float("-inf")
+    # The key of what was last said about why it stays as it is: nothing is said twice in a row.
     said: str = ""
+    # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
     strays: tuple[Lease, ...] = ()
+    # The account as Slurm shows it, never as a driver says; "" while it is not known.
     account: str = ""
+
+    @property
+    def id(self) -> str:
+        """The job id of its driver, or run-<host>-<pid>."""
+        return self.request.id
+
+    @property
+    def name(self) -> str:
+        """What its user calls it."""
+        return self.request.name
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
+        return self.request.user
+
+    @property
+    def sizes(self) -> Sizes:
+        """On how many nodes it can run."""
+        return self.request.sizes
 
     @property
     def active(self) -> bool:
         """Whether the trainer still wants nodes."""
         return self.state != "finished"
-
-    def allows(self, nodes: int) -> bool:
-        """Whether the trainer can run on that many nodes (0 always)."""
-        if nodes == 0:
-            return True
-        in_range = self.nodes_min <= nodes <= self.nodes_max
-        return in_range and (self.sizes is None or nodes in self.sizes)
-
-    def largest_allowed(self, nodes: int) -> int:
-        """The largest allowed size not above `nodes`."""
-        most = min(nodes, self.nodes_max)
-        if self.sizes is not None:
-            most = max((size for size in self.sizes if size <= most), default=0)
-        return most if most >= self.nodes_min else 0
-
-    def next_allowed(self, nodes: int) -> int:
-        """The smallest allowed size above `nodes`, or `nodes` itself where there is none."""
-        return next((size for size in range(nodes + 1, self.nodes_max + 1) if self.allows(size)), nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +252,18 @@ class Usage:
     training_node_seconds: float = 0.0
 
 
+# Marks what a restart goes on with, beside trainers and leases: the ledger keeps it by the field's name.
+KEPT: Mapping[str, bool] = {"kept": True}
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """All that the core knows between two events.
 
-    `trainers` is in order of arrival, `leases` holds those not ended, `strays` the jobs of the harvested partition
-    that belong to no lease, by job id. `watched_s` is the time of the first snapshot since the daemon started,
-    `preempted_s` when Slurm last preempted a pilot. `plan_due` says that something changed since the last plan was
-    made.
+    This is the one list of it: a step's draft and the ledger go by these fields. `trainers` is in order of arrival,
+    `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
+    `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
+    pilot. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -264,15 +272,15 @@ class State:
     trainers: Mapping[str, Trainer] = field(default_factory=dict)
     leases: Mapping[str, Lease] = field(default_factory=dict)
     planned: Planned = Planned()
-    sequence: int = 0
-    backoff: Mapping[str, Backoff] = field(default_factory=dict)
-    failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict)
-    quarantined: Mapping[str, float] = field(default_factory=dict)
+    sequence: int = field(default=0, metadata=KEPT)
+    backoff: Mapping[str, Backoff] = field(default_factory=dict, metadata=KEPT)
+    failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict, metadata=KEPT)
+    quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
     preempted_s: float = float("-inf")
     grants: tuple[float, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = field(default=Usage(), metadata=KEPT)
     plan_due: bool = False
 
 
@@ -295,21 +303,11 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A lease that a registering driver still has."""
-
-    id: str
-    node: str
-    job_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Registered:
-    """A driver came, for the first time or again; only the fields of the request in `trainer` count."""
+    """A driver came, for the first time or again."""
 
     time_s: float
-    trainer: Trainer
-    held: tuple[Held, ...] = ()
+    request: Registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +320,11 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A driver told what happened; `reports` are checked wire events (`op` and fields)."""
+    """A driver told what happened."""
 
     time_s: float
     trainer: str
-    reports: tuple[Mapping[str, Any], ...]
+    reports: tuple[Report, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +335,7 @@ class Finished:
     trainer: str
     exit_code: int
     reason: str
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Summary = NO_SUMMARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +379,13 @@ class CancelPilot:
 
 
 @dataclass(frozen=True, slots=True)
+class SolverFailed:
+    """No plan could be made: the trainers go on with the map that they have."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Happened:
     """Anything else that belongs in the ledger."""
 
@@ -390,4 +395,4 @@ class Happened:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-Action = LeaseChanged | Decided | CancelPilot | Happened
+Action = LeaseChanged | Decided | CancelPilot | SolverFailed | Happened

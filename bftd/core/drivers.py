@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from bftd.core import learn
 from bftd.core.domain import Failure, Lease, Trainer
 from bftd.core.planning import REFUSED_ROUNDS
 from bftd.core.turn import Turn, doubling
-
-Report = Mapping[str, Any]
+from bftd.protocol.lease import Phase
+from bftd.protocol.reports import (
+    CrashReport,
+    LeaseReport,
+    NoteReport,
+    ProgressReport,
+    Report,
+    ResizeReport,
+    ResumeReport,
+    Summary,
+    SuspendReport,
+)
 
 
 def take(turn: Turn, trainer_id: str, report: Report) -> None:
-    """Fold one checked wire event of a driver in; one about a lease that has ended changes nothing."""
+    """Fold one report of a driver in; one about a lease that has ended changes nothing."""
     trainer = turn.trainers[trainer_id]
-    op = report["op"]
-    if op == "lease":
-        _lease(turn, trainer, report)
-        return
-    _OPS[op](turn, trainer, report)
-    turn.happened(op, trainer_id, report.get("node"), {key: value for key, value in report.items() if key != "op"})
+    _HANDLERS[type(report)](turn, trainer, report)
+    if turn.explain and not isinstance(report, LeaseReport):
+        turn.happened(report.op, trainer_id, report.where, report.about)
 
 
-def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Report) -> None:
+def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
     """End a trainer: its leases are revoked, those that never had a pilot are over at once."""
     trainer = turn.trainers.get(trainer_id)
     if trainer is None or not trainer.active:
@@ -38,34 +45,33 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
     turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
     ended = "is lost" if exit_code is None else f"has finished with exit code {exit_code}"
     turn.say(trainer_id, f"{trainer.name} {ended}: {reason}" if reason else f"{trainer.name} {ended}")
-    turn.happened("finished", trainer_id, data={"exit_code": exit_code, "reason": reason, "summary": dict(summary)})
-    turn.needs_plan = True
+    turn.happened("finished", trainer_id, data={"exit_code": exit_code, "reason": reason, "summary": summary.to_json()})
+    turn.plan_due = True
 
 
-def _lease(turn: Turn, trainer: Trainer, report: Report) -> None:
-    lease = turn.leases.get(report["id"])
+def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
+    lease = turn.leases.get(report.id)
     if lease is None or lease.trainer != trainer.id:
-        if report["state"] in ("ended", "refused"):
-            rest = tuple(stray for stray in trainer.strays if stray.id != report["id"])
+        if report.state in ("ended", "refused"):
+            rest = tuple(stray for stray in trainer.strays if stray.id != report.id)
             if rest != trainer.strays:
                 turn.change(trainer, strays=rest, version=trainer.version + 1)
         return
     if turn.explain:
-        data = {"lease": lease.id, "state": report["state"], "at_s": report["at_s"], "reason": report.get("reason")}
+        data = {"lease": lease.id, "state": report.state, "at_s": report.at_s, "reason": report.reason}
         turn.happened("lease", trainer.id, lease.node, data)
-    job_id = report.get("job_id") or lease.job_id
-    state = report["state"]
-    if state == "refused":
+    job_id = report.job_id or lease.job_id
+    if report.state == "refused":
         _refused(turn, trainer, lease, report)
-    elif state == "ended":
+    elif report.state == "ended":
         _ended(turn, turn.change_lease(lease, job_id=job_id), report)
-    elif state == "leaving":
+    elif report.state == "leaving":
         _leaving(turn, turn.change_lease(lease, job_id=job_id), report)
-    else:
-        _placed(turn, trainer, lease, state, job_id)
+    elif report.state in ("placed", "ready", "working"):
+        _placed(turn, trainer, lease, report.state, job_id)
 
 
-def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: str, job_id: str | None) -> None:
+def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: str | None) -> None:
     """The pilot runs, is warm, or works."""
     first_work = phase == "working" and lease.phase != "working"
     placed_s = lease.placed_s if lease.placed_s is not None else turn.now
@@ -81,9 +87,9 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: str, job_id: str 
         turn.change(trainer, state="running", knowledge=knowledge)
 
 
-def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: Report) -> None:
+def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: LeaseReport) -> None:
     """Slurm did not grant the pilot: leave the node alone for a while, or the trainer if it is always refused."""
-    turn.end(lease, report.get("reason") or "its pilot was refused")
+    turn.end(lease, report.reason or "its pilot was refused")
     trainer = turn.trainers[trainer.id]
     if lease.granted_s > trainer.refused_round_s:  # the leases granted together count as one round
         rounds = trainer.refused_rounds + 1
@@ -97,59 +103,57 @@ def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: Report) -> None
     turn.back_off(lease.node)
 
 
-def _ended(turn: Turn, lease: Lease, report: Report) -> None:
+def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     if lease.live and lease.phase in ("granted", "placed"):
         turn.back_off(lease.node)  # it came to nothing: do not start the next one in the same second
-    turn.end(lease, report.get("reason") or "its driver has ended it", at_s=report["at_s"])
+    turn.end(lease, report.reason or "its driver has ended it", at_s=report.at_s)
 
 
-def _leaving(turn: Turn, lease: Lease, report: Report) -> None:
+def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     """The agent leaves; of its own accord only because Slurm told it to, so the give-back began when it said so."""
     if lease.live:
-        asked_s = min(turn.now, report["at_s"])
+        asked_s = min(turn.now, report.at_s)
         lease = turn.change_lease(lease, asked_back_s=asked_s)
-        lease = turn.revoke(lease, report.get("reason") or "Slurm asked the pilot to leave", vacate=True)
+        lease = turn.revoke(lease, report.reason or "Slurm asked the pilot to leave", vacate=True)
         turn.rest(lease.node)
     turn.change_lease(lease, phase="leaving")
 
 
-def _progress(turn: Turn, trainer: Trainer, report: Report) -> None:
-    nodes, rate = report.get("nodes") or 0, report.get("samples_per_s") or 0.0
-    loss = report.get("loss")
+def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
     turn.change(
         trainer,
         # a resumed worker starts from its last commit: what was reported before stays true (S10)
-        step=max(trainer.step, report.get("step") or 0),
-        samples=max(trainer.samples, report.get("samples") or 0.0),
-        samples_per_s=rate,
-        loss=loss if loss is not None else trainer.loss,
-        steps_lost=max(trainer.steps_lost, report.get("steps_lost") or 0),
+        step=max(trainer.step, report.step),
+        samples=max(trainer.samples, report.samples),
+        samples_per_s=report.samples_per_s,
+        loss=report.loss if report.loss is not None else trainer.loss,
+        steps_lost=max(trainer.steps_lost, report.steps_lost),
         state="running" if trainer.active else trainer.state,
-        knowledge=learn.observe_rate(trainer.knowledge, nodes, rate),
+        knowledge=learn.observe_rate(trainer.knowledge, report.nodes, report.samples_per_s),
     )
 
 
-def _resize(turn: Turn, trainer: Trainer, report: Report) -> None:
+def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
     knowledge = trainer.knowledge
-    if report.get("kind") != "crash" and report.get("stall_s") is not None:
-        knowledge = learn.observe_stall(knowledge, report["from_nodes"], report["to_nodes"], report["stall_s"])
-    lost = trainer.steps_lost + (report.get("steps_lost") or 0)
+    if report.kind != "crash" and report.stall_s is not None:
+        knowledge = learn.observe_stall(knowledge, report.from_nodes, report.to_nodes, report.stall_s)
+    lost = trainer.steps_lost + report.steps_lost
     turn.change(trainer, resizes=trainer.resizes + 1, steps_lost=lost, knowledge=knowledge)
 
 
-def _suspend(turn: Turn, trainer: Trainer, report: Report) -> None:
-    step = max(trainer.step, report.get("step") or 0)
+def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
+    step = max(trainer.step, report.step)
     turn.change(trainer, state="suspended", suspends=trainer.suspends + 1, step=step, samples_per_s=0.0)
     turn.say(trainer.id, f"{trainer.name} is suspended to disk at step {step}")
 
 
-def _resume(turn: Turn, trainer: Trainer, report: Report) -> None:
-    turn.change(trainer, state="running", step=max(trainer.step, report.get("step") or 0))
+def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
+    turn.change(trainer, state="running", step=max(trainer.step, report.step))
 
 
-def _crash(turn: Turn, trainer: Trainer, report: Report) -> None:
+def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
     """Count the crash against its node; failures of enough different pilots there put it into quarantine."""
-    node = report.get("node")
+    node = report.node
     if node is None:
         return
     lease = next((lease for lease in turn.leases_of(trainer.id) if lease.node == node), None)
@@ -168,15 +172,16 @@ def _crash(turn: Turn, trainer: Trainer, report: Report) -> None:
         turn.say(None, f"{node} is left alone for {settings.quarantine_s:.0f} s: {pilots} failed there")
 
 
-def _note(turn: Turn, trainer: Trainer, report: Report) -> None:
-    turn.say(trainer.id, f"{trainer.name}: {report.get('text') or ''}")
+def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
+    turn.say(trainer.id, f"{trainer.name}: {report.text}")
 
 
-_OPS: dict[str, Callable[[Turn, Trainer, Report], None]] = {
-    "progress": _progress,
-    "resize": _resize,
-    "suspend": _suspend,
-    "resume": _resume,
-    "crash": _crash,
-    "note": _note,
+_HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {
+    LeaseReport: _lease,
+    ProgressReport: _progress,
+    ResizeReport: _resize,
+    SuspendReport: _suspend,
+    ResumeReport: _resume,
+    CrashReport: _crash,
+    NoteReport: _note,
 }

@@ -56,7 +56,7 @@ def _check_plan(state: State) -> None:
         trainer = state.trainers.get(trainer_id)
         _require(trainer is not None, f"S5: the plan names {trainer_id}, which is not known")
         assert trainer is not None
-        _require(trainer.allows(len(nodes)), f"S6: {trainer_id} may not run on {len(nodes)} nodes")
+        _require(trainer.sizes.allows(len(nodes)), f"S6: {trainer_id} may not run on {len(nodes)} nodes")
         for node in nodes:
             seen = state.pool.nodes.get(node)
             _require(seen is not None and seen.in_pool, f"S5: {node} is planned but not in the pool")
@@ -95,7 +95,7 @@ def _check_trainers(state: State) -> None:
         live = sum(lease.live for lease in state.leases.values() if lease.trainer == id_)
         # What drivers report is planned for at the next snapshot; a driver below nodes_min suspends by itself at once.
         unplanned = state.plan_due or not state.pool.seen
-        _require(trainer.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
+        _require(trainer.sizes.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
         _require(not known & {stray.id for stray in trainer.strays}, f"{id_} has a stray lease that is known")
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from bftd.protocol.registration import Registration
+
 _Points = tuple[tuple[int, float], ...]
 
 # Weight of the newest throughput report: one odd window moves the curve by a third, three in a row by two thirds.
@@ -37,6 +39,7 @@ class Knowledge:
     seen: tuple[tuple[int, float], ...] = ()
     given_up_cost_s: float | None = None
     given_down_cost_s: float | None = None
+    given_warm_up_s: float | None = None
     up_stalls_s: tuple[float, ...] = ()
     down_stalls_s: tuple[float, ...] = ()
     warm_ups_s: tuple[float, ...] = ()
@@ -53,14 +56,24 @@ class Knowledge:
 
     @property
     def warm_up_s(self) -> float:
-        """How long a node is granted before it takes part in training: median of the last ones."""
-        return _cost(self.warm_ups_s, None, UNKNOWN_WARM_UP_S)
+        """How long a node is granted before it takes part in training: median of the last ones, else as given."""
+        return _cost(self.warm_ups_s, self.given_warm_up_s, UNKNOWN_WARM_UP_S)
 
     @property
     def rate_per_node(self) -> float | None:
         """Median samples/s of one node over the sizes seen or given; None when nothing is known."""
         points = [(nodes, rate) for nodes, rate in self.seen or self.given if nodes > 0 and rate > 0]
         return statistics.median(rate / nodes for nodes, rate in points) if points else None
+
+
+def given(request: Registration) -> Knowledge:
+    """What a trainer's user told."""
+    return Knowledge(
+        given=request.curve,
+        given_up_cost_s=request.up_cost_s,
+        given_down_cost_s=request.down_cost_s,
+        given_warm_up_s=request.warm_up_s,
+    )
 
 
 def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Knowledge:

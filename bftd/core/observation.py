@@ -8,6 +8,7 @@ from dataclasses import replace
 from bftd.core import caps, drivers, sentences, strays, timing
 from bftd.core.domain import Lease, PoolView, Usage
 from bftd.core.turn import Turn, growth_allowed
+from bftd.protocol.reports import NO_SUMMARY
 
 GONE = "its pilot is gone from Slurm"
 
@@ -42,7 +43,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     if view.accounts:
         caps.read_accounts(turn)
     if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
-        turn.needs_plan = True
+        turn.plan_due = True
 
 
 def _unfilled(turn: Turn) -> bool:
@@ -78,7 +79,7 @@ def _record_change(turn: Turn, view: PoolView) -> None:
 def _expire(turn: Turn, since_s: float) -> None:
     """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
     if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
-        turn.needs_plan = True
+        turn.plan_due = True
     for node, backoff in list(turn.backoff.items()):
         if turn.now - backoff.until_s > timing.BACKOFF_FORGET_S:
             del turn.backoff[node]
@@ -87,7 +88,7 @@ def _expire(turn: Turn, since_s: float) -> None:
             del turn.quarantined[node]
     for trainer in list(turn.trainers.values()):
         if trainer.finished_s is None:
-            turn.needs_plan |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
+            turn.plan_due |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
         elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
             del turn.trainers[trainer.id]
 
@@ -167,7 +168,7 @@ def _follow_drivers(turn: Turn) -> None:
         if not trainer.active:
             continue
         if turn.now - trainer.heard_s > timing.DRIVER_SILENT_S and trainer.id not in turn.pool.job_ids:
-            drivers.finish(turn, trainer.id, None, "its driver is gone", {})
+            drivers.finish(turn, trainer.id, None, "its driver is gone", NO_SUMMARY)
             continue
         if not trainer.strays:
             continue

@@ -13,7 +13,7 @@ from math import inf
 
 import milp
 from bftd.core import caps, learn, objective, sentences
-from bftd.core.domain import Happened, Planned, PoolNode, Trainer
+from bftd.core.domain import Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
 from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
 
@@ -40,7 +40,7 @@ def replan(turn: Turn, solve: Solver) -> None:
             assignment = _solved(turn, problem, admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
-            turn.actions.append(Happened("solver_failed", data={"error": text}))  # whoever drives the core must know
+            turn.actions.append(SolverFailed(text))
             turn.say(None, f"the current map is kept: the solver failed: {text}")
     if assignment is None:
         assignment = _kept(turn, admitted, held, ordered)
@@ -52,7 +52,7 @@ def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, sentences.Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
-    return {trainer.id: learn.curve(trainer.knowledge, trainer.nodes_max, guess) for trainer in trainers}
+    return {trainer.id: learn.curve(trainer.knowledge, trainer.sizes.high, guess) for trainer in trainers}
 
 
 def _kept(turn: Turn, trainers: list[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
@@ -62,7 +62,7 @@ def _kept(turn: Turn, trainers: list[Trainer], held: Assignment, nodes: Sequence
     kept = {}
     for trainer in trainers:
         ordered = sorted((node for node in held.get(trainer.id, ()) if node in places), key=places.__getitem__)
-        size = trainer.largest_allowed(int(min(len(ordered), room.left(trainer))))
+        size = trainer.sizes.largest(int(min(len(ordered), room.left(trainer))))
         room.take(trainer, size)
         kept[trainer.id] = tuple(ordered[:size])
     return kept
@@ -106,18 +106,18 @@ def build_problem(
         most = most_of[trainer.id]
         if most == 0:
             continue
-        points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.weight)
+        points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.request.weight)
         points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.t_fwd_s)
         specs.append(
             _spec(
                 name=trainer.id,
-                nodes_min=trainer.nodes_min,
+                nodes_min=trainer.sizes.low,
                 nodes_max=most,
                 up_cost_s=trainer.knowledge.up_cost_s,
                 down_cost_s=trainer.knowledge.down_cost_s,
                 curve=_curve(points),
                 current=mine,
-                sizes=trainer.sizes,
+                sizes=trainer.sizes.only,
                 weight=weight,
                 user=trainer.user if limits else "",
                 account=trainer.account if limits else "",
@@ -146,11 +146,11 @@ def _most_nodes(turn: Turn, trainer: Trainer, held: int) -> int:
     So a user at his limit takes no node from others again and again.
     """
     if trainer.refused_rounds < REFUSED_ROUNDS:
-        return trainer.nodes_max
-    stays = trainer.largest_allowed(held)
+        return trainer.sizes.high
+    stays = trainer.sizes.largest(held)
     if trainer.no_growth_until_s > turn.now:
         return stays
-    larger = trainer.next_allowed(held)
+    larger = trainer.sizes.above(held)
     return larger if larger > held else stays
 
 
@@ -174,7 +174,7 @@ def _carry_out(
         mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
         kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
-        kept = kept[: trainer.largest_allowed(len(kept) + len(added[trainer.id]))]
+        kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
         if len(kept) < len(mine):
             stay = set(kept)
             dropped = [node for node in mine if node not in stay]
@@ -211,7 +211,7 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
         wanted = set(target)
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
-        added[trainer.id] = free[: max(0, trainer.largest_allowed(kept + len(free)) - kept)]
+        added[trainer.id] = free[: max(0, trainer.sizes.largest(kept + len(free)) - kept)]
         left -= len(added[trainer.id])
     return added
 
@@ -219,8 +219,8 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
 def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
     if not admitted:
         return f"it is not among the first {turn.settings.pj_max} trainers"
-    if held < trainer.nodes_min:
-        return f"{sentences.nodes(held)} left, it needs {trainer.nodes_min}"
+    if held < trainer.sizes.low:
+        return f"{sentences.nodes(held)} left, it needs {trainer.sizes.low}"
     return sentences.beneficiaries(others)
 
 
@@ -253,7 +253,7 @@ def _explain_stay(
     turn: Turn, trainer: Trainer, held: int, free: int, points: sentences.Points, at_cap: str | None
 ) -> None:
     """Say once why a trainer below nodes_max does not take free nodes; `at_cap` is the cap that forbids it."""
-    if held >= trainer.nodes_max or (held > 0 and not free):
+    if held >= trainer.sizes.high or (held > 0 and not free):
         return
     stays = f"stays at {sentences.nodes(held)}" if held else "waits"
     if not turn.may_grow:

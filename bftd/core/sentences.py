@@ -22,7 +22,7 @@ def growth(trainer: Trainer, before: int, added: Sequence[str], points: Points, 
     rate = learn.rate(points, after)
     unknown = trainer.knowledge.rate_per_node is None
     about = "" if any(size == after for size, _ in trainer.knowledge.seen) else "about "
-    if before < trainer.nodes_min:
+    if before < trainer.sizes.low:
         verb = "resumes" if trainer.state == "suspended" else "starts"
         expected = "its speed is not known yet" if unknown else f"{about}{rate:.3g} samples/s expected"
         return f"{trainer.name} {verb} on {nodes(after)} ({fold(added)}): {expected}"
@@ -58,9 +58,9 @@ def beneficiaries(names: Sequence[str]) -> str:
 
 def no_growth(trainer: Trainer, held: int, free: int, points: Points, settings: Settings) -> str:
     """Why a trainer that could take free nodes does not."""
-    if held == 0 and free < trainer.nodes_min:
-        return f"{trainer.name} waits: {nodes(free) if free else 'no node'} free, it needs {trainer.nodes_min}"
-    most = min(trainer.nodes_max, held + free)
+    if held == 0 and free < trainer.sizes.low:
+        return f"{trainer.name} waits: {nodes(free) if free else 'no node'} free, it needs {trainer.sizes.low}"
+    most = min(trainer.sizes.high, held + free)
     gain = learn.rate(points, most) - learn.rate(points, held)
     return (
         f"{trainer.name} keeps {nodes(held)}: {most - held} more would add {gain:.3g} samples/s, which over the next "

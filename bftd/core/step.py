@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, drivers, observation
+from bftd.core import caps, drivers, learn, observation
 from bftd.core.domain import (
     Action,
     Configured,
     Event,
     Finished,
     Heard,
-    Held,
     Lease,
     PoolObserved,
     Registered,
@@ -32,6 +31,7 @@ from bftd.core.domain import (
 )
 from bftd.core.planning import Solver, replan
 from bftd.core.turn import Turn
+from bftd.protocol.registration import Held, Registration
 
 # A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
 _LARGEST_STRAY = 10**12
@@ -60,9 +60,9 @@ def fold(
         _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
-    if turn.pool.seen and (turn.needs_plan or outdated) and planned_now:
+    if turn.pool.seen and (turn.plan_due or outdated) and planned_now:
         replan(turn, solve)
-        turn.needs_plan = False
+        turn.plan_due = False
     return turn.close()
 
 
@@ -76,20 +76,20 @@ def _on_tick(turn: Turn, event: Tick) -> None:
 
 def _on_configured(turn: Turn, event: Configured) -> None:
     turn.settings = event.settings
-    turn.needs_plan = True
+    turn.plan_due = True
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
     """A driver came: take it in or take it back, and sort out the leases that it still holds."""
-    request, before = event.trainer, turn.trainers.get(event.trainer.id)
+    request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
-        trainer = replace(request, arrived_s=turn.now, heard_s=turn.now, version=1)
+        trainer = Trainer(replace(request, held=()), turn.now, learn.given(request), heard_s=turn.now)
         turn.trainers[trainer.id] = trainer
         turn.happened("registered", trainer.id, data={"name": trainer.name, "user": trainer.user})
     else:
         trainer = _returned(turn, before, request)
     turn.change(trainer, account=caps.account_of(turn, trainer) or (before.account if before is not None else ""))
-    known = {held.id: held for held in event.held if turn.leases.get(held.id, None) is not None}
+    known = {held.id: held for held in request.held if turn.leases.get(held.id, None) is not None}
     for lease in turn.leases_of(trainer.id):
         held = known.get(lease.id)
         if held is not None:
@@ -97,26 +97,19 @@ def _on_registered(turn: Turn, event: Registered) -> None:
         elif lease.live or lease.job_id is None:
             turn.cancel_pilot(lease, "its driver came back without it")
             turn.end(lease, "its driver came back without it")
-    strays = [held for held in event.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
+    strays = [held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
     _take_strays(turn, trainer.id, strays)
-    turn.needs_plan = True
+    turn.plan_due = True
 
 
-def _returned(turn: Turn, before: Trainer, request: Trainer) -> Trainer:
+def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
     """A driver of a known trainer came back: a new epoch fences the old driver, and what was learned stays."""
-    given = request.knowledge
-    learned = replace(before.knowledge, given=given.given or before.knowledge.given)
+    learned = replace(before.knowledge, given=request.curve or before.knowledge.given)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
         del turn.trainers[before.id]
     trainer = replace(
         before,
-        name=request.name,
-        backend=request.backend,
-        nodes_min=request.nodes_min,
-        nodes_max=request.nodes_max,
-        sizes=request.sizes,
-        weight=request.weight,
-        workers_per_node=request.workers_per_node,
+        request=replace(request, user=before.user, held=()),
         knowledge=learned,
         epoch=before.epoch + 1,
         version=before.version + 1,
@@ -171,7 +164,7 @@ def _on_reported(turn: Turn, event: Reported) -> None:
 
 
 def _on_finished(turn: Turn, event: Finished) -> None:
-    drivers.finish(turn, event.trainer, event.exit_code, event.reason, dict(event.summary))
+    drivers.finish(turn, event.trainer, event.exit_code, event.reason, event.summary)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {

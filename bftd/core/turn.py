@@ -18,15 +18,18 @@ from bftd.core.domain import (
     Backoff,
     CancelPilot,
     Decided,
+    Failure,
     Happened,
     Lease,
     LeaseChanged,
-    Phase,
+    Planned,
     PoolNode,
     PoolView,
     Settings,
     State,
+    Stray,
     Trainer,
+    Usage,
 )
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
@@ -36,33 +39,42 @@ from bftd.core.timing import (
     PREEMPTED_REST_S,
     RATE_WINDOW_S,
 )
+from bftd.protocol.lease import Phase
 
 _Item = TypeVar("_Item", Lease, Trainer)
+_FIELDS = tuple(field.name for field in dataclass_fields(State))
 
 
 class Turn:
     """The draft of one step; see the module. Without `explain` nobody reads what it records, and nothing is."""
 
+    settings: Settings
+    time_s: float
+    pool: PoolView
+    trainers: dict[str, Trainer]
+    leases: dict[str, Lease]
+    planned: Planned
+    sequence: int
+    backoff: dict[str, Backoff]
+    failures: dict[str, tuple[Failure, ...]]
+    quarantined: dict[str, float]
+    strays: dict[str, Stray]
+    watched_s: float
+    preempted_s: float
+    grants: tuple[float, ...]
+    usage: Usage
+    plan_due: bool
+
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
         self.explain = explain
-        self.now = max(time_s, state.time_s)
-        self.settings = state.settings
-        self.pool = state.pool
-        self.trainers = dict(state.trainers)
-        self.leases = dict(state.leases)
-        self.planned = state.planned
-        self.sequence = state.sequence
-        self.backoff = dict(state.backoff)
-        self.failures = dict(state.failures)
-        self.quarantined = dict(state.quarantined)
-        self.strays = state.strays
-        self.watched_s = state.watched_s
-        self.preempted_s = state.preempted_s
-        self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
-        self.usage = state.usage
         self.actions: list[Action] = []
-        self.needs_plan = state.plan_due
         self._relisted: Counter[str] = Counter()
+        for name in _FIELDS:
+            kept = getattr(state, name)
+            # a mapping is copied, so that what the step changes in it leaves the state before it alone
+            setattr(self, name, dict(kept) if isinstance(kept, dict) else kept)
+        self.time_s = self.now = max(time_s, state.time_s)
+        self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
 
     def close(self) -> tuple[State, tuple[Action, ...]]:
         """The next state and what is to be done."""
@@ -70,25 +82,7 @@ class Turn:
             trainer = self.trainers.get(name)
             if trainer is not None:
                 self.change(trainer, version=trainer.version + changes)
-        state = State(
-            settings=self.settings,
-            time_s=self.now,
-            pool=self.pool,
-            trainers=self.trainers,
-            leases=self.leases,
-            planned=self.planned,
-            sequence=self.sequence,
-            backoff=self.backoff,
-            failures=self.failures,
-            quarantined=self.quarantined,
-            strays=self.strays,
-            watched_s=self.watched_s,
-            preempted_s=self.preempted_s,
-            grants=self.grants,
-            usage=self.usage,
-            plan_due=self.needs_plan,
-        )
-        return state, tuple(self.actions)
+        return State(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.actions)
 
     @property
     def may_grow(self) -> bool:
@@ -173,7 +167,7 @@ class Turn:
             asked_back_s=lease.asked_back_s if lease.asked_back_s is not None or not vacate else self.now,
         )
         self._tell("revoked", changed, reason)
-        self.needs_plan = True
+        self.plan_due = True
         return changed
 
     def adopt(self, lease: Lease, job_id: str | None) -> Lease:
@@ -195,7 +189,7 @@ class Turn:
         if lease.asked_back_s is not None and lease.job_id is not None and ended_s > lease.asked_back_s:
             data = {"duration_s": ended_s - lease.asked_back_s, "lease": lease.id, "job_id": lease.job_id}
             self.happened("give_back", lease.trainer, lease.node, data)
-        self.needs_plan = True
+        self.plan_due = True
 
     def cancel_pilot(self, lease: Lease, reason: str) -> None:
         """Have the daemon cancel the pilot of a lease, if Slurm shows one of that id and of the trainer's own user.

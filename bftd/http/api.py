@@ -20,6 +20,9 @@ from bftd.http import bodies
 from bftd.http.caller import Caller
 from bftd.http.gate import Gate, caller_of
 from bftd.http.ownership import objection
+from bftd.protocol.bounds import BODY_BYTES_MOST
+from bftd.protocol.errors import ProtocolError
+from bftd.protocol.reports import Finish, Reports
 from bftd.service import status
 from bftd.service.live import Service
 
@@ -27,8 +30,7 @@ log = logging.getLogger("bftd.api")
 
 # Longer waits would make a lost driver look alive, shorter ones only cost requests.
 LONGEST_WAIT_S = 30.0
-# A report of some thousand events; anything larger is a mistake.
-LARGEST_BODY_BYTES = 4 * 2**20
+# The most events or decisions of the ledger in one answer.
 MOST_EVENTS = 10_000
 
 # Far more than anybody trains at once; they only bound what one user can make the daemon remember and wait for. A
@@ -52,7 +54,7 @@ POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
 
 def application(service: Service, gate: Gate) -> web.Application:
     """The API as an aiohttp application for callers that `gate` knows."""
-    app = web.Application(middlewares=[gate.middleware(), _errors_as_json], client_max_size=LARGEST_BODY_BYTES)
+    app = web.Application(middlewares=[gate.middleware(), _errors_as_json], client_max_size=BODY_BYTES_MOST)
     app[SERVICE] = service
     app[POLLS] = Counter()
     app.add_routes(
@@ -102,7 +104,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except Refused as refused:
         return _error(refused.status, str(refused))
-    except BftError as error:
+    except (BftError, ProtocolError) as error:
         return _error(400, str(error))
     except web.HTTPException as error:
         return _error(error.status, f"{request.method} {request.path}: {error.reason.lower()}")
@@ -157,19 +159,15 @@ def _query(request: web.Request, name: str, default: float, most: float) -> floa
 async def _register(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     caller = caller_of(request)
-    data = await _body(request)
-    now = service.now()
-    trainer, held = bodies.registration(data, service.partition, None if caller.admin else caller.user, now)
-    known = service.state.trainers.get(trainer.id)
-    why_not = objection(trainer.id, trainer.user, service.job_user(trainer.id), known.user if known else None)
+    asked = bodies.registration(await _body(request), service.partition, None if caller.admin else caller.user)
+    known = service.state.trainers.get(asked.id)
+    why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
     if why_not is not None:
         raise Refused(*why_not)
     if known is None and not caller.admin:
         _check_number(service, caller)
-    service.apply(Registered(now, trainer, held))
-    taken = service.state.trainers[trainer.id]
-    answer = {"epoch": taken.epoch, "poll_s": service.poll_s, "note": service.greeting} | _lease_list(service, taken)
-    return web.json_response(answer)
+    service.apply(Registered(service.now(), asked))
+    return web.json_response(service.welcome(asked.id).to_json())
 
 
 def _check_number(service: Service, caller: Caller) -> None:
@@ -178,10 +176,6 @@ def _check_number(service: Service, caller: Caller) -> None:
         raise Refused(
             429, f"{caller.user} has {has} trainers, those of the last hour included: wait until some are forgotten"
         )
-
-
-def _lease_list(service: Service, trainer: Trainer) -> dict[str, Any]:
-    return {"version": trainer.version, "leases": status.leases(service.state, trainer)}
 
 
 async def _leases(request: web.Request) -> web.Response:
@@ -220,24 +214,24 @@ async def _poll(request: web.Request) -> web.Response:
     if service.stopping:
         raise Refused(503, "the daemon is stopping: ask again")
     service.apply(Heard(service.now(), trainer.id))
-    return web.json_response(_lease_list(service, service.state.trainers[trainer.id]))
+    return web.json_response(status.leases(service.state, service.state.trainers[trainer.id]).to_json())
 
 
 async def _report(request: web.Request) -> web.Response:
     service, trainer = _own_trainer(request)
-    epoch, reports = bodies.reports(await _body(request))
-    _check_epoch(trainer, epoch)
-    service.apply(Reported(service.now(), trainer.id, reports))
+    told = Reports.from_json(await _body(request))
+    _check_epoch(trainer, told.epoch)
+    service.apply(Reported(service.now(), trainer.id, told.reports))
     return web.json_response({"version": service.state.trainers[trainer.id].version})
 
 
 async def _finish(request: web.Request) -> web.Response:
     service, trainer = _own_trainer(request)
-    epoch, exit_code, reason, summary = bodies.finish(await _body(request))
-    if epoch == trainer.epoch and not trainer.active:
+    told = Finish.from_json(await _body(request))
+    if told.epoch == trainer.epoch and not trainer.active:
         return web.json_response({})  # the answer to an earlier try was lost
-    _check_epoch(trainer, epoch)
-    service.apply(Finished(service.now(), trainer.id, exit_code, reason, summary))
+    _check_epoch(trainer, told.epoch)
+    service.apply(Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
     return web.json_response({})
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from bftd import config
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.protocol import credentials
+from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
 from bftd.protocol.munge import MungeError
 
 SOCKET_VARIABLE = "BFTD_SOCKET"
@@ -75,7 +76,7 @@ class Client:
         try:
             connection.connect()
             if caller is not None:
-                address = credentials.endpoint(connection.sock.getpeername())
+                address = endpoint(connection.sock.getpeername())
                 nonce, proof = caller.request(address, method, path, sent)
                 headers |= proof
             connection.request(method, path, sent or None, headers)
@@ -101,7 +102,7 @@ class Client:
         if self._socket_path:
             return _UnixConnection(self._socket_path, timeout_s), None
         try:
-            user, host, port = credentials.split_address(self._tcp)
+            user, host, port = split_address(self._tcp)
             caller = None if self._token else credentials.Caller(user, self._munge_socket)
         except (ValueError, MungeError) as error:
             raise ConfigError(str(error)) from None
@@ -143,7 +144,7 @@ def find(path: str | None = None) -> Client:
     """
     given = os.environ.get(SOCKET_VARIABLE, "")
     if given:
-        if credentials.is_path(given):
+        if is_path(given):
             return Client(given)
         return Client(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
     settings = config.load_found(path)
@@ -156,7 +157,7 @@ def find(path: str | None = None) -> Client:
             raise ConfigError(f"cannot read [api] token_file {settings.api.token_file}: {error.strerror}") from None
         return Client(tcp=settings.api.tcp, token=token)
     user = settings.daemon.user
-    where = settings.api.tcp if user == credentials.DEFAULT_USER else f"{user}@{settings.api.tcp}"
+    where = settings.api.tcp if user == DEFAULT_USER else f"{user}@{settings.api.tcp}"
     return Client(tcp=where, munge_socket=settings.api.munge_socket)
 
 

@@ -20,7 +20,7 @@ from bftd.http import peer
 from bftd.http.budget import Budgets, cost
 from bftd.http.caller import Caller, Callers
 from bftd.http.munge_gate import MungeGate
-from bftd.protocol import credentials
+from bftd.protocol.address import endpoint
 from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, Request
 from bftd.protocol.munge import MungeError, MungeMissing
 
@@ -109,7 +109,7 @@ class Gate:
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise NotKnown("wrong or missing token: send Authorization: Bearer <content of [api] token_file>")
             return Caller("", admin=True), None
-        uid, said = await self._opened(request, shown, credentials.endpoint(transport.get_extra_info("sockname")))
+        uid, said = await self._opened(request, shown, endpoint(transport.get_extra_info("sockname")))
         return await self._named(uid), said
 
     async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, Request]:

@@ -9,12 +9,12 @@ hash of the body. Each can be opened by the other side's uid only: a stolen one 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import pwd
 import secrets
 from dataclasses import dataclass
 
 from bftd.protocol import munge
+from bftd.protocol.address import DEFAULT_USER
 from bftd.protocol.munge import MungeError
 
 REQUEST_HEADER = "Authorization"
@@ -22,7 +22,6 @@ ANSWER_HEADER = "Authentication-Info"
 SCHEME = "Munge "
 # Long enough for a slow network and clocks that differ a little; the request is sent as soon as it is made.
 TTL_S = 60
-DEFAULT_USER = "bftd"
 
 _REQUEST = "bftd request 1"
 _ANSWER = "bftd answer 1"
@@ -67,14 +66,6 @@ def answer_payload(nonce: str, status: int, body: bytes) -> bytes:
     return "\n".join((_ANSWER, nonce, str(status), digest(body))).encode()
 
 
-def endpoint(name: tuple[object, ...]) -> str:
-    """One end of a TCP connection, as getsockname and getpeername tell it, the same on both hosts: `IP:port`."""
-    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        return f"{address.ipv4_mapped}:{name[1]}" if address.ipv4_mapped else f"[{address}]:{name[1]}"
-    return f"{address}:{name[1]}"
-
-
 def uid_of(user: str) -> int:
     """The uid of a user's name, or of a number as text; raises UnknownUser."""
     try:
@@ -86,20 +77,6 @@ def uid_of(user: str) -> int:
             f"the daemon's user {user} does not exist on this host: create it, or write its uid for its name "
             "([daemon] user, or user@host:port)"
         ) from None
-
-
-def is_path(address: str) -> bool:
-    """Whether an address is that of a unix socket."""
-    return "/" in address
-
-
-def split_address(address: str) -> tuple[str, str, int]:
-    """User, host and port of `[user@]host:port`; raises ValueError."""
-    user, _, where = address.rpartition("@")
-    host, _, port = where.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"the daemon's address must be [user@]host:port or the path of its socket, not {address!r}")
-    return user or DEFAULT_USER, host.strip("[]"), int(port)
 
 
 def unproved(said: object) -> str:

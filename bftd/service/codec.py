@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON objects and back, by their type hints, for the ledger."""
+"""Frozen dataclasses to JSON and back, by their type hints, for the ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,28 @@ def encode(item: Any) -> dict[str, Any]:
     return dataclasses.asdict(item)
 
 
+def plain(value: Any) -> Any:
+    """Any value of a field as JSON has it: dataclasses, and mappings and tuples of them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return encode(value)
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
 def decode(cls: type[T], data: Mapping[str, Any]) -> T:
     """Build a dataclass from `encode`'s object; fields that are missing keep their default, unknown ones are dropped.
 
     So a ledger written by another version of the same schema still loads.
     """
+    return cls(**decoded(cls, data))
+
+
+def decoded(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of those fields of a dataclass that `data` has."""
     hints = typing.get_type_hints(cls)
     fields = typing.cast("Any", cls).__dataclass_fields__
-    return cls(**{name: _value(hints[name], data[name]) for name in fields if name in data})
+    return {name: _value(hints[name], data[name]) for name in fields if name in data}
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -35,6 +49,8 @@ def _value(hint: Any, value: Any) -> Any:
         if arguments[1:] == (...,):
             return tuple(_value(arguments[0], item) for item in value)
         return tuple(_value(kind, item) for kind, item in zip(arguments, value, strict=True))
+    if origin is Mapping:
+        return {name: _value(arguments[1], item) for name, item in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return decode(hint, value)
     return value

@@ -6,6 +6,7 @@ node-seconds: never going back) and the settings of `bft tune`. One step is one 
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -15,39 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bftd.core.domain import (
-    Action,
-    Backoff,
-    CancelPilot,
-    Decided,
-    Failure,
-    Happened,
-    Lease,
-    LeaseChanged,
-    State,
-    Trainer,
-    Usage,
-)
+from bftd.core.domain import Action, CancelPilot, Decided, Happened, Lease, LeaseChanged, SolverFailed, State, Trainer
 from bftd.errors import LedgerError
-from bftd.service import codec
+from bftd.service import codec, schema
 
-SCHEMA_VERSION = 1
 # Events are kept for a month: long enough to explain last week's job, short enough for a small file.
 KEEP_EVENTS_S = 30 * 86400.0
 # Give-backs that the percentiles of `bft status` look back on.
 GIVE_BACKS = 10_000
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE trainers (id TEXT PRIMARY KEY, arrived_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE leases (id TEXT PRIMARY KEY, granted_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE events (
-    rowid INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, kind TEXT NOT NULL, trainer TEXT, node TEXT,
-    data TEXT NOT NULL
-);
-CREATE INDEX events_of_trainer ON events (trainer, kind);
-CREATE INDEX events_of_kind ON events (kind);
-"""
+_KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
 
 
 class Ledger:
@@ -92,9 +70,7 @@ class Ledger:
         return State(
             trainers={trainer.id: trainer for trainer in trainers},
             leases={lease.id: lease for lease in leases},
-            sequence=int(self._meta("sequence", 0)),
-            usage=codec.decode(Usage, self._meta("usage", {})),
-            **self._node_troubles(),
+            **codec.decoded(State, {name: value for name in _KEPT if (value := self._meta(name, None)) is not None}),
         )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
@@ -102,11 +78,10 @@ class Ledger:
         with self._transaction():
             self._save_changed("trainers", "arrived_s", before.trainers, after.trainers)
             self._save_changed("leases", "granted_s", before.leases, after.leases)
-            if after.sequence != before.sequence:
-                self._set_meta("sequence", after.sequence)
-            if after.usage != before.usage:
-                self._set_meta("usage", codec.encode(after.usage))
-            self._save_node_troubles(before, after)
+            for name in _KEPT:
+                value = getattr(after, name)
+                if value != getattr(before, name):
+                    self._set_meta(name, codec.plain(value))
             self._db.executemany(
                 "INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)",
                 [(after.time_s, *_row(action)) for action in actions],
@@ -181,13 +156,13 @@ class Ledger:
         os.close(self._lock)
 
     def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        version = schema.version_of(self._db)
         if version == 0:
             mode = f"INSERT INTO meta VALUES ('mode', '{json.dumps(self._mode)}');"
-            self._db.executescript(f"BEGIN; {_SCHEMA} {mode} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
+            self._db.executescript(f"BEGIN; {schema.TABLES} {mode} PRAGMA user_version={schema.VERSION}; COMMIT;")
+        elif version > schema.VERSION:
             raise LedgerError(
-                f"the ledger {self.path} has schema {version}, this bftd writes {SCHEMA_VERSION}: "
+                f"the ledger {self.path} has schema {version}, this bftd writes {schema.VERSION}: "
                 "use the bftd that wrote it, or move the file away"
             )
         written = self._meta("mode", "live")
@@ -196,6 +171,9 @@ class Ledger:
                 f"the ledger {self.path} is of a daemon in {written} mode and this one runs in {self._mode} mode: "
                 "set another [ledger] path, or move the file away"
             )
+        if 0 < version < schema.VERSION:
+            with self._transaction():
+                schema.upgrade(self._db, version)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -216,24 +194,6 @@ class Ledger:
         )
         self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
 
-    def _node_troubles(self) -> dict[str, Any]:
-        """What is known against nodes: quarantine, refusals and crashes, as fields of the state."""
-        backoff = {node: codec.decode(Backoff, item) for node, item in self._meta("backoff", {}).items()}
-        failures = {
-            node: tuple(codec.decode(Failure, item) for item in items)
-            for node, items in self._meta("failures", {}).items()
-        }
-        return {"quarantined": self._meta("quarantined", {}), "backoff": backoff, "failures": failures}
-
-    def _save_node_troubles(self, before: State, after: State) -> None:
-        if after.quarantined != before.quarantined:
-            self._set_meta("quarantined", dict(after.quarantined))
-        if after.backoff != before.backoff:
-            self._set_meta("backoff", {node: codec.encode(item) for node, item in after.backoff.items()})
-        if after.failures != before.failures:
-            failures = {node: [codec.encode(item) for item in items] for node, items in after.failures.items()}
-            self._set_meta("failures", failures)
-
     def _meta(self, key: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return json.loads(row[0]) if row else default
@@ -248,6 +208,8 @@ def _row(action: Action) -> tuple[str, str | None, str | None, str]:
         return "decision", action.trainer, None, json.dumps({"text": action.text})
     if isinstance(action, Happened):
         return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
+    if isinstance(action, SolverFailed):
+        return "solver_failed", None, None, json.dumps({"error": action.error})
     if isinstance(action, CancelPilot):
         return "cancel", action.trainer, None, json.dumps({"job_id": action.job_id, "reason": action.reason})
     assert isinstance(action, LeaseChanged)

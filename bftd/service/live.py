@@ -23,8 +23,8 @@ from bftd.core.domain import (
     State,
 )
 from bftd.core.step import fold
-from bftd.http import bodies
 from bftd.pool import judgement
+from bftd.protocol.registration import Welcome
 from bftd.service import status
 from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
@@ -106,7 +106,8 @@ class Service:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
         settings = settings_of(config)
-        tuned = bodies.restored(self.ledger.tuned(), settings)
+        # as far as this version knows them
+        tuned = {name: value for name, value in self.ledger.tuned().items() if hasattr(settings, name)}
         self.apply(Configured(self.now(), dataclasses.replace(settings, **tuned)))
 
     def tune(self, changes: dict[str, Any]) -> None:
@@ -127,6 +128,18 @@ class Service:
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
         return self._job_users.get(job_id)
+
+    def welcome(self, trainer_id: str) -> Welcome:
+        """What the driver of a trainer is told that has just registered."""
+        trainer, pool = self.state.trainers[trainer_id], self.config.pool
+        return Welcome(
+            epoch=trainer.epoch,
+            poll_s=self.poll_s,
+            plan_wait_s=pool.plan_wait_s,
+            min_window_s=pool.min_window_s,
+            listed=status.leases(self.state, trainer),
+            note=self.greeting,
+        )
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""

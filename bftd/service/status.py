@@ -7,26 +7,27 @@ from typing import Any
 
 from bftd.core import caps
 from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.protocol.lease import Leases, LeaseView
 
 
-def lease(item: Lease) -> dict[str, Any]:
+def lease(item: Lease) -> LeaseView:
     """One lease as its driver sees it."""
-    return {
-        "id": item.id,
-        "node": item.node,
-        "state": "granted" if item.live else "revoked",
-        "vacate": item.vacate,
-        "limit_s": item.limit_s,
-        "gres": item.gres,
-        "gpus": item.gpus,
-        "reason": item.reason,
-    }
+    return LeaseView(
+        id=item.id,
+        node=item.node,
+        state="granted" if item.live else "revoked",
+        vacate=item.vacate,
+        limit_s=item.limit_s,
+        gres=item.gres,
+        gpus=item.gpus,
+        reason=item.reason,
+    )
 
 
-def leases(state: State, trainer: Trainer) -> list[dict[str, Any]]:
+def leases(state: State, trainer: Trainer) -> Leases:
     """All that the driver of a trainer must know of, strays included."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
-    return [lease(item) for item in (*own, *trainer.strays)]
+    return Leases(trainer.version, tuple(lease(item) for item in (*own, *trainer.strays)))
 
 
 def trainer(state: State, item: Trainer) -> dict[str, Any]:
@@ -37,10 +38,10 @@ def trainer(state: State, item: Trainer) -> dict[str, Any]:
         "name": item.name,
         "user": item.user,
         "account": item.account,
-        "backend": item.backend,
+        "backend": item.request.backend,
         "state": item.state,
-        "nodes_min": item.nodes_min,
-        "nodes_max": item.nodes_max,
+        "nodes_min": item.sizes.low,
+        "nodes_max": item.sizes.high,
         "planned": len(state.planned.assignment.get(item.id, ())),
         "requested": sum(lease.live for lease in own),
         "observed": sum(lease.observed for lease in own),

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from math import inf
 
-from bftd.core.learn import Knowledge
+from bftd.protocol.registration import Registration
+from bftd.protocol.sizes import Sizes
 from bftd.simulated.trainers import Points, SimTrainer
 
 
-def knowledge(spec: SimTrainer, points: Points, warm_up_s: float) -> Knowledge:
-    """What the core is told of a simulated trainer that is planned by the curve `points`."""
+def registration(spec: SimTrainer, points: Points, warm_up_s: float, *, id_: str, name: str, user: str) -> Registration:
+    """How a simulated trainer that is planned by the curve `points` introduces itself."""
     given = tuple(point for point in points if point[0] > 0)
     if given[-1][0] < spec.nodes_max:  # constant beyond, where the core would go on rising
         given = (*given, (spec.nodes_max, given[-1][1]))
-    return Knowledge(
-        given=given,
-        given_up_cost_s=spec.up_cost_s,
-        given_down_cost_s=spec.down_cost_s,
-        warm_ups_s=(warm_up_s,),
+    return Registration(
+        id=id_,
+        name=name,
+        user=user,
+        backend="simulated",
+        sizes=Sizes(spec.nodes_min, spec.nodes_max),
+        curve=given,
+        up_cost_s=spec.up_cost_s,
+        down_cost_s=spec.down_cost_s,
+        warm_up_s=warm_up_s,
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from bftd.core.domain import Event, Finished, Lease, Registered, Reported, State, Trainer
 from bftd.pool.imagined import PREFIX, pilot_id
+from bftd.protocol.lease import LeaseState
+from bftd.protocol.reports import LeaseReport, ProgressReport, Report, ResizeReport, SuspendReport
 from bftd.simulated import measured
-from bftd.simulated.crew import Crew, knowledge
+from bftd.simulated.crew import Crew, registration
 from bftd.simulated.networks import TABLE_2, representative
 from bftd.simulated.trainers import SimTrainer
 
@@ -88,7 +89,7 @@ class Crews:
 
     def obey(self, now_s: float, leases: Iterable[Lease]) -> list[Event]:
         """Place what was lent and leave what was revoked; returns what the drivers report on it."""
-        reports: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        reports: dict[str, list[Report]] = defaultdict(list)
         left: dict[str, list[str]] = defaultdict(list)
         for lease in leases:
             if not lease.live:
@@ -109,12 +110,12 @@ class Crews:
         del self.crews[id_]
         self._told.pop(id_, None)
         return [
-            Reported(now_s, id_, (_progressed(crew),)),
+            Reported(now_s, id_, (_progressed(crew, now_s),)),
             Finished(now_s, id_, exit_code=0, reason="its work is done"),
             Reported(now_s, id_, tuple(_lease(lease, "ended", now_s) for lease in held)),
         ]
 
-    def _leave(self, id_: str, nodes: list[str], now_s: float) -> list[Mapping[str, Any]]:
+    def _leave(self, id_: str, nodes: list[str], now_s: float) -> list[Report]:
         crew = self.crews.get(id_)
         if crew is None:
             return []
@@ -127,7 +128,7 @@ class Crews:
         crew.pace()
         return _resized(before, crew.working, now_s)
 
-    def _warm(self, crew: Crew, now_s: float) -> list[Mapping[str, Any]]:
+    def _warm(self, crew: Crew, now_s: float) -> list[Report]:
         """Nodes that are warm take part; the others went on while they warmed up."""
         before = crew.working
         ready = [node for node, ready_s in crew.warming.items() if ready_s <= now_s]
@@ -144,30 +145,24 @@ class Crews:
         crew.samples -= samples
         self.earned -= samples
 
-    def _progress(self, id_: str, crew: Crew, now_s: float) -> list[Mapping[str, Any]]:
+    def _progress(self, id_: str, crew: Crew, now_s: float) -> list[Report]:
         rate, told_s = self._told.get(id_, (0.0, now_s))
         if rate == crew.rate and (rate == 0.0 or now_s - told_s < PROGRESS_EVERY_S):
             return []
         self._told[id_] = (crew.rate, now_s)
-        progress = _progressed(crew)
-        return [progress] if crew.rate > 0 else [progress, {"op": "suspend", "step": progress["step"]}]
+        progress = _progressed(crew, now_s)
+        return [progress] if crew.rate > 0 else [progress, SuspendReport(now_s, progress.step)]
 
     def _next(self, now_s: float) -> Registered:
         self._last += 1
         spec = _spec(self._last)
         id_ = f"{PREFIX}{self._last}"
-        trainer = Trainer(
-            id=id_,
-            name=f"{spec.kind}-{self._last}",
-            user=id_,  # each its own: together they are no user who could be at a cap
-            backend="imaginary",
-            nodes_min=spec.nodes_min,
-            nodes_max=spec.nodes_max,
-            arrived_s=now_s,
-            knowledge=knowledge(spec, spec.curve, measured.WARM_UP_S),
-        )
-        self.crews[trainer.id] = Crew(spec, now_s)
-        return Registered(now_s, trainer)
+        self.crews[id_] = Crew(spec, now_s)
+        # each is a user of its own: together they are none who could be at a cap
+        name = f"{spec.kind}-{self._last}"
+        # each is a user of its own: together they are none who could be at a cap
+        request = registration(spec, spec.curve, measured.WARM_UP_S, id_=id_, name=name, user=id_)
+        return Registered(now_s, request)
 
     def _resumed(self, trainer: Trainer, leases: Iterable[Lease], now_s: float) -> Crew:
         crew = Crew(_spec(_number(trainer.id)), trainer.arrived_s)
@@ -181,25 +176,24 @@ class Crews:
         return crew
 
 
-def _progressed(crew: Crew) -> Mapping[str, Any]:
-    return {
-        "op": "progress",
-        "step": int(crew.samples // STEP_SAMPLES),
-        "samples": crew.samples,
-        "samples_per_s": crew.rate,
-        "nodes": crew.working,
-    }
+def _progressed(crew: Crew, now_s: float) -> ProgressReport:
+    return ProgressReport(
+        at_s=now_s,
+        step=int(crew.samples // STEP_SAMPLES),
+        samples=crew.samples,
+        samples_per_s=crew.rate,
+        nodes=crew.working,
+    )
 
 
-def _resized(before: int, after: int, now_s: float) -> list[Mapping[str, Any]]:
+def _resized(before: int, after: int, now_s: float) -> list[Report]:
     """The resize of a trainer that goes on, as its driver tells it; a start or a suspension is none.
 
     It tells no stall: what is known of that is what the crew reckons with.
     """
     if not before or not after or before == after:
         return []
-    kind = "up" if after > before else "down"
-    return [{"op": "resize", "at_s": now_s, "kind": kind, "from_nodes": before, "to_nodes": after}]
+    return [ResizeReport(now_s, before, after, "up" if after > before else "down")]
 
 
 def _number(id_: str) -> int:
@@ -211,5 +205,5 @@ def _spec(number: int) -> SimTrainer:
     return NETWORKS[(number - 1) % len(TABLE_2)]
 
 
-def _lease(lease: Lease, state: str, now_s: float) -> Mapping[str, Any]:
-    return {"op": "lease", "id": lease.id, "state": state, "at_s": now_s, "job_id": pilot_id(lease)}
+def _lease(lease: Lease, state: LeaseState, now_s: float) -> LeaseReport:
+    return LeaseReport(now_s, lease.id, state, job_id=pilot_id(lease))

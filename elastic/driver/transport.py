@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from bftd.protocol import credentials
+from bftd.protocol.address import endpoint, is_path, split_address
 from bftd.protocol.munge import MungeError
 from elastic.errors import DaemonError, UsageError
 
@@ -27,10 +28,10 @@ class Transport:
         self._headers = {"Content-Type": "application/json"}
         self._caller: credentials.Caller | None = None
         self._where: tuple[str, int] | None = None
-        if credentials.is_path(address):
+        if is_path(address):
             return
         try:
-            user, host, port = credentials.split_address(address)
+            user, host, port = split_address(address)
             self._where = host, port
             if token:
                 self._headers["Authorization"] = f"Bearer {token}"
@@ -67,7 +68,7 @@ class Transport:
             return ["bftd"]
         host, port = self._where
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(credentials.endpoint(address) for *_, address in found))
+        return list(dict.fromkeys(endpoint(address) for *_, address in found))
 
     async def _ask(
         self, session: aiohttp.ClientSession, base: str, method: str, path: str, sent: bytes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import impact_many, impact_scale
-from benchmarks.scale_drivers import trainer
+from benchmarks.scale_drivers import request
 from slurm_plugin.nodeset import expand
 
 
@@ -21,9 +21,9 @@ def test_the_racks_have_as_many_nodes_as_asked_for(count: int) -> None:
 
 @given(number=st.integers(0, 40), nodes=st.integers(1, 5000))
 def test_every_trainer_can_run_on_the_nodes_there_are(number: int, nodes: int) -> None:
-    made = trainer(number, nodes)
-    assert 1 <= made.nodes_min <= made.nodes_max
-    rates = [rate for _, rate in made.knowledge.given]
+    made = request(number, nodes)
+    assert 1 <= made.sizes.low <= made.sizes.high
+    rates = [rate for _, rate in made.curve]
     assert rates == sorted(rates)
 
 

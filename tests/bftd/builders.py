@@ -14,7 +14,6 @@ from bftd.core.domain import (
     ElasticJob,
     Event,
     Finished,
-    Held,
     Lease,
     LeaseChanged,
     PoolNode,
@@ -31,6 +30,10 @@ from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
 from bftd.core.step import step
 from bftd.pool.judgement import PoolMemory, observe
+from bftd.protocol.lease import LeaseState, Phase
+from bftd.protocol.registration import Held, Registration
+from bftd.protocol.reports import LeaseReport, Report
+from bftd.protocol.sizes import Sizes
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 PARTITION = "elastic"
@@ -111,11 +114,17 @@ def members(view: PoolView) -> set[str]:
     return {name for name, item in view.nodes.items() if item.in_pool}
 
 
-def trainer(id_: str, nodes_min: int = 1, nodes_max: int = 4, **fields: Any) -> Trainer:
-    """A trainer as a registration brings it."""
-    knowledge = fields.pop("knowledge", Knowledge())
-    name, user = fields.pop("name", f"train-{id_}"), fields.pop("user", "ann")
-    return Trainer(id_, name, user, "horovod", nodes_min, nodes_max, 0.0, knowledge, partition=PARTITION, **fields)
+def registration(
+    id_: str, nodes_min: int = 1, nodes_max: int = 4, sizes: tuple[int, ...] | None = None, **fields: Any
+) -> Registration:
+    """How a driver of ann's introduces its trainer."""
+    plain = Registration(id_, f"train-{id_}", "horovod", Sizes(nodes_min, nodes_max, sizes), "ann", PARTITION)
+    return replace(plain, **fields)
+
+
+def trainer(id_: str, **fields: Any) -> Trainer:
+    """A trainer that has just registered."""
+    return Trainer(registration(id_, **fields), 0.0, Knowledge())
 
 
 class Core:
@@ -172,16 +181,15 @@ class Core:
         )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))
 
-    def arrive(self, item: Trainer, *held: Held, after_s: float = 0.0) -> tuple[Action, ...]:
+    def arrive(self, request: Registration, *held: Held, after_s: float = 0.0) -> tuple[Action, ...]:
         """A driver registers."""
         self.time_s += after_s
-        return self.apply(Registered(self.time_s, item, held))
+        return self.apply(Registered(self.time_s, replace(request, held=held)))
 
-    def report(self, trainer_id: str, *reports: Mapping[str, Any], after_s: float = 0.0) -> tuple[Action, ...]:
+    def report(self, trainer_id: str, *reports: Report, after_s: float = 0.0) -> tuple[Action, ...]:
         """A driver reports."""
         self.time_s += after_s
-        checked = tuple({"at_s": self.time_s, **item} for item in reports)
-        return self.apply(Reported(self.time_s, trainer_id, checked))
+        return self.apply(reported(self.time_s, trainer_id, *reports))
 
     def finish(self, trainer_id: str, exit_code: int = 0) -> tuple[Action, ...]:
         """A driver ends its trainer."""
@@ -200,7 +208,7 @@ class Core:
         """The nodes that a trainer may keep."""
         return {item.node for item in self.leases(trainer_id)}
 
-    def place_all(self, phase: str = "working") -> None:
+    def place_all(self, phase: Phase = "working") -> None:
         """Every granted lease gets a pilot that reaches `phase`."""
         for item in list(self.state.leases.values()):
             if item.live and item.job_id is None:
@@ -213,9 +221,19 @@ class Core:
         return [action.text for action in self.actions if isinstance(action, Decided)]
 
 
-def lease(id_: str, state: str, **fields: Any) -> dict[str, Any]:
+# The time of a report that is to be that of its event.
+NOW_S = -1.0
+
+
+def reported(time_s: float, trainer_id: str, *reports: Report) -> Reported:
+    """Reports as an event, of its time where they have none of their own."""
+    timed = (replace(item, at_s=time_s) if item.at_s == NOW_S else item for item in reports)
+    return Reported(time_s, trainer_id, tuple(timed))
+
+
+def lease(id_: str, state: LeaseState, at_s: float = NOW_S, **fields: Any) -> LeaseReport:
     """A report about a lease."""
-    return {"op": "lease", "id": id_, "state": state, "job_id": None, "reason": "", **fields}
+    return LeaseReport(at_s, id_, state, **fields)
 
 
 def granted(actions: Iterable[Action]) -> list[Lease]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
+from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.view import render
-from tests.bftd.builders import Core, lease, trainer
+from tests.bftd.builders import NOW_S, Core, lease, registration
 
 
 def drawn(status: dict[str, Any]) -> str:
@@ -27,10 +28,10 @@ def status_of(core: Core) -> dict[str, Any]:
 
 def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=3, name="train-a"))
+    core.arrive(registration("1", nodes_max=3, name="train-a"))
     core.pool("n1", "n2", "n3", "n4", "n5")
     core.place_all()
-    core.report("1", {"op": "progress", "step": 12, "samples": 9.0, "samples_per_s": 33.3, "nodes": 3, "loss": 0.125})
+    core.report("1", ProgressReport(NOW_S, step=12, samples=9.0, samples_per_s=33.3, nodes=3, loss=0.125))
     text = drawn(status_of(core))
     assert "n[1-3]" in text
     assert "n[4-5]" in text
@@ -42,7 +43,7 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:
     core = Core()
-    core.arrive(trainer("1", name="[bold]x[/nonsense]"))
+    core.arrive(registration("1", name="[bold]x[/nonsense]"))
     core.pool("n1", hold="job 9 waits without a plan")
     text = drawn(status_of(core))
     assert "[bold]x[/nonsense]" in text
@@ -55,7 +56,7 @@ def test_an_empty_daemon_can_be_shown() -> None:
 
 def test_a_finished_trainer_shows_its_exit_code() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1")
     (item,) = core.leases("1")
     core.report("1", lease(item.id, "ended"))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bftd.core.domain import Trainer
 from bftd.errors import UsageError
+from bftd.protocol.registration import Registration
 from bftd.simulated import measured
-from bftd.simulated.crew import Crew, knowledge
+from bftd.simulated.crew import Crew, registration
 from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.replay import scavenger
 from bftd.whatif.replay.account import Account, Charge
@@ -239,18 +239,9 @@ class _Replay:
         crew.samples -= samples
         self.account.take_off(now_s, charge, samples)
 
-    def _registered(self, spec: SimTrainer) -> Trainer:
+    def _registered(self, spec: SimTrainer) -> Registration:
         points = spec.objective if self.options.objective == "curve" else spec.curve
-        return Trainer(
-            id=spec.name,
-            name=spec.name,
-            user="replay",
-            backend="simulated",
-            nodes_min=spec.nodes_min,
-            nodes_max=spec.nodes_max,
-            arrived_s=spec.submit_s,
-            knowledge=knowledge(spec, points, self.warm_up_s),
-        )
+        return registration(spec, points, self.warm_up_s, id_=spec.name, name=spec.name, user="replay")
 
     def _close(self, end_s: float) -> None:
         """The end of the trace: work past a trainer's end does not count."""

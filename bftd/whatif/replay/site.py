@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nextafter
 
@@ -12,7 +12,6 @@ from bftd.core.domain import (
     Action,
     Event,
     Finished,
-    Happened,
     Lease,
     LeaseChanged,
     PoolNode,
@@ -21,11 +20,14 @@ from bftd.core.domain import (
     Registered,
     Reported,
     Settings,
+    SolverFailed,
     State,
-    Trainer,
 )
 from bftd.core.step import fold
 from bftd.errors import BftError
+from bftd.protocol.lease import LeaseState, Phase
+from bftd.protocol.registration import Registration
+from bftd.protocol.reports import LeaseReport, Report
 from bftd.whatif.replay.planner import Planner
 
 # A simulated site has no limit on submissions, no stale snapshot and pilots without end: the plan alone decides.
@@ -102,7 +104,7 @@ class Site:
         *,
         lost: Collection[str] = (),
         finished: Sequence[str] = (),
-        admitted: Sequence[Trainer] = (),
+        admitted: Sequence[Registration] = (),
         works_at_once: bool = True,
     ) -> Moves:
         """Tell the core what happened, and carry out what it decides; `lost` are nodes that left the pool.
@@ -113,10 +115,10 @@ class Site:
         for trainer in finished:
             events.append(Finished(time_s, trainer, exit_code=0, reason=""))
             events += self._ended(time_s, [name for name, owner in self.owner.items() if owner == trainer])
-        events += [Registered(time_s, trainer) for trainer in admitted]
-        self._jobs = self._jobs.difference(finished).union(trainer.id for trainer in admitted)
+        events += [Registered(time_s, request) for request in admitted]
+        self._jobs = self._jobs.difference(finished).union(request.id for request in admitted)
         moves = Moves()
-        phase = "working" if works_at_once else "placed"
+        phase: Phase = "working" if works_at_once else "placed"
         reports = self._advance(time_s, [*events, self._observed(time_s)], moves, phase)
         if moves.taken and self._to_settle():
             self._planner.settling = self.state.planned.assignment
@@ -143,16 +145,16 @@ class Site:
         )
         return PoolObserved(self._viewed_s, view)
 
-    def _advance(self, time_s: float, events: Sequence[Event], moves: Moves, phase: str) -> list[Event]:
+    def _advance(self, time_s: float, events: Sequence[Event], moves: Moves, phase: Phase) -> list[Event]:
         """Fold events into the core, obey its actions, and return what the drivers have to report on them."""
         self.state, actions = fold(self.state, events, self._planner, explain=False)
         return self._obey(time_s, actions, moves, phase)
 
-    def _obey(self, time_s: float, actions: Iterable[Action], moves: Moves, phase: str) -> list[Event]:
-        reports: dict[str, list[Mapping[str, object]]] = defaultdict(list)
+    def _obey(self, time_s: float, actions: Iterable[Action], moves: Moves, phase: Phase) -> list[Event]:
+        reports: dict[str, list[Report]] = defaultdict(list)
         for action in actions:
-            if isinstance(action, Happened):  # the daemon would go on with the map that it has, a replay must not
-                raise BftError(f"no plan at {time_s:g} s of the trace: {action.data['error']}")
+            if isinstance(action, SolverFailed):  # the daemon would go on with the map that it has, a replay must not
+                raise BftError(f"no plan at {time_s:g} s of the trace: {action.error}")
             if not isinstance(action, LeaseChanged):
                 continue
             lease = action.lease
@@ -178,7 +180,7 @@ class Site:
 
     def _ended(self, time_s: float, nodes: Iterable[str]) -> list[Event]:
         """Drivers leave nodes of their own accord."""
-        reports: dict[str, list[Mapping[str, object]]] = defaultdict(list)
+        reports: dict[str, list[Report]] = defaultdict(list)
         for node in nodes:
             told = reports[self.owner[node]]
             if node in self._warming:  # else the core would take it that nothing came of the pilot
@@ -198,5 +200,5 @@ class Site:
         del self._pilots[self._leases.pop(node)]
 
 
-def _report(lease: str, state: str, time_s: float) -> Mapping[str, object]:
-    return {"op": "lease", "id": lease, "state": state, "at_s": time_s, "job_id": lease}
+def _report(lease: str, state: LeaseState, time_s: float) -> LeaseReport:
+    return LeaseReport(time_s, lease, state, job_id=lease)

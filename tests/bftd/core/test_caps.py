@@ -14,7 +14,7 @@ from bftd.core.domain import Configured, ElasticJob, Settings, Trainer
 from bftd.core.planning import build_problem, by_preference
 from bftd.core.turn import Turn
 from milp.errors import MilpError
-from tests.bftd.builders import Core, lease, trainer
+from tests.bftd.builders import Core, lease, registration
 
 
 def broken(*arguments: Any, **options: Any) -> Any:
@@ -44,9 +44,9 @@ def names(count: int) -> list[str]:
 def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
     core = Core(Settings(nodes_per_user=3))
     core.pool(*names(8))
-    core.arrive(trainer("1", nodes_max=8))
-    core.arrive(trainer("2", nodes_max=8), after_s=1)
-    core.arrive(trainer("3", nodes_max=8, user="bob"), after_s=1)
+    core.arrive(registration("1", nodes_max=8))
+    core.arrive(registration("2", nodes_max=8), after_s=1)
+    core.arrive(registration("3", nodes_max=8, user="bob"), after_s=1)
     held = {id_: len(core.nodes(id_)) for id_ in "123"}
     assert held["1"] + held["2"] == 3
     assert held["3"] == 3
@@ -59,7 +59,7 @@ def test_an_account_shares_its_cap_among_its_users() -> None:
     core.accounts = {"1": ("ann", "chem"), "2": ("bob", "chem"), "3": ("cyd", "bio")}
     core.pool(*names(12))
     for id_, user in (("1", "ann"), ("2", "bob"), ("3", "cyd")):
-        core.arrive(trainer(id_, nodes_max=12, user=user), after_s=1)
+        core.arrive(registration(id_, nodes_max=12, user=user), after_s=1)
     held = {id_: len(core.nodes(id_)) for id_ in "123"}
     assert held["1"] + held["2"] == 4
     assert held["3"] == 4
@@ -73,8 +73,8 @@ def test_lower_caps_shrink_at_once_also_where_nothing_may_grow_or_the_solver_fai
     for hold, solve in ((None, None), ("job 9 waits", None), (None, broken)):
         core = Core(Settings())
         core.pool(*names(6))
-        core.arrive(trainer("1", nodes_max=3))
-        core.arrive(trainer("2", nodes_min=2, nodes_max=3), after_s=1)
+        core.arrive(registration("1", nodes_max=3))
+        core.arrive(registration("2", nodes_min=2, nodes_max=3), after_s=1)
         assert len(core.nodes("1")) + len(core.nodes("2")) == 6
         core.place_all()
         core.pool(*names(6), hold=hold)
@@ -90,7 +90,7 @@ def test_lower_caps_shrink_at_once_also_where_nothing_may_grow_or_the_solver_fai
 def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
     core = Core(Settings())
     core.pool(*names(4))
-    core.arrive(trainer("1", nodes_min=3, nodes_max=4))
+    core.arrive(registration("1", nodes_min=3, nodes_max=4))
     core.apply(Configured(core.time_s, Settings(nodes_per_user=2)))
     assert core.nodes("1") == set()
     assert "train-1 is suspended and gives back n[1-4]: ann is at the cap of 2 nodes per user" in core.sentences()
@@ -99,9 +99,9 @@ def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
 def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
     core = Core(Settings(trainers_per_user=1, pj_max=2))
     core.pool(*names(6))
-    core.arrive(trainer("1", nodes_max=2))
-    core.arrive(trainer("2", nodes_max=2), after_s=1)
-    core.arrive(trainer("3", nodes_max=2, user="bob"), after_s=1)
+    core.arrive(registration("1", nodes_max=2))
+    core.arrive(registration("2", nodes_max=2), after_s=1)
+    core.arrive(registration("3", nodes_max=2, user="bob"), after_s=1)
     assert [len(core.nodes(id_)) for id_ in "123"] == [2, 0, 2]
     core.pool(*names(7))
     said = [text for text in core.sentences() if text.startswith("train-2 waits")]
@@ -119,8 +119,8 @@ def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
 def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     core = Core(Settings())
     core.pool(*names(4))
-    core.arrive(trainer("1", nodes_max=2))
-    core.arrive(trainer("2", nodes_max=2), after_s=1)
+    core.arrive(registration("1", nodes_max=2))
+    core.arrive(registration("2", nodes_max=2), after_s=1)
     core.solve = broken
     core.apply(Configured(core.time_s, Settings(trainers_per_user=1)))
     assert [len(core.nodes(id_)) for id_ in "12"] == [2, 0]
@@ -132,16 +132,16 @@ def test_the_account_is_that_of_the_job_as_slurm_shows_it_and_never_what_the_dri
     core = Core(Settings(nodes_per_account=1))
     core.accounts = {"1": ("ann", "chem"), "2": ("eve", "bio")}
     core.pool("n1", "n2", "n3")
-    core.arrive(trainer("1", nodes_max=2, account="elsewhere"))
+    core.arrive(registration("1", nodes_max=2))
     # job 2 is another user's: its account is none of this trainer's
-    core.arrive(trainer("2", nodes_max=2, account="elsewhere"), after_s=1)
+    core.arrive(registration("2", nodes_max=2), after_s=1)
     assert {id_: item.account for id_, item in core.state.trainers.items()} == {"1": "chem", "2": ""}
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (1, 2)
 
 
 def test_a_trainer_that_is_no_job_is_on_the_account_of_its_pilots() -> None:
     core = Core(Settings(nodes_per_account=1))
-    core.arrive(trainer("run-a-7", nodes_max=2))
+    core.arrive(registration("run-a-7", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()
     assert len(core.nodes("run-a-7")) == 2
@@ -166,8 +166,8 @@ def test_only_a_cap_that_can_bind_several_trainers_costs_a_solver_that_knows_cap
 ) -> None:
     core = Core(limits)
     core.accounts = {"1": ("ann", "chem"), "2": ("ann", "bio")}
-    core.arrive(trainer("1", nodes_max=6))
-    core.arrive(trainer("2", nodes_max=6))
+    core.arrive(registration("1", nodes_max=6))
+    core.arrive(registration("2", nodes_max=6))
     watching = Watching()
     core.solve = watching
     core.pool(*names(8))
@@ -193,7 +193,7 @@ def test_a_problem_allows_just_the_plans_that_the_caps_allow(
     core.accounts = {str(at): (user, account) for at, (_, _, user, account) in enumerate(wanted) if account}
     core.solve = broken
     for at, (low, more, user, _) in enumerate(wanted):
-        core.arrive(trainer(str(at), low, low + more, user=user))
+        core.arrive(registration(str(at), low, low + more, user=user))
     core.pool(*names(size))
     turn = Turn(core.state, core.time_s)
     trainers = list(core.state.trainers.values())
@@ -227,7 +227,7 @@ def _with_owner(spec: milp.TrainerSpec, item: Trainer) -> milp.TrainerSpec:
 
 def test_a_lease_on_its_way_out_does_not_count_towards_a_cap() -> None:
     core = Core(Settings(nodes_per_user=2))
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()
     core.pool("n3", "n4")  # both are taken back, and their pilots have not gone yet

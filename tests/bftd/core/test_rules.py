@@ -19,10 +19,8 @@ from bftd.core.domain import (
     Configured,
     Event,
     Finished,
-    Held,
     PoolObserved,
     Registered,
-    Reported,
     Settings,
     State,
     Tick,
@@ -30,10 +28,12 @@ from bftd.core.domain import (
 from bftd.core.invariants import validate_state
 from bftd.core.step import step
 from bftd.pool.judgement import PoolMemory, observe
+from bftd.protocol.registration import Held
+from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport
 from milp import solve
 from milp.errors import MilpError
 from slurm_plugin.types import Job, Snapshot
-from tests.bftd.builders import PARTITION, granted, job, lease, node, pilot, trainer
+from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, pilot, registration, reported
 
 NODES = [f"n{number}" for number in range(1, 7)]
 CONFIG = PoolConfig(debounce_polls=2, min_window_s=20, vacate_ahead_s=5, plan_wait_s=10)
@@ -111,9 +111,9 @@ class Cluster(RuleBasedStateMachine):
             raise MilpError("the solver is broken")
         return solve(*arguments, **options)
 
-    def report(self, trainer_id: str, *reports: dict[str, Any]) -> None:
+    def report(self, trainer_id: str, *reports: Report) -> None:
         """A driver reports."""
-        self.apply(Reported(self.now, trainer_id, tuple({"at_s": self.now, **item} for item in reports)))
+        self.apply(reported(self.now, trainer_id, *reports))
 
     def pilot_user(self, job_id: str) -> str:
         """Whose job of the harvested partition that is."""
@@ -228,7 +228,7 @@ class Cluster(RuleBasedStateMachine):
     def a_trainer_arrives(self, nodes_min: int, more: int, even: bool, weight: float, user: str, account: str) -> None:
         """With a range, and sometimes with sizes of its own."""
         sizes = tuple(size for size in range(nodes_min, nodes_min + more + 1) if size % 2 == 0) if even else None
-        item = trainer(self.new_id(), nodes_min, nodes_min + more, weight=weight, sizes=sizes or None, user=user)
+        item = registration(self.new_id(), nodes_min, nodes_min + more, weight=weight, sizes=sizes or None, user=user)
         self.users[item.id], self.accounts[item.id] = user, account
         self.apply(Registered(self.now, item))
 
@@ -269,7 +269,7 @@ class Cluster(RuleBasedStateMachine):
     def a_worker_crashes(self, data: Any) -> None:
         """With or without its pilot."""
         item = self.some_lease(data)
-        self.report(item.trainer, {"op": "crash", "node": item.node, "rc": 1, "text": ""})
+        self.report(item.trainer, CrashReport(NOW_S, item.node, 1))
         if data.draw(st.booleans()):
             self.pilots.pop(item.job_id or "", None)
             self.report(item.trainer, lease(item.id, "ended", reason="the worker crashed"))
@@ -279,15 +279,8 @@ class Cluster(RuleBasedStateMachine):
     def a_driver_reports_progress(self, data: Any, count: int, rate: float, where: int) -> None:
         """Also senseless numbers."""
         id_ = data.draw(st.sampled_from(sorted(self.state.trainers)))
-        progress = {"op": "progress", "step": where, "samples": where * 8.0, "samples_per_s": rate, "nodes": count}
-        resize = {
-            "op": "resize",
-            "from_nodes": count,
-            "to_nodes": 2,
-            "kind": "up",
-            "stall_s": rate / 100,
-            "steps_lost": 0,
-        }
+        progress = ProgressReport(NOW_S, step=where, samples=where * 8.0, samples_per_s=rate, nodes=count)
+        resize = ResizeReport(NOW_S, from_nodes=count, to_nodes=2, kind="up", stall_s=rate / 100)
         self.report(id_, progress, resize)
 
     @precondition(lambda self: self.state.trainers)
@@ -296,14 +289,8 @@ class Cluster(RuleBasedStateMachine):
         """With some of its leases, and perhaps with one that nobody knows."""
         item = self.state.trainers[data.draw(st.sampled_from(sorted(self.state.trainers)))]
         own = [one for one in self.state.leases.values() if data.draw(st.booleans())]
-        held = [Held(one.id, one.node, one.job_id) for one in own]
-        self.apply(
-            Registered(
-                self.now,
-                trainer(item.id, item.nodes_min, item.nodes_max, user=item.user, account="what the driver says"),
-                (*held, Held("n1.7", "n1", None)),
-            )
-        )
+        held = (*(Held(one.id, one.node, one.job_id) for one in own), Held("n1.7", "n1", None))
+        self.apply(Registered(self.now, replace(item.request, sizes=replace(item.sizes, only=None), held=held)))
         self.ids.add("n1.7")
 
     @precondition(lambda self: self.state.trainers)
@@ -374,7 +361,7 @@ class Cluster(RuleBasedStateMachine):
             return
         for item in self.state.trainers.values():
             live = sum(one.live for one in self.state.leases.values() if one.trainer == item.id)
-            assert live == 0 or item.nodes_min <= live <= item.nodes_max
+            assert live == 0 or item.sizes.low <= live <= item.sizes.high
 
     @invariant()
     def no_user_and_no_account_exceeds_its_caps(self) -> None:
@@ -408,8 +395,8 @@ class Cluster(RuleBasedStateMachine):
         active = [item for item in self.state.trainers.values() if item.active and item.state == "waiting"]
         free = [name for name in NODES if name not in {item.node for item in self.state.leases.values()}]
         for item in active:
-            if item.nodes_min <= len(free) and item.sizes is None and not item.knowledge.seen:
-                raise AssertionError(f"L1: {item.id} needs {item.nodes_min} nodes and {free} are idle")
+            if item.sizes.low <= len(free) and item.sizes.only is None and not item.knowledge.seen:
+                raise AssertionError(f"L1: {item.id} needs {item.sizes.low} nodes and {free} are idle")
 
 
 TestCluster = Cluster.TestCase

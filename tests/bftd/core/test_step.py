@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from bftd.core.domain import CancelPilot, Configured, Happened, Held, PoolNode, Settings
-from bftd.core.learn import Knowledge
+from bftd.core.domain import CancelPilot, Configured, Happened, PoolNode, Settings
+from bftd.protocol.registration import Held
+from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
 from milp.errors import MilpError
-from tests.bftd.builders import Core, granted, lease, revoked, trainer
+from tests.bftd.builders import NOW_S, Core, granted, lease, registration, revoked
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
 DRAINED = PoolNode("n1", "IDLE+DRAIN", False, "is draining")
-KNOWN = Knowledge(given=((1, 100.0), (4, 400.0)), given_up_cost_s=1.0)
+KNOWN: Any = {"curve": ((1, 100.0), (4, 400.0)), "up_cost_s": 1.0}
 
 
 def test_L1_an_idle_node_goes_to_a_willing_trainer_in_the_step_that_sees_it() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     assert {item.node for item in granted(core.pool("n1", "n2"))} == {"n1", "n2"}
     core.pool("n1", "n2", "n3")
     assert core.nodes("1") == {"n1", "n2", "n3"}
@@ -25,12 +29,12 @@ def test_L1_an_idle_node_goes_to_a_willing_trainer_in_the_step_that_sees_it() ->
 def test_a_trainer_that_arrives_gets_idle_nodes_at_once() -> None:
     core = Core()
     core.pool("n1", "n2")
-    assert len(granted(core.arrive(trainer("1")))) == 2
+    assert len(granted(core.arrive(registration("1")))) == 2
 
 
 def test_decisions_are_sentences_with_numbers() -> None:
     core = Core()
-    core.arrive(trainer("1", knowledge=KNOWN, name="train-a"))
+    core.arrive(registration("1", name="train-a", **KNOWN))
     core.pool("n1", "n2")
     core.pool("n1", "n2", "n3", "n5")
     assert core.sentences() == [
@@ -41,7 +45,7 @@ def test_decisions_are_sentences_with_numbers() -> None:
 
 def test_S1_a_pilot_gets_whole_minutes_that_fit_the_window_of_its_node() -> None:
     core = Core(Settings(pilot_limit_s=3600))
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2", "n3", "n4", windows={"n1": 179.0, "n2": 30.0, "n4": 1e6})
     limits = {item.node: item.limit_s for item in core.leases("1")}
     # Slurm knows no limit below a minute: such a pilot is vacated before the minute is over
@@ -50,14 +54,14 @@ def test_S1_a_pilot_gets_whole_minutes_that_fit_the_window_of_its_node() -> None
 
 def test_nodes_that_stay_longest_are_taken_first() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2", "n3", "n4", windows={"n1": 50.0, "n2": 500.0, "n3": 100.0})
     assert core.nodes("1") == {"n4", "n2"}
 
 
 def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back_is_measured() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     core.place_all()
     actions = core.pool("n2", out={"n1": OUT})
@@ -71,7 +75,7 @@ def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back
 
 def test_S2_a_pilot_that_overstays_is_cancelled_and_alarmed_once() -> None:
     core = Core(Settings(give_back_bound_s=5.0))
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
     cancelled, alarms = [], []
@@ -85,14 +89,12 @@ def test_S2_a_pilot_that_overstays_is_cancelled_and_alarmed_once() -> None:
 
 def test_a_pilot_that_slurm_asks_to_leave_is_measured_from_its_notice() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     core.place_all()
     asked, _ = core.leases("1")
     core.time_s += 10
-    actions = core.report(
-        "1", {**lease(asked.id, "leaving"), "at_s": 1009.0}, {**lease(asked.id, "ended"), "at_s": 1009.5}
-    )
+    actions = core.report("1", lease(asked.id, "leaving", at_s=1009.0), lease(asked.id, "ended", at_s=1009.5))
     (measured,) = [action for action in actions if isinstance(action, Happened) and action.kind == "give_back"]
     assert measured.data["duration_s"] == pytest.approx(0.5)
 
@@ -102,7 +104,7 @@ def test_a_give_back_that_the_driver_does_not_report_is_measured_by_the_snapshot
     polls_with_pilot: int, durations: list[float]
 ) -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
     core.pool("n1")
@@ -119,7 +121,7 @@ def test_a_give_back_that_the_driver_does_not_report_is_measured_by_the_snapshot
 
 def test_a_draining_node_is_given_back_gracefully() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1")
     core.place_all()
     assert [item.vacate for item in revoked(core.pool(out={"n1": DRAINED}))] == [False]
@@ -129,12 +131,12 @@ def test_a_draining_node_is_given_back_gracefully() -> None:
 
 def test_S4_a_node_moves_to_another_trainer_only_after_the_first_has_ended_its_lease() -> None:
     core = Core()
-    slow = Knowledge(given=((1, 1.0), (4, 1.5)), given_up_cost_s=0.0, given_down_cost_s=0.0)
-    fast = Knowledge(given=((1, 100.0), (4, 400.0)), given_up_cost_s=0.0)
-    core.arrive(trainer("1", knowledge=slow, name="slow"))
+    slow: Any = {"curve": ((1, 1.0), (4, 1.5)), "up_cost_s": 0.0, "down_cost_s": 0.0}
+    fast: Any = {"curve": ((1, 100.0), (4, 400.0)), "up_cost_s": 0.0}
+    core.arrive(registration("1", name="slow", **slow))
     core.pool("n1", "n2", "n3", "n4")
     core.place_all()
-    core.arrive(trainer("2", knowledge=fast, name="fast"), after_s=1)
+    core.arrive(registration("2", name="fast", **fast), after_s=1)
     assert core.nodes("2") == set()
     given_up = core.leases("1", live=False)
     assert given_up
@@ -148,7 +150,7 @@ def test_S4_a_node_moves_to_another_trainer_only_after_the_first_has_ended_its_l
 
 def test_S5_a_plan_of_an_older_pool_is_never_carried_out() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     for names in (("n1",), (), ("n1", "n2", "n3")):
         core.pool(*names)
@@ -158,7 +160,7 @@ def test_S5_a_plan_of_an_older_pool_is_never_carried_out() -> None:
 
 def test_S9_nothing_grows_while_a_job_waits_without_a_plan_and_shrinking_goes_on() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     assert not granted(core.pool("n1", "n2", "n3", hold="job 9 waits without a plan"))
     assert "stays at 2 nodes: job 9 waits" in core.sentences()[-1]
@@ -172,13 +174,13 @@ def test_S9_nothing_grows_on_a_stale_snapshot() -> None:
     core = Core(Settings(stale_after_s=10))
     core.pool("n1", "n2")
     core.tick(after_s=10.5)
-    assert not granted(core.arrive(trainer("1")))
+    assert not granted(core.arrive(registration("1")))
     assert granted(core.pool("n1", "n2"))
 
 
 def test_S9_a_snapshot_that_is_older_than_the_last_changes_nothing() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2", after_s=5)
     before = core.state
     core.pool(after_s=-3)
@@ -189,7 +191,7 @@ def test_S9_a_snapshot_that_is_older_than_the_last_changes_nothing() -> None:
 @pytest.mark.parametrize("error", [MilpError("no licence"), RuntimeError("boom"), MemoryError()])
 def test_L2_a_solver_that_fails_leaves_the_current_map(error: Exception) -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2", "n3")
 
     def fails(*_: object, **__: object) -> None:
@@ -207,7 +209,7 @@ def test_L2_a_plan_that_breaks_a_rule_is_not_carried_out() -> None:
     import milp
 
     core = Core()
-    core.arrive(trainer("1", nodes_min=2))
+    core.arrive(registration("1", nodes_min=2))
     core.pool("n1", "n2")
 
     def zero_for_all(problem: milp.Problem, *_: object, **__: object) -> milp.Plan:
@@ -221,7 +223,7 @@ def test_L2_a_plan_that_breaks_a_rule_is_not_carried_out() -> None:
 
 def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_min=2))
+    core.arrive(registration("1", nodes_min=2))
     core.pool("n1", "n2")
     core.place_all()
     core.pool("n2", out={"n1": OUT})
@@ -230,7 +232,7 @@ def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later()
     for item in core.leases("1", live=False):
         core.report("1", lease(item.id, "ended"))
     core.pilots.clear()
-    core.report("1", {"op": "suspend", "step": 40})
+    core.report("1", SuspendReport(NOW_S, 40))
     core.pool("n2", "n5")
     assert core.nodes("1") == {"n2", "n5"}
     assert any(text.startswith("train-1 resumes on 2 nodes (n[2,5])") for text in core.sentences())
@@ -238,7 +240,7 @@ def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later()
 
 def test_L4_a_trainer_below_nodes_min_is_not_left_waiting_while_growth_is_on_hold() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_min=2))
+    core.arrive(registration("1", nodes_min=2))
     core.pool("n1", "n2")
     core.pool("n2", out={"n1": OUT}, hold="job 9 waits without a plan")
     assert core.nodes("1") == set()
@@ -246,7 +248,7 @@ def test_L4_a_trainer_below_nodes_min_is_not_left_waiting_while_growth_is_on_hol
 
 def test_allowed_sizes_are_kept_when_a_node_is_lost() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=8, sizes=(2, 4, 8)))
+    core.arrive(registration("1", nodes_max=8, sizes=(2, 4, 8)))
     core.pool("n1", "n2", "n3", "n4")
     core.pool("n1", "n2", "n3", hold="job 9 waits")
     assert len(core.nodes("1")) == 2
@@ -255,8 +257,8 @@ def test_allowed_sizes_are_kept_when_a_node_is_lost() -> None:
 def test_trainers_beyond_pj_max_wait_first_come_first_served() -> None:
     core = Core(Settings(pj_max=1))
     core.pool("n1", "n2", "n3", "n4")
-    core.arrive(trainer("1", nodes_max=2))
-    core.arrive(trainer("2", nodes_max=2), after_s=1)
+    core.arrive(registration("1", nodes_max=2))
+    core.arrive(registration("2", nodes_max=2), after_s=1)
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 0)
     core.apply(Configured(core.time_s, Settings(pj_max=2)))
     assert len(core.nodes("2")) == 2
@@ -269,10 +271,10 @@ def test_trainers_beyond_pj_max_wait_first_come_first_served() -> None:
 
 def test_a_refused_placement_leaves_its_node_alone_for_a_time_that_doubles() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()
-    core.arrive(trainer("2", nodes_max=1))
+    core.arrive(registration("2", nodes_max=1))
     waits = []
     core.pool("n1", "n2", "n3")
     for _ in range(4):
@@ -289,8 +291,8 @@ def test_a_refused_placement_leaves_its_node_alone_for_a_time_that_doubles() -> 
 
 def test_a_trainer_that_is_refused_everywhere_stops_taking_nodes_that_others_could_use() -> None:
     core = Core()
-    limited = trainer("1", nodes_max=4, knowledge=Knowledge(given=((1, 1000.0), (4, 4000.0))))
-    other = trainer("2", nodes_max=4, knowledge=Knowledge(given=((1, 1.0), (4, 4.0))))
+    limited = registration("1", nodes_max=4, curve=((1, 1000.0), (4, 4000.0)))
+    other = registration("2", nodes_max=4, curve=((1, 1.0), (4, 4.0)))
     core.arrive(limited)
     core.arrive(other, after_s=1)
     names = [f"n{number}" for number in range(1, 5)]
@@ -307,9 +309,9 @@ def test_a_trainer_that_is_refused_everywhere_stops_taking_nodes_that_others_cou
 
 def test_three_different_pilots_failing_on_a_node_put_it_into_quarantine() -> None:
     core = Core(Settings(quarantine_after=3, quarantine_s=300))
-    crash = {"op": "crash", "node": "n1", "rc": 1, "text": "bus error"}
+    crash = CrashReport(NOW_S, "n1", 1, "bus error")
     for number in range(3):
-        core.arrive(trainer(f"{number}", nodes_max=1), after_s=1)
+        core.arrive(registration(f"{number}", nodes_max=1), after_s=1)
         core.pool("n1")
         core.place_all()
         assert "n1" not in core.state.quarantined
@@ -325,7 +327,7 @@ def test_three_different_pilots_failing_on_a_node_put_it_into_quarantine() -> No
 
 def test_a_lease_whose_pilot_is_gone_from_two_snapshots_ends() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
     core.pool("n1")
@@ -340,7 +342,7 @@ def test_a_lease_whose_pilot_is_gone_from_two_snapshots_ends() -> None:
 
 def test_a_lease_that_nobody_places_is_revoked() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     (item,) = core.leases("1")
     for _ in range(31):
@@ -350,7 +352,7 @@ def test_a_lease_that_nobody_places_is_revoked() -> None:
 
 def test_a_pilot_is_given_back_gracefully_before_its_time_limit_ends() -> None:
     core = Core(Settings(pilot_limit_s=120))
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
     for _ in range(109):
@@ -363,8 +365,8 @@ def test_a_pilot_is_given_back_gracefully_before_its_time_limit_ends() -> None:
 
 def test_a_lost_driver_ends_its_trainer_and_its_pilots_are_cancelled() -> None:
     core = Core()
-    core.arrive(trainer("1"))
-    core.arrive(trainer("2", nodes_max=1), after_s=1)
+    core.arrive(registration("1"))
+    core.arrive(registration("2", nodes_max=1), after_s=1)
     core.pool("n1", "n2")
     core.place_all()
     core.job_ids = frozenset({"2"})  # job 2 still runs: its driver is only slow
@@ -379,11 +381,11 @@ def test_a_lost_driver_ends_its_trainer_and_its_pilots_are_cancelled() -> None:
 
 def test_a_returning_driver_keeps_the_leases_it_holds_and_fences_the_older_one() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     core.place_all()
     kept, lost = core.leases("1")
-    core.arrive(trainer("1"), Held(kept.id, kept.node, kept.job_id), Held("n7.900", "n7", "55"))
+    core.arrive(registration("1"), Held(kept.id, kept.node, kept.job_id), Held("n7.900", "n7", "55"))
     assert core.state.trainers["1"].epoch == 2
     assert kept.id in core.state.leases
     assert lost.id not in core.state.leases
@@ -396,7 +398,7 @@ def test_a_returning_driver_keeps_the_leases_it_holds_and_fences_the_older_one()
 
 def test_L3_a_pilot_of_a_known_trainer_that_belongs_to_no_lease_is_cancelled_after_a_grace() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pilots, core.owners = {"55": "n1", "56": "n2"}, {"55": "1", "56": "of-another-daemon"}
     cancelled = []
     for _ in range(17):
@@ -406,17 +408,17 @@ def test_L3_a_pilot_of_a_known_trainer_that_belongs_to_no_lease_is_cancelled_aft
 
 def test_a_lease_of_another_trainer_is_not_adopted() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     (item,) = core.leases("1")
-    core.arrive(trainer("2"), Held(item.id, "n1", "55"))
+    core.arrive(registration("2"), Held(item.id, "n1", "55"))
     assert core.state.leases[item.id].trainer == "1"
     assert [stray.id for stray in core.state.trainers["2"].strays] == [item.id]
 
 
 def test_a_lease_id_never_comes_back() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     seen = set()
     for _ in range(5):
         while not core.leases("1"):
@@ -429,7 +431,7 @@ def test_a_lease_id_never_comes_back() -> None:
 
 def test_S8_no_more_pilots_are_asked_for_in_a_minute_than_allowed() -> None:
     core = Core(Settings(submit_rate_per_min=3))
-    core.arrive(trainer("1", nodes_max=8))
+    core.arrive(registration("1", nodes_max=8))
     names = [f"n{number}" for number in range(1, 9)]
     counts = []
     for _ in range(130):
@@ -441,17 +443,17 @@ def test_S8_no_more_pilots_are_asked_for_in_a_minute_than_allowed() -> None:
 
 def test_S10_progress_never_goes_back() -> None:
     core = Core()
-    core.arrive(trainer("1"))
-    progress = {"op": "progress", "step": 50, "samples": 1600.0, "samples_per_s": 30.0, "nodes": 2, "loss": 0.5}
+    core.arrive(registration("1"))
+    progress = ProgressReport(NOW_S, step=50, samples=1600.0, samples_per_s=30.0, nodes=2, loss=0.5)
     core.report("1", progress)
-    core.report("1", {**progress, "step": 40, "samples": 1280.0})
+    core.report("1", replace(progress, step=40, samples=1280.0))
     now = core.state.trainers["1"]
     assert (now.step, now.samples, now.loss) == (50, 1600.0, 0.5)
 
 
 def test_S10_node_seconds_are_counted_once_and_split_by_what_the_pilots_do() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2", "n3")
     core.place_all("placed")
     core.pool("n1", "n2", "n3")
@@ -467,7 +469,7 @@ def test_S10_node_seconds_are_counted_once_and_split_by_what_the_pilots_do() -> 
 
 def test_S10_time_in_which_nobody_looked_is_not_counted() -> None:
     core = Core(Settings(stale_after_s=10))
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1")
     before = core.state.usage
     core.pool("n1", after_s=3600)
@@ -476,10 +478,10 @@ def test_S10_time_in_which_nobody_looked_is_not_counted() -> None:
 
 def test_reports_teach_the_curve_and_the_stalls() -> None:
     core = Core()
-    core.arrive(trainer("1"))
-    core.report("1", {"op": "progress", "step": 1, "samples": 10.0, "samples_per_s": 30.0, "nodes": 2})
-    core.report("1", {"op": "resize", "from_nodes": 2, "to_nodes": 3, "kind": "up", "stall_s": 4.0, "steps_lost": 0})
-    core.report("1", {"op": "resize", "from_nodes": 3, "to_nodes": 1, "kind": "crash", "stall_s": 9.0, "steps_lost": 5})
+    core.arrive(registration("1"))
+    core.report("1", ProgressReport(NOW_S, step=1, samples=10.0, samples_per_s=30.0, nodes=2))
+    core.report("1", ResizeReport(NOW_S, 2, 3, "up", stall_s=4.0))
+    core.report("1", ResizeReport(NOW_S, 3, 1, "crash", stall_s=9.0, steps_lost=5))
     now = core.state.trainers["1"]
     assert now.knowledge.seen == ((2, 30.0),)
     assert now.knowledge.up_stalls_s == (4.0,)
@@ -489,17 +491,17 @@ def test_reports_teach_the_curve_and_the_stalls() -> None:
 
 def test_a_requeued_trainer_starts_again_behind_the_others() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.finish("1", exit_code=3)
-    core.arrive(trainer("2"), after_s=1)
-    core.arrive(trainer("1"), after_s=1)
+    core.arrive(registration("2"), after_s=1)
+    core.arrive(registration("1"), after_s=1)
     assert list(core.state.trainers) == ["2", "1"]
     assert core.state.trainers["1"].exit_code is None
 
 
 def test_a_finished_trainer_is_forgotten_after_an_hour() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.finish("1")
     core.pool("n1", after_s=3500)
     assert "1" in core.state.trainers
@@ -516,8 +518,8 @@ def test_events_about_trainers_that_are_not_known_change_nothing() -> None:
 
 def test_nodes_that_slurm_takes_one_by_one_are_not_lent_again_before_the_next_snapshot() -> None:
     core = Core()
-    core.arrive(trainer("1"))
-    core.arrive(trainer("2"))
+    core.arrive(registration("1"))
+    core.arrive(registration("2"))
     core.pool("n1", "n2", "n3", "n4")
     core.place_all()
     for item in [*core.leases("1"), *core.leases("2")]:
@@ -531,14 +533,11 @@ def test_nodes_that_slurm_takes_one_by_one_are_not_lent_again_before_the_next_sn
 def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
     def plan_for(warm_up_s: float) -> set[str]:
         core = Core()
-        flat = Knowledge(given=((1, 100.0), (2, 200.0)), given_up_cost_s=0.0, given_down_cost_s=0.0)
-        steep = Knowledge(
-            given=((1, 100.0), (2, 206.0)), given_up_cost_s=0.0, given_down_cost_s=0.0, warm_ups_s=(warm_up_s,)
-        )
-        core.arrive(trainer("1", nodes_max=2, knowledge=flat))
+        free: Any = {"up_cost_s": 0.0, "down_cost_s": 0.0}
+        core.arrive(registration("1", nodes_max=2, curve=((1, 100.0), (2, 200.0)), **free))
         core.pool("n1", "n2")
         core.place_all()
-        core.arrive(trainer("2", nodes_max=2, knowledge=steep))
+        core.arrive(registration("2", nodes_max=2, curve=((1, 100.0), (2, 206.0)), warm_up_s=warm_up_s, **free))
         core.pool("n1", "n2", "n3")
         return {item.node for item in core.leases("1", live=False)}
 
@@ -548,7 +547,7 @@ def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
 
 def test_regression_a_node_that_slurm_preempted_was_lent_again_before_the_job_had_it() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1", "n2")
     core.place_all()
     (taken,) = (item for item in core.leases("1") if item.node == "n2")
@@ -561,7 +560,7 @@ def test_regression_a_node_that_slurm_preempted_was_lent_again_before_the_job_ha
 
 def test_regression_an_idle_node_was_lent_while_a_job_that_had_just_preempted_counted_on_it() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.pool("n1")
     core.place_all()
     (taken,) = core.leases("1")

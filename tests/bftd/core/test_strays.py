@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from bftd.core import timing
-from bftd.core.domain import CancelPilot, ElasticJob, Happened, Held, Settings
+from bftd.core.domain import CancelPilot, ElasticJob, Happened, Settings
+from bftd.protocol.registration import Held
 from bftd.service.status import overview
 from bftd.view import render
-from tests.bftd.builders import Core, Pool, lease, members, node, pilot, trainer
+from tests.bftd.builders import Core, Pool, lease, members, node, pilot, registration
 
 OPERATOR = Settings(operator=True)
 
@@ -87,7 +88,7 @@ def test_jobs_of_root_and_of_administrators_are_named_and_left_alone() -> None:
 
 def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_stray() -> None:
     core = Core(OPERATOR)
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     (item,) = core.leases("1")
     core.elastic["70"] = ElasticJob("70", "ann", "", ("n1",))
@@ -109,7 +110,7 @@ def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_stray() -> None:
 )
 def test_nothing_hides_behind_the_lease_of_something_else(job: ElasticJob) -> None:
     core = Core(OPERATOR)
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     (item,) = core.leases("1")
     core.report("1", lease(item.id, "placed", job_id="70"))
@@ -120,7 +121,7 @@ def test_nothing_hides_behind_the_lease_of_something_else(job: ElasticJob) -> No
 
 def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_trainers_user() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2")
     one, two = core.leases("1")
     # one is another user's job of the partition, the other no job of the partition at all
@@ -133,7 +134,7 @@ def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_train
 
 def test_a_driver_that_never_says_which_job_it_placed_does_not_keep_its_node() -> None:
     core = Core()
-    core.arrive(trainer("1", nodes_max=1))
+    core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.pilots, core.owners = {"70": "n1"}, {"70": "1"}
     assert set(cancelled(core, 60, "n1")) == {"70"}
@@ -144,7 +145,7 @@ def test_after_a_start_a_pilot_waits_for_its_driver_to_register_before_it_is_can
     core.pilots, core.owners = {"70": "n1"}, {"70": "run-a-1"}
     core.elastic["55"] = own()
     assert set(cancelled(core, 40)) == {"55"}
-    core.arrive(trainer("run-a-1"), Held("n1.7", "n1", "70"))
+    core.arrive(registration("run-a-1"), Held("n1.7", "n1", "70"))
     assert not cancelled(core, 20)
     core.elastic.clear()
     # a driver that held on to it for ever would be no better than none
@@ -160,7 +161,7 @@ def test_a_pilot_of_an_unknown_trainer_is_cancelled_when_no_driver_came_for_it()
 
 def test_a_comment_that_names_another_users_trainer_makes_no_orphan_of_it() -> None:
     core = Core()
-    core.arrive(trainer("1"))
+    core.arrive(registration("1"))
     core.elastic["55"], core.owners["55"] = own(), "1"
     assert not cancelled(core, 30)
     assert shown(core)

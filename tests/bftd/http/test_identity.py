@@ -20,8 +20,9 @@ from bftd.http.client import find
 from bftd.http.nonces import Nonces
 from bftd.http.ownership import objection
 from bftd.protocol import credentials
+from bftd.protocol.address import endpoint, split_address
 from bftd.protocol.munge import MungeError
-from tests.bftd.builders import trainer
+from tests.bftd.builders import registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
 
 NAMES = st.sampled_from(["ann", "bob"])
@@ -163,7 +164,7 @@ def test_one_user_cannot_fill_the_daemon_with_trainers(tmp_path: Path, monkeypat
         monkeypatch.setattr(api, "MOST_TRAINERS_OF_A_USER", 3)
         now = time.time()
         for number in range(3):
-            served.service.apply(Registered(now, trainer(f"run-a-{number}")))
+            served.service.apply(Registered(now, registration(f"run-a-{number}")))
         served.service.apply(Finished(now, "run-a-0", 0, ""))
         as_user(monkeypatch, "ann")
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER)
@@ -200,17 +201,17 @@ def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:x", ":1", "host:0", "host:70000", "a@:1"])
 def test_an_address_that_is_none_is_told(address: str) -> None:
     with pytest.raises(ValueError, match="must be"):
-        credentials.split_address(address)
+        split_address(address)
 
 
 def test_an_address_names_the_daemons_user_its_host_and_its_port() -> None:
-    assert credentials.split_address("login1:6820") == ("bftd", "login1", 6820)
-    assert credentials.split_address("ops@[::1]:6820") == ("ops", "::1", 6820)
+    assert split_address("login1:6820") == ("bftd", "login1", 6820)
+    assert split_address("ops@[::1]:6820") == ("ops", "::1", 6820)
 
 
 def test_both_ends_of_a_connection_name_it_the_same() -> None:
-    assert credentials.endpoint(("::ffff:10.0.0.1", 6820, 0, 0)) == credentials.endpoint(("10.0.0.1", 6820))
-    assert credentials.endpoint(("fe80::1%eth0", 6820, 0, 2)) == "[fe80::1]:6820"
+    assert endpoint(("::ffff:10.0.0.1", 6820, 0, 0)) == endpoint(("10.0.0.1", 6820))
+    assert endpoint(("fe80::1%eth0", 6820, 0, 2)) == "[fe80::1]:6820"
 
 
 def test_a_daemons_user_that_is_unknown_here_may_be_given_by_number() -> None:

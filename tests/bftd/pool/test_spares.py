@@ -11,7 +11,7 @@ from bftd.config import PoolConfig
 from bftd.core.domain import PoolObserved, PoolView
 from bftd.pool.judgement import SPARED
 from slurm_plugin.types import Job, Node
-from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, revoked, trainer
+from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked
 
 NAMES = [f"n{number}" for number in range(1, 7)]
 IDLE = [node(name) for name in NAMES]
@@ -186,12 +186,12 @@ def test_no_lease_is_granted_on_a_spare_none_is_revoked_for_one_and_the_queues_e
         assert not spares(view) & {item.node for item in granted(actions)}
         return [item.node for item in revoked(actions)]
 
-    core.arrive(trainer("1", nodes_max=2))
+    core.arrive(registration("1", nodes_max=2))
     assert see() == []
     assert len(core.nodes("1")) == 2
     lent = core.nodes("1")
     assert see(queued(pool)) == []
-    core.arrive(trainer("2", nodes_max=6))  # arrives between two polls: the spares of the last one hold
+    core.arrive(registration("2", nodes_max=6))  # arrives between two polls: the spares of the last one hold
     assert see(queued(pool)) == []
     assert core.nodes("1") == lent
     assert len(core.nodes("1") | core.nodes("2")) == len(NAMES) - 2

@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from bftd.config import Config
-from bftd.core.domain import Finished, Held, Registered, Reported, State
+from bftd.core.domain import Finished, Registered, State
 from bftd.core.invariants import validate_state
-from bftd.core.learn import Knowledge
 from bftd.errors import LedgerError
+from bftd.protocol.registration import Held, Registration
+from bftd.protocol.reports import CrashReport, ProgressReport, Summary
+from bftd.protocol.sizes import Sizes
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Snapshot
-from tests.bftd.builders import lease, node, pilot, trainer
+from tests.bftd.builders import lease, node, pilot, registration, reported, trainer
+
+FIRST_SCHEMA = Path(__file__).parent / "assets" / "ledger-1.sql"
 
 
 class Clock:
@@ -46,22 +50,14 @@ def see(service: Service, clock: Clock, names: str, **pilots: str) -> None:
 def test_a_restart_brings_back_trainers_leases_their_numbers_and_the_node_seconds(tmp_path: Path) -> None:
     clock = Clock()
     first = start(tmp_path / "ledger", clock)
-    known = Knowledge(given=((1, 10.0), (4, 30.0)), given_up_cost_s=3.0)
-    first.apply(Registered(clock.now, trainer("1", nodes_max=2, knowledge=known, sizes=(1, 2))))
+    asked = registration("1", nodes_max=2, sizes=(1, 2), curve=((1, 10.0), (4, 30.0)), up_cost_s=3.0)
+    first.apply(Registered(clock.now, asked))
     see(first, clock, "n1 n2")
     see(first, clock, "n1 n2")
     one, two = first.state.leases.values()
-    reports = tuple({"at_s": clock.now, **lease(item.id, "placed", job_id=f"7{item.node[1]}")} for item in (one, two))
-    progress = {
-        "op": "progress",
-        "at_s": 1.0,
-        "step": 9,
-        "samples": 90.0,
-        "samples_per_s": 12.0,
-        "nodes": 1,
-        "loss": 0.1,
-    }
-    first.apply(Reported(clock.now, "1", (*reports, progress)))
+    reports = [lease(item.id, "placed", job_id=f"7{item.node[1]}") for item in (one, two)]
+    progress = ProgressReport(1.0, step=9, samples=90.0, samples_per_s=12.0, nodes=1, loss=0.1)
+    first.apply(reported(clock.now, "1", *reports, progress))
     see(first, clock, "n1 n2", n1="71", n2="72")
     see(first, clock, "n1 n2", n1="71", n2="72")
     before = first.state
@@ -74,7 +70,8 @@ def test_a_restart_brings_back_trainers_leases_their_numbers_and_the_node_second
     validate_state(after)
     assert list(after.trainers) == ["1"]
     mine = after.trainers["1"]
-    assert (mine.step, mine.samples, mine.knowledge, mine.sizes) == (9, 90.0, before.trainers["1"].knowledge, (1, 2))
+    assert (mine.step, mine.samples, mine.knowledge) == (9, 90.0, before.trainers["1"].knowledge)
+    assert mine.request == asked
     assert mine.version >= before.trainers["1"].version
     assert mine.epoch == before.trainers["1"].epoch
     assert {item.id: item.job_id for item in after.leases.values()} == {one.id: "71", two.id: "72"}
@@ -90,14 +87,14 @@ def test_a_restart_brings_back_trainers_leases_their_numbers_and_the_node_second
 def test_a_restart_does_not_give_back_what_the_pool_has_not_been_seen_without(tmp_path: Path) -> None:
     clock = Clock()
     first = start(tmp_path / "ledger", clock)
-    first.apply(Registered(clock.now, trainer("1", nodes_max=1)))
+    first.apply(Registered(clock.now, registration("1", nodes_max=1)))
     see(first, clock, "n1")
     see(first, clock, "n1")
     (only,) = first.state.leases.values()
-    first.apply(Reported(clock.now, "1", ({"at_s": clock.now, **lease(only.id, "placed", job_id="71")},)))
+    first.apply(reported(clock.now, "1", lease(only.id, "placed", job_id="71")))
     first.ledger.close()
     second = start(tmp_path / "ledger", clock)
-    second.apply(Registered(clock.now, trainer("1", nodes_max=1), (Held(only.id, "n1", "71"),)))
+    second.apply(Registered(clock.now, registration("1", nodes_max=1, held=(Held(only.id, "n1", "71"),))))
     assert second.state.leases[only.id].live
     second.ledger.close()
 
@@ -118,11 +115,11 @@ def test_tuned_settings_survive_a_restart_and_win_over_the_file(tmp_path: Path) 
 def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_path: Path) -> None:
     clock = Clock()
     service = start(tmp_path / "ledger", clock)
-    service.apply(Registered(clock.now, trainer("1", name="train-a", nodes_max=1)))
+    service.apply(Registered(clock.now, registration("1", name="train-a", nodes_max=1)))
     see(service, clock, "n1 n2")
     see(service, clock, "n1 n2")
-    service.apply(Registered(clock.now, trainer("2", name="train-b", nodes_max=1)))
-    service.apply(Finished(clock.now, "1", 0, "", {"steps": 5}))
+    service.apply(Registered(clock.now, registration("2", name="train-b", nodes_max=1)))
+    service.apply(Finished(clock.now, "1", 0, "", Summary(step=5)))
     told = [decision["text"] for decision in service.ledger.decisions("1", 10)]
     assert told[-2:] == [
         "train-a starts on 1 node (n1): its speed is not known yet",
@@ -135,14 +132,14 @@ def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_p
     assert rows == sorted(rows)
     assert service.ledger.events(rows[2], 2) == events[3:5]
     finished = [event for event in events if event["kind"] == "finished"]
-    assert finished[0]["data"]["summary"] == {"steps": 5}
+    assert finished[0]["data"]["summary"] == {"step": 5}
     service.ledger.close()
 
 
 def test_old_events_are_pruned_at_the_start(tmp_path: Path) -> None:
     clock = Clock()
     service = start(tmp_path / "ledger", clock)
-    service.apply(Registered(clock.now, trainer("1")))
+    service.apply(Registered(clock.now, registration("1")))
     service.ledger.close()
     clock.now += 40 * 86400
     later = start(tmp_path / "ledger", clock)
@@ -193,21 +190,17 @@ def test_a_step_that_cannot_be_written_leaves_no_half(tmp_path: Path) -> None:
 def test_what_is_known_against_nodes_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     first = start(tmp_path / "ledger", clock)
-    first.apply(Registered(clock.now, trainer("1", nodes_max=3)))
+    first.apply(Registered(clock.now, registration("1", nodes_max=3)))
     see(first, clock, "n1 n2 n3")
     see(first, clock, "n1 n2 n3")
     by_node = {item.node: item for item in first.state.leases.values()}
-    crash = {"op": "crash", "at_s": clock.now, "node": "n2", "rc": 1, "text": ""}
-    refused = {"at_s": clock.now, **lease(by_node["n1"].id, "refused")}
-    first.apply(Reported(clock.now, "1", (refused, crash)))
+    crash = CrashReport(clock.now, "n2", 1)
+    first.apply(reported(clock.now, "1", lease(by_node["n1"].id, "refused"), crash))
     # several pilots failed on n3
     for job_id in ("71", "72", "73"):
         item = next(item for item in first.state.leases.values() if item.node == "n3")
-        events = (
-            {"at_s": clock.now, **lease(item.id, "placed", job_id=job_id)},
-            {"op": "crash", "at_s": clock.now, "node": "n3", "rc": 1, "text": ""},
-        )
-        first.apply(Reported(clock.now, "1", events))
+        placed = lease(item.id, "placed", job_id=job_id)
+        first.apply(reported(clock.now, "1", placed, CrashReport(clock.now, "n3", 1)))
     before = first.state
     assert set(before.backoff) == {"n1"}
     assert set(before.failures) == {"n2"}
@@ -222,3 +215,37 @@ def test_what_is_known_against_nodes_survives_a_restart(tmp_path: Path) -> None:
     assert not second.state.pool.nodes["n3"].in_pool
     assert "quarantine" in second.state.pool.nodes["n3"].why
     second.ledger.close()
+
+
+def test_a_ledger_of_the_first_schema_is_opened_with_all_that_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    database = sqlite3.connect(path)
+    database.executescript(FIRST_SCHEMA.read_text())
+    database.close()
+    clock = Clock()
+    clock.now = 2000.0
+    service = start(path, clock)
+    validate_state(service.state)
+    first, second = service.state.trainers.values()
+    assert first.request == Registration(
+        *("17", "train-a", "horovod", Sizes(1, 4, (1, 2, 4)), "ann", "elastic"),
+        weight=2.0,
+        workers_per_node=3,
+        curve=((1, 10.0), (4, 30.0)),
+        up_cost_s=3.0,
+    )
+    assert (first.step, first.samples, first.loss, first.state, first.epoch) == (9, 90.0, 0.5, "running", 1)
+    assert first.knowledge.seen == ((2, 12.0),)
+    assert (second.id, second.user, second.sizes) == ("18", "bob", Sizes(1, 1))
+    jobs = {item.id: item.job_id for item in service.state.leases.values()}
+    assert jobs == {"n1.1": "71", "n2.2": "72", "n3.3": "73"}
+    assert (service.state.sequence, service.state.usage.used_node_seconds) == (3, 3.0)
+    assert set(service.state.failures) == {"n1"}
+    assert service.state.settings.pj_max == 7
+    assert any("starts on 2 nodes" in told["text"] for told in service.ledger.decisions("17", 50))
+    see(service, clock, "n1 n2 n3", n1="71", n2="72", n3="73")
+    assert all(item.live and item.observed for item in service.state.leases.values())
+    service.ledger.close()
+    again = start(path, clock)  # and what was written since is of this schema
+    assert again.state.trainers["17"].request == first.request
+    again.ledger.close()

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bftd.config import Config, DaemonConfig, LimitsConfig, SlurmConfig
-from bftd.core.domain import Finished, Heard, Held, PoolObserved, Registered, Tick
+from bftd.core.domain import Finished, Heard, PoolObserved, Registered, Tick
 from bftd.core.invariants import validate_state
 from bftd.daemon import ledger_path
 from bftd.errors import LedgerError
 from bftd.pool import judgement
 from bftd.pool.imagined import PREFIX, idle_nodes
+from bftd.protocol.registration import Held
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow.guests import SENTENCE
@@ -40,7 +41,7 @@ from bftd.whatif import trace
 from bftd.whatif.trace.session import Clock
 from slurm_plugin.errors import CommandError
 from slurm_plugin.types import Job, Node, Snapshot
-from tests.bftd.builders import PARTITION, job, node, pilot, trainer
+from tests.bftd.builders import PARTITION, job, node, pilot, registration
 from tests.bftd.test_daemon import environment, running, write_config
 
 CONFIG = Config(daemon=DaemonConfig(mode="shadow"))
@@ -381,7 +382,7 @@ def test_the_ledgers_of_the_two_modes_are_never_taken_for_each_other(tmp_path: P
 def test_a_real_driver_is_answered_waits_and_changes_nothing(site: Site) -> None:
     twin = dict(site.lent)
     stray = Held("n1.77", "n1", "4711")
-    site.service.apply(Registered(site.now_s, trainer("12"), (stray,)))
+    site.service.apply(Registered(site.now_s, registration("12", held=(stray,))))
     guest = site.service.state.trainers["12"]
     assert guest.state == "waiting"
     assert [lease.live for lease in guest.strays] == [False], "the pilots that it still has are to be ended"
@@ -398,7 +399,7 @@ def test_a_real_driver_is_answered_waits_and_changes_nothing(site: Site) -> None
 
 
 def test_a_driver_that_is_silent_and_gone_is_forgotten(site: Site) -> None:
-    site.service.apply(Registered(site.now_s, trainer("12")))
+    site.service.apply(Registered(site.now_s, registration("12")))
     nodes, running = [node(name) for name in NAMES], job("12", "RUNNING", partition=("bft-driver",))
     site.see(nodes, [running], after_s=100.0)
     assert "12" in site.service.state.trainers
@@ -502,7 +503,7 @@ def drawn(status: Mapping[str, Any]) -> list[str]:
 
 
 def test_the_first_line_of_the_view_says_that_nothing_is_touched(site: Site) -> None:
-    site.service.apply(Registered(site.now_s, trainer("12")))
+    site.service.apply(Registered(site.now_s, registration("12")))
     site.idle(polls=20)
     site.idle("n1")
     lines = drawn(site.status)

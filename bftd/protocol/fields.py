@@ -1,0 +1,146 @@
+"""A JSON object read field by field: every fault is a Malformed of one line that names the field.
+
+Unknown fields are ignored, so that an older daemon serves a newer driver.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from bftd.protocol.bounds import NAME_MOST, TEXT_MOST
+from bftd.protocol.errors import Malformed
+
+_REQUIRED = object()
+
+
+class Fields:
+    """The fields of one JSON object, read by type; `where` stands in front of every message."""
+
+    def __init__(self, data: object, where: str) -> None:
+        if not isinstance(data, dict):
+            raise Malformed(f"{where} must be a JSON object")
+        self._data: dict[str, Any] = data
+        self._where = where
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there and not null."""
+        return self._data.get(name) is not None
+
+    def raw(self, name: str) -> Any:
+        """A field as it came."""
+        return self._data.get(name)
+
+    def text(self, name: str, default: Any = _REQUIRED, choices: tuple[str, ...] = ()) -> Any:
+        """A text; control characters become blanks, and what is too long is cut."""
+        value = self._get(name, default)
+        if value is default:
+            return value
+        if not isinstance(value, str):
+            raise self._wrong(name, "a text", value)
+        value = " ".join(value.split())[:TEXT_MOST]
+        if choices and value not in choices:
+            raise self._wrong(name, f"one of {', '.join(choices)}", value)
+        return value
+
+    def name(
+        self,
+        name: str,
+        default: Any = _REQUIRED,
+        *,
+        most: int = NAME_MOST,
+        form: re.Pattern[str] | None = None,
+        wanted: str = "a name",
+    ) -> Any:
+        """A text that names something: one that is too long or not of the `form` is refused, never cut."""
+        value = self.text(name, default)
+        if value is default:
+            return value
+        if len(self._data[name]) > most:
+            raise self._wrong(name, f"a text of at most {most} letters", value)
+        if form is not None and not form.fullmatch(value):
+            raise self._wrong(name, wanted, value)
+        return value
+
+    def whole(self, name: str, default: Any = _REQUIRED, minimum: int = 0, maximum: int | None = None) -> Any:
+        """A whole number."""
+        value = self._get(name, default)
+        if value is default:
+            return value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, "a whole number", value)
+        if value < minimum or (maximum is not None and value > maximum):
+            span = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+            raise self._wrong(name, span, value)
+        return value
+
+    def number(self, name: str, default: Any = _REQUIRED, minimum: float = 0.0) -> Any:
+        """A finite number."""
+        value = self._get(name, default)
+        if value is default:
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+            raise self._wrong(name, "a finite number", value)
+        if value < minimum:
+            raise self._wrong(name, f"{minimum:g} or more", value)
+        return float(value)
+
+    def measure(self, name: str) -> float | None:
+        """A number of any sign; None where it is missing, or not finite as the loss of a model that diverges."""
+        value = self.raw(name)
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        number: float | None = self.number(name, None, minimum=-math.inf)
+        return number
+
+    def flag(self, name: str, default: Any = _REQUIRED) -> Any:
+        """True or false."""
+        value = self._get(name, default)
+        if value is not default and not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def items(self, name: str, most: int) -> list[Any]:
+        """A list of at most so many items; missing or null is the empty one."""
+        value = self._get(name, None)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list", value)
+        if len(value) > most:
+            raise Malformed(f"{self._where}: {name} may hold {most} items, not {len(value)}")
+        return value
+
+    def nested(self, name: str) -> Fields | None:
+        """A nested object, None where it is missing or null."""
+        return Fields(self._data[name], f"{self._where}: {name}") if self.has(name) else None
+
+    def wrong(self, name: str, wanted: str) -> Malformed:
+        """The error for a field that is wrong in a way of its own."""
+        return self._wrong(name, wanted, self._data.get(name))
+
+    def fault(self, text: str) -> Malformed:
+        """The error for fields that do not go together."""
+        return Malformed(f"{self._where}: {text}")
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self._data.get(name)
+        if value is None:
+            if default is _REQUIRED:
+                raise Malformed(f"{self._where}: {name} is missing")
+            return default
+        return value
+
+    def _wrong(self, name: str, wanted: str, value: object) -> Malformed:
+        shown = repr(value)
+        return Malformed(f"{self._where}: {name} must be {wanted}, not {shown[:80]}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False

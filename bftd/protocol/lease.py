@@ -1,0 +1,89 @@
+"""A lease as its driver sees it, and the one vocabulary for what becomes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from bftd.protocol.bounds import LEASE_ID_MOST
+from bftd.protocol.fields import Fields
+
+# A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
+# training, and leaves when Slurm asks it to; or the pilot was refused. The daemon may revoke it at any time.
+LeaseState = Literal["granted", "placed", "ready", "working", "leaving", "revoked", "refused", "ended"]
+# What a lease that has not ended can be in, as far as its driver has come with it.
+Phase = Literal["granted", "placed", "ready", "working", "leaving"]
+# What the daemon lists.
+Listed = Literal["granted", "revoked"]
+# What a driver reports.
+REPORTED: tuple[LeaseState, ...] = ("placed", "refused", "ready", "working", "leaving", "ended")
+_LISTED: tuple[Listed, ...] = ("granted", "revoked")
+
+LEASE_ID = re.compile(rf"(?=.{{1,{LEASE_ID_MOST}}}$)[^\s/]{{1,256}}\.\d{{1,18}}")
+LEASE_ID_FORM = "a lease id, <node>.<number>"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One lease in the daemon's list: what its driver has to carry out.
+
+    A lease that is `revoked` is to be given back, at once with `vacate`. `limit_s` is the pilot's time limit in
+    seconds; `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `reason` is a sentence.
+    """
+
+    id: str
+    node: str
+    state: Listed
+    vacate: bool
+    limit_s: float
+    gres: str = ""
+    gpus: int = 0
+    reason: str = ""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether the driver is to give the node back."""
+        return self.state == "revoked"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> LeaseView:
+        """One item of the daemon's list; raises Malformed."""
+        fields = Fields(data, "lease")
+        id_ = fields.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        return cls(
+            id=id_,
+            node=fields.name("node"),
+            state=fields.text("state", choices=_LISTED),
+            vacate=fields.flag("vacate"),
+            limit_s=fields.number("limit_s"),
+            gres=fields.text("gres", ""),
+            gpus=fields.whole("gpus", 0),
+            reason=fields.text("reason", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """All leases of one trainer as the daemon has them; `version` counts the changes of the list."""
+
+    version: int
+    leases: tuple[LeaseView, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `from_json` reads."""
+        return {"version": self.version, "leases": [lease.to_json() for lease in self.leases]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Leases:
+        """The daemon's answer to a driver that asks for its leases; raises Malformed."""
+        fields = Fields(data, "leases")
+        listed = fields.raw("leases")
+        if not isinstance(listed, list):
+            raise fields.wrong("leases", "a list")
+        return cls(fields.whole("version"), tuple(map(LeaseView.from_json, listed)))

@@ -1,0 +1,170 @@
+"""How a driver introduces its trainer, and what the daemon answers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bftd.protocol.bounds import CURVE_POINTS_MOST, HELD_MOST, LEASE_ID_MOST, NODES_MOST, TRAINER_ID_MOST, VERSION
+from bftd.protocol.fields import Fields
+from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
+from bftd.protocol.sizes import Sizes
+
+# Samples/s by number of nodes, nodes increasing.
+Points = tuple[tuple[int, float], ...]
+
+# The id stands in URLs and in lease lists.
+_TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that a registering driver still has; `job_id` is its pilot's."""
+
+    id: str
+    node: str
+    job_id: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `from_json` reads."""
+        return {"id": self.id, "node": self.node, "job_id": self.job_id}
+
+    @classmethod
+    def from_json(cls, data: object) -> Held:
+        """One item of a registration's list; raises Malformed."""
+        told = Fields(data, "trainer: held")
+        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        return cls(id_, told.name("node", id_.rpartition(".")[0]), told.name("job_id", None))
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a driver says of its trainer, and the leases that it holds.
+
+    `curve` is what the user knows of its scaling, `up_cost_s` and `down_cost_s` of its resizes (R_j^up and R_j^dw of
+    the paper), `warm_up_s` of the time from a node's grant to its first step; None is what he does not know. `user` and
+    `partition` are "" where the daemon is to fill them in: whoever asks, and the one that it harvests.
+    """
+
+    id: str
+    name: str
+    backend: str
+    sizes: Sizes
+    user: str = ""
+    partition: str = ""
+    weight: float = 1.0
+    workers_per_node: int | None = None
+    curve: Points = ()
+    up_cost_s: float | None = None
+    down_cost_s: float | None = None
+    warm_up_s: float | None = None
+    held: tuple[Held, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        nodes, rates = [count for count, _ in self.curve], [rate for _, rate in self.curve]
+        return {
+            "protocol": VERSION,
+            "id": self.id,
+            "name": self.name,
+            "user": self.user or None,
+            "backend": self.backend,
+            **self.sizes.to_fields(),
+            "partition": self.partition or None,
+            "weight": self.weight,
+            "workers_per_node": self.workers_per_node,
+            "curve": {"nodes": nodes, "samples_per_s": rates} if self.curve else None,
+            "up_cost_s": self.up_cost_s,
+            "down_cost_s": self.down_cost_s,
+            "warm_up_s": self.warm_up_s,
+            "held": [held.to_json() for held in self.held],
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> Registration:
+        """The body of a request; raises Malformed."""
+        told = Fields(data, "trainer")
+        version = told.whole("protocol", 1, minimum=1)
+        if version > VERSION:
+            raise told.fault(f"its driver speaks protocol {version} and the daemon {VERSION}: upgrade the daemon first")
+        id_ = told.name("id", form=_TRAINER_ID, wanted="a job id or run-<host>-<pid>")
+        return cls(
+            id=id_,
+            name=told.text("name", "") or id_,
+            backend=told.name("backend"),
+            sizes=Sizes.read(told),
+            user=told.name("user", ""),
+            partition=told.name("partition", ""),
+            weight=told.number("weight", 1.0),
+            workers_per_node=told.whole("workers_per_node", None, minimum=1, maximum=NODES_MOST),
+            curve=_curve(told),
+            up_cost_s=told.number("up_cost_s", None),
+            down_cost_s=told.number("down_cost_s", None),
+            warm_up_s=told.number("warm_up_s", None),
+            held=tuple(map(Held.from_json, told.items("held", HELD_MOST))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The daemon's answer to a registration.
+
+    `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `plan_wait_s` and
+    `min_window_s` are the site's rule for when a pilot must not start, and `note` is a sentence for the trainer's log.
+    """
+
+    epoch: int
+    poll_s: float
+    plan_wait_s: float
+    min_window_s: float
+    listed: Leases
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {
+            "protocol": VERSION,
+            "epoch": self.epoch,
+            "poll_s": self.poll_s,
+            "plan_wait_s": self.plan_wait_s,
+            "min_window_s": self.min_window_s,
+            "note": self.note,
+            **self.listed.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Welcome:
+        """The body of an answer; raises Malformed, also for that of a daemon which is too old to be understood."""
+        told = Fields(data, "the daemon's answer")
+        version = told.whole("protocol", 1, minimum=1)
+        if version < VERSION:
+            raise told.fault(f"it speaks protocol {version} and this driver {VERSION}: upgrade the daemon first")
+        return cls(
+            epoch=told.whole("epoch"),
+            poll_s=told.number("poll_s"),
+            plan_wait_s=told.number("plan_wait_s"),
+            min_window_s=told.number("min_window_s"),
+            listed=Leases.from_json(data),
+            note=told.text("note", ""),
+        )
+
+
+def _curve(told: Fields) -> Points:
+    curve = told.nested("curve")
+    if curve is None:
+        return ()
+    counts, rates = curve.items("nodes", CURVE_POINTS_MOST), curve.items("samples_per_s", CURVE_POINTS_MOST)
+    if len(counts) != len(rates) or not counts:
+        raise curve.wrong("nodes", "as many as samples_per_s, at least one")
+    points = tuple(_point(count, rate) for count, rate in zip(counts, rates, strict=True))
+    if any(later[0] <= earlier[0] for earlier, later in itertools.pairwise(points)):
+        raise curve.wrong("nodes", "in increasing order")
+    return tuple(point for point in points if point[0] > 0)
+
+
+def _point(count: object, rate: object) -> tuple[int, float]:
+    point = Fields({"nodes": count, "samples_per_s": rate}, "trainer: curve")
+    return point.whole("nodes", maximum=NODES_MOST), point.number("samples_per_s")

@@ -1,0 +1,273 @@
+"""What a driver tells the daemon: frozen messages, each with the time at which it happened (unix seconds)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from bftd.protocol.bounds import LEASE_ID_MOST, NODES_MOST, REPORTS_MOST
+from bftd.protocol.fields import Fields
+from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, REPORTED, LeaseState
+
+ResizeKind = Literal["up", "down", "crash"]
+_RESIZE_KINDS: tuple[ResizeKind, ...] = ("up", "down", "crash")
+
+
+@dataclass(frozen=True, slots=True)
+class Report(ABC):
+    """Anything that a driver tells; `op` names its kind on the wire and in the ledger."""
+
+    op: ClassVar[str] = ""
+    at_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `report_from_json` reads."""
+        return {"op": self.op, **asdict(self)}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All that it says but its kind, for the ledger."""
+        return asdict(self)
+
+    @property
+    def where(self) -> str | None:
+        """The node that it is about, None where it is about none."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, at_s: float, told: Fields) -> Report:
+        """The report in the fields of one JSON object; raises Malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReport(Report):
+    """A lease has come to `state`; `job_id` is its pilot's, None while there is none, and `reason` a sentence."""
+
+    op: ClassVar[str] = "lease"
+    id: str
+    state: LeaseState
+    job_id: str | None = None
+    reason: str = ""
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> LeaseReport:
+        """See Report.read."""
+        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        state = told.text("state", choices=REPORTED)
+        return cls(at_s, id_, state, told.name("job_id", None), told.text("reason", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport(Report):
+    """How far training has come: `step` and `samples` are saved, the rate is that of a constant size over `window_s`.
+
+    `nodes` and `world_size` are of the present group; `loss` is None where none is known or it is not finite;
+    `steps_lost` counts since the trainer's start.
+    """
+
+    op: ClassVar[str] = "progress"
+    step: int
+    samples: float
+    samples_per_s: float = 0.0
+    nodes: int = 0
+    world_size: int = 0
+    loss: float | None = None
+    steps_lost: int = 0
+    window_s: float = 0.0
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> ProgressReport:
+        """See Report.read."""
+        return cls(
+            at_s=at_s,
+            step=told.whole("step"),
+            samples=told.number("samples"),
+            samples_per_s=told.number("samples_per_s", 0.0),
+            nodes=told.whole("nodes", 0, maximum=NODES_MOST),
+            world_size=told.whole("world_size", 0),
+            # a diverging model reports NaN: that is its user's to see, not a wrong request
+            loss=told.measure("loss"),
+            steps_lost=told.whole("steps_lost", 0),
+            window_s=told.number("window_s", 0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeReport(Report):
+    """Training went on with another number of nodes; `stall_s` is how long it stood still, None where not measured."""
+
+    op: ClassVar[str] = "resize"
+    from_nodes: int
+    to_nodes: int
+    kind: ResizeKind
+    stall_s: float | None = None
+    steps_lost: int = 0
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> ResizeReport:
+        """See Report.read."""
+        return cls(
+            at_s=at_s,
+            from_nodes=told.whole("from_nodes", maximum=NODES_MOST),
+            to_nodes=told.whole("to_nodes", maximum=NODES_MOST),
+            kind=told.text("kind", choices=_RESIZE_KINDS),
+            stall_s=told.number("stall_s", None),
+            steps_lost=told.whole("steps_lost", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendReport(Report):
+    """The trainer was suspended to disk at `step`."""
+
+    op: ClassVar[str] = "suspend"
+    step: int = 0
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> SuspendReport:
+        """See Report.read."""
+        return cls(at_s, told.whole("step", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReport(Report):
+    """The trainer goes on from `step`."""
+
+    op: ClassVar[str] = "resume"
+    step: int = 0
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> ResumeReport:
+        """See Report.read."""
+        return cls(at_s, told.whole("step", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport(Report):
+    """A worker ended by itself on `node` with the code `rc`, negative for a signal; `text` is a sentence."""
+
+    op: ClassVar[str] = "crash"
+    node: str | None = None
+    rc: int | None = None
+    text: str = ""
+
+    @property
+    def where(self) -> str | None:
+        """See Report.where."""
+        return self.node
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> CrashReport:
+        """See Report.read."""
+        return cls(at_s, told.name("node", None), told.whole("rc", None, minimum=-(2**31)), told.text("text", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteReport(Report):
+    """A sentence for people."""
+
+    op: ClassVar[str] = "note"
+    text: str = ""
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> NoteReport:
+        """See Report.read."""
+        return cls(at_s, told.text("text", ""))
+
+
+KINDS: Mapping[str, type[Report]] = {
+    kind.op: kind
+    for kind in (LeaseReport, ProgressReport, ResizeReport, SuspendReport, ResumeReport, CrashReport, NoteReport)
+}
+
+
+def report_from_json(data: object) -> Report:
+    """One report; raises Malformed with a line that names the field."""
+    op = Fields(data, "report").text("op", choices=tuple(KINDS))
+    told = Fields(data, f"report {op}")
+    return KINDS[op].read(told.number("at_s"), told)
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What a driver of one epoch sends at once, in the order in which it happened."""
+
+    epoch: int
+    reports: tuple[Report, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        return {"epoch": self.epoch, "events": [report.to_json() for report in self.reports]}
+
+    @classmethod
+    def from_json(cls, data: object) -> Reports:
+        """The body of a request; raises Malformed."""
+        body = Fields(data, "report")
+        return cls(body.whole("epoch"), tuple(map(report_from_json, body.items("events", REPORTS_MOST))))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a trainer has done in all, told at its end; None is what its driver does not know."""
+
+    step: int | None = None
+    samples: float | None = None
+    resizes: int | None = None
+    suspends: int | None = None
+    steps_lost: int | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+    @classmethod
+    def read(cls, told: Fields) -> Summary:
+        """The summary in the fields of one JSON object; raises Malformed."""
+        return cls(
+            step=told.whole("step", None),
+            samples=told.number("samples", None),
+            resizes=told.whole("resizes", None),
+            suspends=told.whole("suspends", None),
+            steps_lost=told.whole("steps_lost", None),
+            first_loss=told.measure("first_loss"),
+            last_loss=told.measure("last_loss"),
+        )
+
+
+NO_SUMMARY = Summary()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The trainer has ended: with what exit code, and why in one sentence."""
+
+    epoch: int
+    exit_code: int
+    reason: str = ""
+    summary: Summary = NO_SUMMARY
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        return {
+            "epoch": self.epoch,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "summary": self.summary.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> Finish:
+        """The body of a request; raises Malformed."""
+        body = Fields(data, "finish")
+        summary = body.nested("summary")
+        return cls(
+            epoch=body.whole("epoch"),
+            exit_code=body.whole("exit_code", minimum=-255, maximum=255),
+            reason=body.text("reason", ""),
+            summary=NO_SUMMARY if summary is None else Summary.read(summary),
+        )

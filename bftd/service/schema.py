@@ -1,0 +1,59 @@
+"""The ledger's tables, and how a ledger that an older bftd wrote becomes one of this version."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+VERSION = 2
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE trainers (id TEXT PRIMARY KEY, arrived_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE leases (id TEXT PRIMARY KEY, granted_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    rowid INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, kind TEXT NOT NULL, trainer TEXT, node TEXT,
+    data TEXT NOT NULL
+);
+CREATE INDEX events_of_trainer ON events (trainer, kind);
+CREATE INDEX events_of_kind ON events (kind);
+"""
+
+_REQUESTED = ("id", "name", "user", "backend", "partition", "weight", "workers_per_node")
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """The version that wrote a ledger, 0 for a new file."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def upgrade(db: sqlite3.Connection, version: int) -> None:
+    """Make a ledger of an older version one of this, inside the caller's transaction."""
+    for older in range(version, VERSION):
+        _UPGRADES[older](db)
+    db.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _nest_requests(db: sqlite3.Connection) -> None:
+    """1 to 2: what a driver asked for stands in a trainer's `request`, no longer among what became of it."""
+    rows = db.execute("SELECT id, body FROM trainers").fetchall()
+    bodies = [(json.dumps(_nested(json.loads(body))), id_) for id_, body in rows]
+    db.executemany("UPDATE trainers SET body = ? WHERE id = ?", bodies)
+
+
+def _nested(body: Mapping[str, Any]) -> dict[str, Any]:
+    known = body.get("knowledge", {})
+    request = {name: body[name] for name in _REQUESTED if name in body} | {
+        "sizes": {"low": body["nodes_min"], "high": body["nodes_max"], "only": body.get("sizes")},
+        "curve": known.get("given", []),
+        "up_cost_s": known.get("given_up_cost_s"),
+        "down_cost_s": known.get("given_down_cost_s"),
+    }
+    moved = {*_REQUESTED, "nodes_min", "nodes_max", "sizes"}
+    return {"request": request} | {name: value for name, value in body.items() if name not in moved}
+
+
+_UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {1: _nest_requests}

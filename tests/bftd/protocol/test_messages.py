@@ -1,0 +1,184 @@
+"""What travels between daemon and drivers: every message survives its journey, and a wrong one is named in a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.protocol import bounds
+from bftd.protocol.errors import Malformed
+from bftd.protocol.lease import REPORTED, Leases, LeaseView
+from bftd.protocol.registration import Held, Registration, Welcome
+from bftd.protocol.reports import KINDS, Finish, LeaseReport, ProgressReport, Report, Reports, Summary, report_from_json
+from bftd.protocol.sizes import Sizes
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
+TEXTS = st.from_regex(r"([a-zé]{1,8}( [a-z0-9.]{1,8}){0,3})?", fullmatch=True)
+NUMBERS = st.floats(0, 1e12)
+COUNTS = st.integers(0, 10_000)
+LEASE_IDS = st.builds("{}.{}".format, NAMES, st.integers(1, 10**17))
+MAYBE_NUMBERS = st.none() | NUMBERS
+
+# A field that has no strategy of its own is drawn by its type.
+BY_NAME: dict[str, st.SearchStrategy[Any]] = {
+    "at_s": NUMBERS,
+    "id": LEASE_IDS,
+    "state": st.sampled_from(REPORTED),
+    "job_id": st.none() | st.integers(1, 10**9).map(str),
+    "node": st.none() | NAMES,
+    "kind": st.sampled_from(["up", "down", "crash"]),
+    "loss": st.none() | st.floats(-1e6, 1e6),
+    "rc": st.none() | st.integers(-64, 255),
+}
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    int: COUNTS,
+    float: NUMBERS,
+    str: TEXTS,
+    float | None: MAYBE_NUMBERS,
+    int | None: st.none() | COUNTS,
+}
+
+
+def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Any message of a kind."""
+    hints = get_type_hints(kind)
+    drawn = {f.name: BY_NAME[f.name] if f.name in BY_NAME else BY_TYPE[hints[f.name]] for f in fields(kind)}
+    return st.builds(kind, **drawn)
+
+
+REPORTS: st.SearchStrategy[Report] = st.one_of([messages(kind) for kind in KINDS.values()])
+SIZES = st.builds(lambda low, more: Sizes(low, low + more), st.integers(1, 50), st.integers(0, 50))
+VIEWS = st.builds(
+    LeaseView, LEASE_IDS, NAMES, st.sampled_from(["granted", "revoked"]), st.booleans(), NUMBERS, TEXTS, COUNTS, TEXTS
+)
+CURVES = st.dictionaries(st.integers(1, 1000), NUMBERS, max_size=5).map(lambda points: tuple(sorted(points.items())))
+REGISTRATIONS = st.builds(
+    Registration,
+    id=NAMES,
+    name=st.from_regex("[a-z]{1,9}", fullmatch=True),
+    backend=NAMES,
+    sizes=SIZES,
+    user=NAMES,
+    partition=NAMES,
+    weight=NUMBERS,
+    workers_per_node=st.none() | st.integers(1, 64),
+    curve=CURVES,
+    up_cost_s=MAYBE_NUMBERS,
+    down_cost_s=MAYBE_NUMBERS,
+    warm_up_s=MAYBE_NUMBERS,
+    held=st.lists(st.builds(Held, LEASE_IDS, NAMES, BY_NAME["job_id"]), max_size=3).map(tuple),
+)
+
+
+def sent(message: Any) -> Any:
+    """A message as the other side gets it."""
+    return json.loads(json.dumps(message.to_json()))
+
+
+def complaint_about(body: Any) -> str | None:
+    """What is said of a report that is wrong."""
+    try:
+        report_from_json(body)
+    except Malformed as error:
+        return str(error)
+    return None
+
+
+@given(REPORTS)
+def test_every_report_is_the_same_on_the_other_side(report: Report) -> None:
+    assert report_from_json(sent(report)) == report
+
+
+@given(st.integers(1, 99), st.lists(REPORTS, max_size=5))
+def test_reports_come_in_the_order_in_which_they_were_sent(epoch: int, reports: list[Report]) -> None:
+    told = Reports(epoch, tuple(reports))
+    assert Reports.from_json(sent(told)) == told
+
+
+@given(REGISTRATIONS)
+def test_a_registration_is_the_same_on_the_other_side(request: Registration) -> None:
+    assert Registration.from_json(sent(request)) == request
+
+
+@given(st.builds(Leases, COUNTS, st.lists(VIEWS, max_size=4).map(tuple)), NUMBERS, NUMBERS, NUMBERS, TEXTS)
+def test_a_welcome_with_its_leases_is_the_same_on_the_other_side(
+    listed: Leases, poll_s: float, plan_wait_s: float, min_window_s: float, note: str
+) -> None:
+    welcome = Welcome(3, poll_s, plan_wait_s, min_window_s, listed, note)
+    assert Welcome.from_json(sent(welcome)) == welcome
+    assert Leases.from_json(sent(listed)) == listed
+
+
+@given(st.integers(-255, 255), TEXTS, messages(Summary))
+def test_the_end_of_a_trainer_is_the_same_on_the_other_side(code: int, reason: str, summary: Summary) -> None:
+    finish = Finish(1, code, reason, summary)
+    assert Finish.from_json(sent(finish)) == finish
+
+
+@given(REPORTS, st.data())
+def test_a_report_that_lacks_a_field_or_has_a_senseless_one_is_read_or_refused_in_one_line(
+    report: Report, data: st.DataObject
+) -> None:
+    body = sent(report)
+    name = data.draw(st.sampled_from(sorted(body)))
+    body[name] = data.draw(st.none() | st.booleans() | st.text() | st.integers() | st.just([1]) | st.just({"a": 1}))
+    complaint = complaint_about(body)
+    assert complaint is None or ("\n" not in complaint and name in complaint)
+
+
+def test_a_loss_that_is_not_finite_is_no_wrong_request() -> None:
+    body = {"op": "progress", "at_s": 1.0, "step": 1, "samples": 2.0, "loss": float("nan")}
+    assert report_from_json(body) == ProgressReport(1.0, 1, 2.0)
+
+
+def test_fields_that_this_side_does_not_know_are_ignored() -> None:
+    body = sent(Registration("17", "a", "horovod", Sizes(1, 2))) | {"account": "what the driver says", "colour": 3}
+    assert Registration.from_json(body) == Registration("17", "a", "horovod", Sizes(1, 2))
+
+
+def test_a_driver_of_the_first_protocol_is_understood() -> None:
+    body = sent(Registration("17", "a", "horovod", Sizes(1, 2)))
+    for name in ("protocol", "warm_up_s"):
+        del body[name]
+    assert Registration.from_json(body) == Registration("17", "a", "horovod", Sizes(1, 2))
+
+
+def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade() -> None:
+    newer = sent(Registration("17", "a", "horovod", Sizes(1, 2))) | {"protocol": bounds.VERSION + 1}
+    with pytest.raises(Malformed, match="upgrade the daemon first"):
+        Registration.from_json(newer)
+    old = {"epoch": 1, "version": 1, "leases": [], "poll_s": 1.0, "note": ""}
+    with pytest.raises(Malformed, match=f"protocol 1 and this driver {bounds.VERSION}: upgrade the daemon first"):
+        Welcome.from_json(old)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)}, "trainer: held may hold 100000 items, not 100001"),
+        ({"id": "x" * 129}, "trainer: id must be a job id or run-<host>-<pid>"),
+        ({"id": "x" * 300}, "trainer: id must be a text of at most 256 letters"),
+        ({"backend": "b" * 300}, "trainer: backend must be a text of at most 256 letters"),
+        ({"nodes_max": bounds.NODES_MOST + 1}, "trainer: nodes_max must be 1 to 1000000"),
+        ({"nodes_min": 3}, "trainer: nodes_min 3 is above nodes_max 2"),
+        ({"sizes": [7]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
+        ({"weight": 10**400}, "trainer: weight must be a finite number"),
+        ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>, not 'n1'"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+    body = sent(Registration("17", "a", "horovod", Sizes(1, 2))) | change
+    with pytest.raises(Malformed) as refused:
+        Registration.from_json(body)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_list_of_reports_is_bounded() -> None:
+    many = [sent(LeaseReport(1.0, "n1.1", "ended"))] * (bounds.REPORTS_MOST + 1)
+    with pytest.raises(Malformed, match="may hold 10000 items"):
+        Reports.from_json({"epoch": 1, "events": many})

@@ -1,0 +1,43 @@
+BEGIN TRANSACTION;
+CREATE TABLE events (
+    rowid INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, kind TEXT NOT NULL, trainer TEXT, node TEXT,
+    data TEXT NOT NULL
+);
+INSERT INTO "events" VALUES(1,1000.0,'registered','17',NULL,'{"name": "train-a", "user": "ann"}');
+INSERT INTO "events" VALUES(2,1000.0,'registered','18',NULL,'{"name": "train-b", "user": "bob"}');
+INSERT INTO "events" VALUES(3,1001.0,'pool',NULL,NULL,'{"version": 0, "joined": [], "left": []}');
+INSERT INTO "events" VALUES(4,1001.0,'decision','17',NULL,'{"text": "train-a waits: no node free, it needs 1"}');
+INSERT INTO "events" VALUES(5,1001.0,'decision','18',NULL,'{"text": "train-b waits: no node free, it needs 1"}');
+INSERT INTO "events" VALUES(6,1002.0,'pool',NULL,NULL,'{"version": 1, "joined": ["n1", "n2", "n3"], "left": []}');
+INSERT INTO "events" VALUES(7,1002.0,'granted','17','n1','{"lease": "n1.1", "reason": "train-a starts on 2 nodes (n[1-2]): about 16.7 samples/s expected", "vacate": false, "job_id": null}');
+INSERT INTO "events" VALUES(8,1002.0,'granted','17','n2','{"lease": "n2.2", "reason": "train-a starts on 2 nodes (n[1-2]): about 16.7 samples/s expected", "vacate": false, "job_id": null}');
+INSERT INTO "events" VALUES(9,1002.0,'decision','17',NULL,'{"text": "train-a starts on 2 nodes (n[1-2]): about 16.7 samples/s expected"}');
+INSERT INTO "events" VALUES(10,1002.0,'granted','18','n3','{"lease": "n3.3", "reason": "train-b starts on 1 node (n3): its speed is not known yet", "vacate": false, "job_id": null}');
+INSERT INTO "events" VALUES(11,1002.0,'decision','18',NULL,'{"text": "train-b starts on 1 node (n3): its speed is not known yet"}');
+INSERT INTO "events" VALUES(12,1002.0,'lease','17','n1','{"lease": "n1.1", "state": "placed", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(13,1002.0,'lease','17','n1','{"lease": "n1.1", "state": "working", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(14,1002.0,'lease','17','n2','{"lease": "n2.2", "state": "placed", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(15,1002.0,'lease','17','n2','{"lease": "n2.2", "state": "working", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(16,1002.0,'lease','18','n3','{"lease": "n3.3", "state": "placed", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(17,1002.0,'lease','18','n3','{"lease": "n3.3", "state": "working", "at_s": 1002.0, "reason": ""}');
+INSERT INTO "events" VALUES(18,1002.0,'progress','17',NULL,'{"at_s": 1002.0, "step": 9, "samples": 90.0, "samples_per_s": 12.0, "nodes": 2, "loss": 0.5}');
+INSERT INTO "events" VALUES(19,1002.0,'crash','17','n1','{"at_s": 1002.0, "node": "n1", "rc": 1, "text": ""}');
+CREATE TABLE leases (id TEXT PRIMARY KEY, granted_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "leases" VALUES('n1.1',1002.0,'{"id": "n1.1", "node": "n1", "trainer": "17", "granted_s": 1002.0, "limit_s": 3600.0, "reason": "train-a starts on 2 nodes (n[1-2]): about 16.7 samples/s expected", "gres": "", "gpus": 0, "phase": "working", "job_id": "71", "placed_s": 1002.0, "revoked_s": null, "vacate": false, "asked_back_s": null, "observed": true, "missed_polls": 0, "missed_s": null, "alarmed": false}');
+INSERT INTO "leases" VALUES('n2.2',1002.0,'{"id": "n2.2", "node": "n2", "trainer": "17", "granted_s": 1002.0, "limit_s": 3600.0, "reason": "train-a starts on 2 nodes (n[1-2]): about 16.7 samples/s expected", "gres": "", "gpus": 0, "phase": "working", "job_id": "72", "placed_s": 1002.0, "revoked_s": null, "vacate": false, "asked_back_s": null, "observed": true, "missed_polls": 0, "missed_s": null, "alarmed": false}');
+INSERT INTO "leases" VALUES('n3.3',1002.0,'{"id": "n3.3", "node": "n3", "trainer": "18", "granted_s": 1002.0, "limit_s": 3600.0, "reason": "train-b starts on 1 node (n3): its speed is not known yet", "gres": "", "gpus": 0, "phase": "working", "job_id": "73", "placed_s": 1002.0, "revoked_s": null, "vacate": false, "asked_back_s": null, "observed": true, "missed_polls": 0, "missed_s": null, "alarmed": false}');
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "meta" VALUES('failures','{"n1": [{"pilot": "71", "at_s": 1002.0}]}');
+INSERT INTO "meta" VALUES('mode','"live"');
+INSERT INTO "meta" VALUES('sequence','3');
+INSERT INTO "meta" VALUES('tuned','{"pj_max": 7}');
+INSERT INTO "meta" VALUES('usage','{"pool_node_seconds": 6.0, "used_node_seconds": 3.0, "training_node_seconds": 3.0}');
+CREATE TABLE trainers (id TEXT PRIMARY KEY, arrived_s REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "trainers" VALUES('17',1000.0,'{"id": "17", "name": "train-a", "user": "ann", "backend": "horovod", "nodes_min": 1, "nodes_max": 4, "arrived_s": 1000.0, "knowledge": {"given": [[1, 10.0], [4, 30.0]], "seen": [[2, 12.0]], "given_up_cost_s": 3.0, "given_down_cost_s": null, "up_stalls_s": [], "down_stalls_s": [], "warm_ups_s": [0.0, 0.0]}, "sizes": [1, 2, 4], "weight": 2.0, "partition": "elastic", "workers_per_node": 3, "epoch": 1, "version": 3, "state": "running", "heard_s": 1002.0, "step": 9, "samples": 90.0, "samples_per_s": 12.0, "loss": 0.5, "resizes": 0, "suspends": 0, "steps_lost": 0, "exit_code": null, "finished_s": null, "refused_rounds": 0, "refused_round_s": -Infinity, "no_growth_until_s": -Infinity, "said": "", "strays": [], "account": ""}');
+INSERT INTO "trainers" VALUES('18',1000.0,'{"id": "18", "name": "train-b", "user": "bob", "backend": "horovod", "nodes_min": 1, "nodes_max": 1, "arrived_s": 1000.0, "knowledge": {"given": [], "seen": [], "given_up_cost_s": null, "given_down_cost_s": null, "up_stalls_s": [], "down_stalls_s": [], "warm_ups_s": [0.0]}, "sizes": null, "weight": 1.0, "partition": "elastic", "workers_per_node": null, "epoch": 1, "version": 2, "state": "running", "heard_s": 1002.0, "step": 0, "samples": 0.0, "samples_per_s": 0.0, "loss": null, "resizes": 0, "suspends": 0, "steps_lost": 0, "exit_code": null, "finished_s": null, "refused_rounds": 0, "refused_round_s": -Infinity, "no_growth_until_s": -Infinity, "said": "", "strays": [], "account": ""}');
+CREATE INDEX events_of_trainer ON events (trainer, kind);
+CREATE INDEX events_of_kind ON events (kind);
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('events',19);
+COMMIT;
+PRAGMA user_version=1;
