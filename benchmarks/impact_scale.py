@@ -25,9 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, request
-from bftd.config import PoolConfig
 from bftd.core.domain import PoolObserved, Registered, Settings, State
 from bftd.core.step import step
+from bftd.keys import PoolConfig
 from bftd.pool import judgement
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin import parse

@@ -16,11 +16,11 @@ from pathlib import Path
 import click
 
 import milp
-from bftd import __version__, config, entry, journal
-from bftd.config import Config
+from bftd import __version__, config, entry, journal, keys
 from bftd.core.domain import Tick
 from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http import api
+from bftd.keys import Config
 from bftd.notify import notify
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
@@ -36,8 +36,6 @@ log = logging.getLogger("bftd")
 # A controller that needs longer than a quarter of the tick is under load: reading it must not add to that.
 SLOWNESS = 4.0
 LONGEST_DELAY_S = 30.0
-# Sections whose change needs a restart: they are open files, what the pool was built from, or what the daemon is.
-_FIXED = ("api", "daemon", "ledger", "slurm")
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
@@ -196,10 +194,10 @@ class Daemon:
                 log.warning("there is no configuration file to read again")
                 return
             new = load(self._path)
-            fixed = [name for name in _FIXED if getattr(new, name) != getattr(self._config, name)]
+            fixed = [name for name in keys.fixed() if getattr(new, name) != getattr(self._config, name)]
             if fixed:
                 log.warning("changes of [%s] need a restart and are left out", "], [".join(fixed))
-            taken = {name: getattr(new, name) for name in ("pool", "decide", "limits", "log")}
+            taken = {name: getattr(new, name) for name in keys.reloaded()}
             self._config = dataclasses.replace(self._config, **taken)
             logging.getLogger("bftd").setLevel(new.log.level.upper())
             self._service.configure(self._config)

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from bftd.config import SlurmConfig
 from bftd.daemon import next_delay_s
+from bftd.keys import SlurmConfig
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 

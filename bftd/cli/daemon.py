@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
+from bftd import keys
 from bftd.cli import options
 from bftd.errors import UsageError
 from bftd.http import client
 
 # How often the live view asks: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
@@ -64,20 +68,33 @@ def explain(job: str, limit: int, config_path: str | None, as_json: bool) -> Non
         click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {decision['text']}")
 
 
+def _tunable_options(command: F) -> F:
+    """An option for each key that is tunable, in the order of the file."""
+    for key in reversed(keys.tunable()):
+        kind: Any = click.Choice(key.choices) if key.choices else key.kind
+        metavar = None if key.choices else "SECONDS" if key.name.endswith("_s") else "N"
+        command = click.option(_option(key), key.name, type=kind, metavar=metavar, help=key.doc)(command)
+    return command
+
+
+def _option(key: keys.TunableKey) -> str:
+    return "--" + key.name.removesuffix("_s").replace("_", "-")
+
+
 @click.command()
-@click.option("--t-fwd", "t_fwd_s", type=float, metavar="SECONDS", help="Forward-looking time.")
-@click.option("--objective", type=click.Choice(["throughput", "efficiency", "priority"]), help="What is maximised.")
-@click.option("--pj-max", "pj_max", type=click.IntRange(min=1), metavar="N", help="Trainers considered at once.")
+@_tunable_options
 @options.config
 @options.as_json
-def tune(
-    t_fwd_s: float | None, objective: str | None, pj_max: int | None, config_path: str | None, as_json: bool
-) -> None:
+def tune(config_path: str | None, as_json: bool, **changes: Any) -> None:
     """Change the running daemon's settings; they act at once and survive its restart."""
-    changes = {"t_fwd_s": t_fwd_s, "objective": objective, "pj_max": pj_max}
-    given = {name: value for name, value in changes.items() if value is not None}
+    given = {
+        key.name: key.checked(changes[key.name], _option(key))
+        for key in keys.tunable()
+        if changes[key.name] is not None
+    }
     if not given:
-        raise UsageError("give at least one of --t-fwd, --objective and --pj-max")
+        *first, last = map(_option, keys.tunable())
+        raise UsageError(f"give at least one of {', '.join(first)} and {last}")
     settings = client.find(config_path).tune(**given)
     if as_json:
         click.echo(json.dumps(settings))

@@ -17,7 +17,7 @@ from bftd.cli import options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftd.config import Config
+    from bftd.keys import Config
     from slurm_plugin.client import SlurmClient
     from slurm_plugin.site import Advised, Finding, Wanted
 

@@ -15,7 +15,7 @@ from bftd.errors import UsageError
 from bftd.http import client
 
 if TYPE_CHECKING:
-    from bftd.config import Config
+    from bftd.keys import Config
     from elastic.spec import ElasticSpec
     from slurm_plugin.client import SlurmClient
 

@@ -18,7 +18,7 @@ from bftd.cli import options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftd.config import Config
+    from bftd.keys import Config
     from bftd.whatif.trace.model import Trace
     from bftd.whatif.trace.sacct import Accounts
     from bftd.whatif.trace.stats import Stats

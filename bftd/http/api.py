@@ -13,13 +13,13 @@ from typing import Any
 from aiohttp import web
 
 from bftd import __version__
-from bftd.config import ApiConfig
 from bftd.core.domain import Finished, Heard, Registered, Reported, Trainer
 from bftd.errors import BftError, ConfigError
 from bftd.http import bodies
 from bftd.http.caller import Caller
 from bftd.http.gate import Gate, caller_of
 from bftd.http.ownership import objection
+from bftd.keys import ApiConfig
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
 from bftd.protocol.reports import Finish, Reports

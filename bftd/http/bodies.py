@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bftd.protocol.bounds import NODES_MOST
+from bftd import keys
 from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import Fields
 from bftd.protocol.registration import Registration
-
-OBJECTIVES = ("throughput", "efficiency", "priority")
 
 
 def registration(data: object, partition: str, user: str | None) -> Registration:
@@ -27,15 +25,9 @@ def registration(data: object, partition: str, user: str | None) -> Registration
 
 
 def tuned(data: object) -> dict[str, Any]:
-    """The settings that a tune request changes, at least one; raises Malformed."""
-    body = Fields(data, "tune")
-    settings: dict[str, Any] = {}
-    if body.has("t_fwd_s"):
-        settings["t_fwd_s"] = body.number("t_fwd_s", minimum=0.1)
-    if body.has("objective"):
-        settings["objective"] = body.text("objective", choices=OBJECTIVES)
-    if body.has("pj_max"):
-        settings["pj_max"] = body.whole("pj_max", minimum=1, maximum=NODES_MOST)
-    if not settings:
-        raise Malformed("tune: give at least one of t_fwd_s, objective and pj_max")
-    return settings
+    """The keys that a tune request changes, at least one; raises Malformed or ConfigError."""
+    body, known = Fields(data, "tune"), keys.tunable()
+    changed = {key.name: key.checked(body.raw(key.name), f"tune: {key.name}") for key in known if body.has(key.name)}
+    if not changed:
+        raise Malformed(f"tune: give at least one of {', '.join(key.name for key in known)}")
+    return changed

@@ -56,7 +56,7 @@ class Client:
         return self.request("GET", f"/v1/trainers/{quote(trainer, safe='')}/explain?limit={limit}")
 
     def tune(self, **changes: Any) -> dict[str, Any]:
-        """Change t_fwd_s, objective or pj_max; returns the settings."""
+        """Change keys that are tunable; returns all of these."""
         settings: dict[str, Any] = self.request("POST", "/v1/tune", changes)["settings"]
         return settings
 

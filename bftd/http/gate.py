@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from bftd.config import ApiConfig, DaemonConfig
 from bftd.errors import BftError, ConfigError
 from bftd.http import peer
 from bftd.http.budget import Budgets, cost
 from bftd.http.caller import Caller, Callers
 from bftd.http.munge_gate import MungeGate
+from bftd.keys import ApiConfig, DaemonConfig
 from bftd.protocol.address import endpoint
 from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, Request
 from bftd.protocol.munge import MungeError, MungeMissing

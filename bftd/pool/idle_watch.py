@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from bftd.config import PoolConfig
+from bftd.keys import PoolConfig
 from bftd.pool.judgement import PILOT_COMMENT, PoolMemory, observe
 from slurm_plugin.types import Job, Snapshot
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
 
-from bftd.config import PoolConfig
 from bftd.core.domain import ElasticJob, PoolNode, PoolView
+from bftd.keys import PoolConfig
 from slurm_plugin.types import Job, Node, Snapshot
 
 # The first word of the comment of every pilot.

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bftd.config import Config
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -23,6 +22,7 @@ from bftd.core.domain import (
     State,
 )
 from bftd.core.step import fold
+from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.protocol.registration import Welcome
 from bftd.service import status

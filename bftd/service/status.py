@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bftd import keys
 from bftd.core import caps
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.lease import Leases, LeaseView
@@ -96,7 +97,7 @@ def strays(state: State) -> list[dict[str, Any]]:
 
 def settings(item: Settings) -> dict[str, Any]:
     """The settings that `bft tune` changes."""
-    return {"t_fwd_s": item.t_fwd_s, "objective": item.objective, "pj_max": item.pj_max}
+    return {key.name: getattr(item, key.name) for key in keys.tunable()}
 
 
 def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:

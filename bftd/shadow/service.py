@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from bftd.config import Config
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -23,6 +22,7 @@ from bftd.core.domain import (
     Reported,
     State,
 )
+from bftd.keys import Config
 from bftd.pool import imagined, judgement
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from bftd.config import Config
 from bftd.errors import BftError
+from bftd.keys import Config
 from bftd.whatif.trace.recording_file import Recording
 from bftd.whatif.trace.session import DEFAULT_POLL_S, Clock, Session
 from slurm_plugin.types import Snapshot

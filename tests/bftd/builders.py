@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bftd.config import PoolConfig
 from bftd.core.domain import (
     Action,
     Configured,
@@ -29,6 +28,7 @@ from bftd.core.domain import (
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
 from bftd.core.step import step
+from bftd.keys import PoolConfig
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Held, Registration

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 import pytest
 
 from bftd import daemon as daemons
-from bftd.config import ApiConfig, Config, LedgerConfig
 from bftd.daemon import Daemon, next_delay_s
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.http.client import Client, find
+from bftd.keys import ApiConfig, Config, LedgerConfig
 from bftd.notify import notify
 from slurm_plugin.types import Snapshot
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from bftd.config import PoolConfig
+from bftd.keys import PoolConfig
 from bftd.pool.idle_watch import IdleWatch
 from bftd.whatif.trace.accounting import iso
 from bftd.whatif.trace.errors import TraceError

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftd.config import PoolConfig
 from bftd.core.domain import (
     CancelPilot,
     Configured,
@@ -27,6 +26,7 @@ from bftd.core.domain import (
 )
 from bftd.core.invariants import validate_state
 from bftd.core.step import step
+from bftd.keys import PoolConfig
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport

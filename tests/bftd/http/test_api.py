@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bftd.config import ApiConfig, Config
 from bftd.errors import ConfigError
 from bftd.http import api
 from bftd.http.caller import Caller, Callers
+from bftd.keys import ApiConfig, Config
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Job, Snapshot

@@ -24,11 +24,11 @@ import psutil
 import pytest
 from aiohttp import web
 
-from bftd.config import ApiConfig, Config, DaemonConfig
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.http import api
 from bftd.http.client import Client
 from bftd.http.munge_gate import MungeGate
+from bftd.keys import ApiConfig, Config, DaemonConfig
 from bftd.protocol import credentials, munge
 from bftd.protocol.credentials import Request
 from bftd.protocol.munge import MungeError

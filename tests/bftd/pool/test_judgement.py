@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.config import PoolConfig
+from bftd.keys import PoolConfig
 from slurm_plugin.types import Reservation
 from tests.bftd.builders import Pool, job, members, node, pilot
 

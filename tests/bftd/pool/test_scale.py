@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bftd.config import PoolConfig
+from bftd.keys import PoolConfig
 from bftd.pool import judgement
 from slurm_plugin.types import Job, Node, Snapshot
 

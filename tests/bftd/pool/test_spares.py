@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.config import PoolConfig
 from bftd.core.domain import PoolObserved, PoolView
+from bftd.keys import PoolConfig
 from bftd.pool.judgement import SPARED
 from slurm_plugin.types import Job, Node
 from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bftd.config import Config
 from bftd.core.domain import Finished, Registered, State
 from bftd.core.invariants import validate_state
 from bftd.errors import LedgerError
+from bftd.keys import Config
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Summary
 from bftd.protocol.sizes import Sizes

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bftd.config import Config, DaemonConfig, LimitsConfig, SlurmConfig
 from bftd.core.domain import Finished, Heard, PoolObserved, Registered, Tick
 from bftd.core.invariants import validate_state
 from bftd.daemon import ledger_path
 from bftd.errors import LedgerError
+from bftd.keys import Config, DaemonConfig, LimitsConfig, SlurmConfig
 from bftd.pool import judgement
 from bftd.pool.imagined import PREFIX, idle_nodes
 from bftd.protocol.registration import Held

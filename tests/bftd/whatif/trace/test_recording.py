@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.config import PoolConfig
+from bftd.keys import PoolConfig
 from bftd.pool.idle_watch import IdleWatch
 from bftd.whatif.trace import TraceError, read, write
 from bftd.whatif.trace.recorder import Recorder

@@ -1,0 +1,292 @@
+"""The keys of the configuration: the one definition from which parsing, checks, defaults and documentation are made.
+
+Each section is a frozen dataclass and each key a field with its default, unit, one line of documentation and an
+example. Nothing else in the project knows a key's name, type or default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from bftd.errors import ConfigError
+from bftd.protocol.address import DEFAULT_USER
+
+
+def _key(
+    default: Any,
+    doc: str,
+    *,
+    unit: str = "",
+    example: Any = None,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    tunable: bool = False,
+) -> Any:
+    """A dataclass field that carries all that is known about one key; `bft tune` changes those that are tunable."""
+    metadata = {
+        "doc": doc,
+        "unit": unit,
+        "example": default if example is None else example,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "tunable": tunable,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class DaemonConfig:
+    """What the daemon is, and who may steer it."""
+
+    mode: str = _key(
+        "live",
+        "live, or shadow: decide and log, with imaginary trainers on the real cluster, and touch nothing.",
+        choices=("live", "shadow"),
+    )
+    shadow_trainers: int = _key(
+        10, "Imaginary trainers that compete for nodes in shadow mode.", minimum=1, maximum=1000
+    )
+    user: str = _key(
+        DEFAULT_USER, "Unix user the daemon runs as, or its uid; clients on other hosts believe no other but root."
+    )
+    administrators: str = _key(
+        "",
+        "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",
+        example="bftadmin",
+    )
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """How Slurm is read and which partitions are used."""
+
+    conf: str = _key("", "Path of slurm.conf; empty leaves the choice to Slurm.", example="/etc/slurm/slurm.conf")
+    poll_s: float = _key(1.0, "Time between two snapshots.", unit="s", minimum=0.1, maximum=60.0)
+    timeout_s: float = _key(5.0, "A Slurm command that takes longer has failed.", unit="s", minimum=0.5, maximum=60.0)
+    backend: str = _key(
+        "text",
+        "How snapshots are read: text (Slurm's commands) or pyslurm (of this Slurm release, installed by the site).",
+        choices=("text", "pyslurm"),
+    )
+    partition: str = _key("elastic", "Preemptible partition whose idle nodes are harvested.")
+    driver_partition: str = _key("bft-driver", "Partition of service nodes, where the drivers run.")
+    submit_rate_per_min: int = _key(600, "Most pilots asked for in a minute, all trainers together.", minimum=1)
+    pilot_mode: str = _key(
+        "salloc",
+        "How pilots start: salloc (granted at once or not at all) or sbatch (sites without the job_submit plugin).",
+        choices=("salloc", "sbatch"),
+    )
+    operator: bool = _key(
+        False, "Whether bftd has operator rights in Slurm and may cancel pilots that no lease stands behind."
+    )
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """Which idle nodes are offered to trainers, and when they are given back."""
+
+    # Whether a reload takes what has changed; the other sections are open files, or what the daemon is.
+    RELOADED: ClassVar[bool] = True
+
+    debounce_polls: int = _key(2, "Polls for which a node must be idle before it is offered.", minimum=1, maximum=100)
+    min_window_s: float = _key(20.0, "A node planned sooner than this is not offered.", unit="s", minimum=0.0)
+    vacate_ahead_s: float = _key(
+        5.0, "Pilots leave a node this long before a regular job is planned to start on it.", unit="s", minimum=0.0
+    )
+    plan_wait_s: float = _key(
+        30.0, "Longest time for which one pending job without a plan stops growing.", unit="s", minimum=0.0
+    )
+    spare_nodes: int = _key(
+        0, "Idle nodes that stay free for regular jobs while any of them waits for room; 0 lends all.", minimum=0
+    )
+    stale_after_s: float = _key(10.0, "Nothing grows on a snapshot older than this.", unit="s", minimum=0.5)
+    quarantine_s: float = _key(300.0, "Time for which a node with failing pilots is left alone.", unit="s", minimum=0.0)
+    quarantine_after: int = _key(3, "Failing pilots that put a node into quarantine.", minimum=1)
+    pilot_limit_s: float = _key(3600.0, "Longest time limit of a pilot; whole minutes.", unit="s", minimum=60.0)
+    give_back_bound_s: float = _key(
+        5.0, "A node asked back and not idle after this long raises an alarm.", unit="s", minimum=0.1
+    )
+
+
+@dataclass(frozen=True)
+class DecideConfig:
+    """How nodes are shared among trainers."""
+
+    RELOADED: ClassVar[bool] = True
+
+    t_fwd_s: float = _key(120.0, "Forward-looking time T^fwd of the paper.", unit="s", minimum=0.1, tunable=True)
+    objective: str = _key(
+        "throughput",
+        "Maximise throughput (samples/s), efficiency (speed-up over one node) or priority (weight x speed-up).",
+        choices=("throughput", "efficiency", "priority"),
+        tunable=True,
+    )
+    pj_max: int = _key(
+        10, "Trainers considered at once, first come first served.", minimum=1, maximum=1_000_000, tunable=True
+    )
+    solver: str = _key("auto", "Solver of the allocation problem.", example="exact")
+    solve_time_limit_s: float = _key(1.0, "Longest time for one decision.", unit="s", minimum=0.01, maximum=60.0)
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What one user or one account may have at once, beside Slurm's own limits."""
+
+    RELOADED: ClassVar[bool] = True
+
+    nodes_per_user: int = _key(0, "Most nodes of one user's trainers together; 0 is no limit.", minimum=0)
+    nodes_per_account: int = _key(0, "Most nodes of one account's trainers together; 0 is no limit.", minimum=0)
+    trainers_per_user: int = _key(0, "Most trainers of one user considered at once; 0 is no limit.", minimum=0)
+    trainers_per_account: int = _key(0, "Most trainers of one account considered at once; 0 is no limit.", minimum=0)
+
+
+@dataclass(frozen=True)
+class ApiConfig:
+    """Where drivers and commands reach the daemon, and how it knows who they are."""
+
+    socket: str = _key("/run/bftd/bftd.sock", "Unix socket for clients on this host.")
+    tcp: str = _key("", "host:port for drivers on other hosts.", example="0.0.0.0:6820")
+    auth: str = _key(
+        "munge",
+        "How TCP clients prove who they are: munge, or token (one shared secret, for a private test cluster only).",
+        choices=("munge", "token"),
+    )
+    munge_socket: str = _key("", "Socket of munged; empty is munge's own default.", example="/run/munge/munge.socket.2")
+    token_file: str = _key("", "File with the shared token, where auth is token.", example="/etc/bftd/token")
+
+
+@dataclass(frozen=True)
+class LedgerConfig:
+    """Where the daemon keeps what must survive it."""
+
+    path: str = _key("/var/lib/bftd/ledger.sqlite", "SQLite file of the ledger.")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What the daemon writes to its standard error."""
+
+    RELOADED: ClassVar[bool] = True
+
+    level: str = _key("info", "Least severe messages shown.", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one daemon."""
+
+    daemon: DaemonConfig = DaemonConfig()
+    slurm: SlurmConfig = SlurmConfig()
+    pool: PoolConfig = PoolConfig()
+    decide: DecideConfig = DecideConfig()
+    limits: LimitsConfig = LimitsConfig()
+    api: ApiConfig = ApiConfig()
+    ledger: LedgerConfig = LedgerConfig()
+    log: LogConfig = LogConfig()
+
+
+@dataclass(frozen=True)
+class KeyDoc:
+    """One key as the documentation shows it."""
+
+    section: str
+    name: str
+    type: str
+    default: Any
+    unit: str
+    doc: str
+    example: Any
+
+
+def reference() -> Iterator[KeyDoc]:
+    """Every key of the configuration, in the order of the file."""
+    for section in dataclasses.fields(Config):
+        cls = cast("type[Any]", section.default.__class__)
+        types = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            yield KeyDoc(
+                section.name,
+                field.name,
+                types[field.name].__name__,
+                field.default,
+                field.metadata["unit"],
+                field.metadata["doc"],
+                field.metadata["example"],
+            )
+
+
+def reloaded() -> tuple[str, ...]:
+    """The sections whose changes a reload takes; those of the others need a restart."""
+    return tuple(
+        field.name for field in dataclasses.fields(Config) if getattr(_section_class(field), "RELOADED", False)
+    )
+
+
+def fixed() -> tuple[str, ...]:
+    """The sections whose changes need a restart."""
+    return tuple(field.name for field in dataclasses.fields(Config) if field.name not in reloaded())
+
+
+@dataclass(frozen=True)
+class TunableKey:
+    """A key that `bft tune` changes while the daemon runs."""
+
+    section: str
+    name: str
+    kind: type
+    doc: str
+    choices: tuple[str, ...]
+
+    def checked(self, value: Any, where: str) -> Any:
+        """The value as the core takes it; raises ConfigError with one line that begins with `where`."""
+        field = next(field for field in dataclasses.fields(Config) if field.name == self.section)
+        cls = _section_class(field)
+        return checked(cls.__dataclass_fields__[self.name], self.kind, value, where)
+
+
+def tunable() -> tuple[TunableKey, ...]:
+    """Every key that `bft tune` changes, in the order of the file."""
+    found = []
+    for section in dataclasses.fields(Config):
+        cls = _section_class(section)
+        types = typing.get_type_hints(cls)
+        found += [
+            TunableKey(section.name, key.name, types[key.name], key.metadata["doc"], key.metadata["choices"])
+            for key in dataclasses.fields(cls)
+            if key.metadata["tunable"]
+        ]
+    return tuple(found)
+
+
+def _section_class(field: dataclasses.Field[Any]) -> type[Any]:
+    return cast("type[Any]", field.default.__class__)
+
+
+def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -> Any:
+    """A value that may stand for a key; raises ConfigError with one line that begins with `where`."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[kind.__name__]
+        raise ConfigError(
+            f"{where} must be {wanted}, not {value!r}; for example {json.dumps(field.metadata['example'])}"
+        )
+    choices = cast("tuple[str, ...]", field.metadata["choices"])
+    if choices and value not in choices:
+        raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {value!r}")
+    low, high = field.metadata["minimum"], field.metadata["maximum"]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} must be a finite number, not {value}")
+    if low is not None and value < low:
+        raise ConfigError(f"{where} must be at least {low}, not {value}")
+    if high is not None and value > high:
+        raise ConfigError(f"{where} must be at most {high}, not {value}")
+    return value
