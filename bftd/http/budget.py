@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-# In units of one small request. A driver's report and poll are about one a second; a status of a large cluster costs as
-# much as many of them, and what is reported is written down.
+# In units of one small request. A driver's report and poll are about one a second; what an endpoint costs stands in
+# its route, and a body costs by its size, as what is reported is written down.
 UNITS_PER_S = 100.0
 BURST = 2_000.0
-OVERVIEW_UNITS = 20.0
 BYTES_PER_UNIT = 1024.0
 _MOST_USERS = 10_000
-
-
-def cost(method: str, path: str, body_bytes: int) -> float:
-    """The units of one request."""
-    is_overview = method == "GET" and not path.endswith("/leases")
-    return (OVERVIEW_UNITS if is_overview else 1.0) + body_bytes / BYTES_PER_UNIT
 
 
 class Budgets:

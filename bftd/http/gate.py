@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bftd.errors import BftError, ConfigError
 from bftd.http import peer
-from bftd.http.budget import Budgets, cost
+from bftd.http.budget import BYTES_PER_UNIT, Budgets
 from bftd.http.caller import Caller, Callers
 from bftd.http.munge_gate import MungeGate
 from bftd.keys import ApiConfig, DaemonConfig
@@ -70,8 +70,11 @@ class Gate:
         """Let the threads go, once the API is no longer served."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def middleware(self) -> Middleware:
-        """What stands before every handler: tells `caller_of`, or answers that nobody knows who asks."""
+    def middleware(self, units_of: Callable[[web.Request], float]) -> Middleware:
+        """What stands before every handler: tells `caller_of`, or answers that nobody knows who asks.
+
+        `units_of` says what a request costs its caller beside its body.
+        """
 
         @web.middleware
         async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -80,18 +83,18 @@ class Gate:
             except NotKnown as unknown:
                 return web.json_response({"error": str(unknown)}, status=unknown.status)
             request[_CALLER] = caller
-            response = self._over_budget(caller, request) or await handler(request)
+            response = self._over_budget(caller, request, units_of(request)) or await handler(request)
             if said is not None and caller.uid is not None:
                 return await self._signed(caller.uid, said, response)
             return response
 
         return door
 
-    def _over_budget(self, caller: Caller, request: web.Request) -> web.Response | None:
+    def _over_budget(self, caller: Caller, request: web.Request, units: float) -> web.Response | None:
         length = request.content_length
         if length is None:  # a body that comes in pieces says nothing about its size; our own clients send none
             length = _UNKNOWN_BYTES if request.can_read_body else 0
-        units = cost(request.method, request.path, length)
+        units += length / BYTES_PER_UNIT
         now_s = asyncio.get_running_loop().time()
         if caller.admin or caller.uid is None or self._budgets.spend(caller.uid, units, now_s):
             return None

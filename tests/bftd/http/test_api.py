@@ -245,7 +245,7 @@ def test_wrong_reports_tunings_and_queries_are_told_in_one_line(tmp_path: Path) 
             ("POST", report, [], "report must be a JSON object"),
             ("POST", "/v1/tune", {}, "give at least one of"),
             ("POST", "/v1/tune", {"objective": "fun"}, "objective must be one of throughput, efficiency, priority"),
-            ("POST", "/v1/tune", {"t_fwd_s": 0}, "t_fwd_s must be 0.1 or more"),
+            ("POST", "/v1/tune", {"t_fwd_s": 0}, "t_fwd_s must be at least 0.1, not 0"),
             ("GET", "/v1/events?after=-1", None, "after must be a number"),
             ("GET", "/v1/trainers/run-here-1/leases?epoch=x&version=0", None, "epoch must be a number"),
         ]

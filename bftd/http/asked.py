@@ -1,0 +1,54 @@
+"""What a handler reads of a request: its body, its query, its caller's trainer; and how it refuses one."""
+
+from __future__ import annotations
+
+import json
+
+from aiohttp import web
+
+from bftd.core.domain import Trainer
+from bftd.errors import BftError
+from bftd.http.gate import caller_of
+from bftd.service.live import Service
+
+SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
+
+
+class Refused(BftError):
+    """A request is answered with an HTTP status and one line."""
+
+    def __init__(self, status_code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status_code
+
+
+async def body_of(request: web.Request) -> object:
+    """The decoded body; refused where it is not JSON."""
+    try:
+        return json.loads(await request.text())
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body must be JSON") from None
+
+
+def own_trainer(request: web.Request) -> tuple[Service, Trainer]:
+    """The trainer of the URL, if the caller may act on it."""
+    service = request.app[SERVICE]
+    caller = caller_of(request)
+    id_ = request.match_info["id"]
+    trainer = service.state.trainers.get(id_)
+    if trainer is None:
+        raise Refused(404, f"no trainer {id_} is known: its driver must register")
+    if not caller.admin and caller.user != trainer.user:
+        raise Refused(403, f"trainer {id_} belongs to {trainer.user}, not to {caller.user}")
+    return service, trainer
+
+
+def number_of(request: web.Request, name: str, default: float, most: float) -> float:
+    """A number of the query, from 0 to `most`."""
+    try:
+        value = float(request.query.get(name, default))
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= most:
+        raise Refused(400, f"{name} must be a number from 0 to {most:g}, not {request.query[name]!r}")
+    return value

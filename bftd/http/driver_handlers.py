@@ -1,0 +1,116 @@
+"""What drivers ask for: to be registered, their leases, and to be heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from aiohttp import web
+
+from bftd.core.domain import Finished, Heard, Registered, Reported, Trainer
+from bftd.http import bodies
+from bftd.http.asked import SERVICE, Refused, body_of, number_of, own_trainer
+from bftd.http.caller import Caller
+from bftd.http.gate import caller_of
+from bftd.http.ownership import objection
+from bftd.protocol.reports import Finish, Reports
+from bftd.service import status
+from bftd.service.live import Service
+
+POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
+
+# Longer waits would make a lost driver look alive, shorter ones only cost requests.
+LONGEST_WAIT_S = 30.0
+# Far more than anybody trains at once; they only bound what one user can make the daemon remember and wait for. A
+# driver has one long poll, and for a while those that it lost with their connections.
+MOST_TRAINERS_OF_A_USER = 500
+MOST_POLLS_OF_A_TRAINER = 16
+
+
+async def register(request: web.Request) -> web.Response:
+    """Take a trainer in, or its driver back."""
+    service = request.app[SERVICE]
+    caller = caller_of(request)
+    asked = bodies.registration(await body_of(request), service.partition, None if caller.admin else caller.user)
+    known = service.state.trainers.get(asked.id)
+    why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
+    if why_not is not None:
+        raise Refused(*why_not)
+    if known is None and not caller.admin:
+        _check_number(service, caller)
+    service.apply(Registered(service.now(), asked))
+    return web.json_response(service.welcome(asked.id).to_json())
+
+
+def _check_number(service: Service, caller: Caller) -> None:
+    has = sum(trainer.user == caller.user for trainer in service.state.trainers.values())
+    if has >= MOST_TRAINERS_OF_A_USER:
+        raise Refused(
+            429, f"{caller.user} has {has} trainers, those of the last hour included: wait until some are forgotten"
+        )
+
+
+async def leases(request: web.Request) -> web.Response:
+    """Long poll: answer when the list is another than the driver's, or when the wait is over."""
+    polls, id_ = request.app[POLLS], request.match_info["id"]
+    if polls[id_] >= MOST_POLLS_OF_A_TRAINER:
+        raise Refused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
+    polls[id_] += 1
+    try:
+        return await _poll(request)
+    finally:
+        polls[id_] -= 1
+        polls += Counter()  # forgets what is down to zero
+
+
+async def _poll(request: web.Request) -> web.Response:
+    service, trainer = own_trainer(request)
+    epoch = int(number_of(request, "epoch", -1.0 if "epoch" not in request.query else 0.0, 1e15))
+    version = int(number_of(request, "version", 0.0, 1e15))
+    _check_epoch(trainer, epoch)
+    service.apply(Heard(service.now(), trainer.id))
+    end = asyncio.get_running_loop().time() + min(number_of(request, "wait_s", 0.0, 1e9), LONGEST_WAIT_S)
+    while not service.stopping:
+        changed = service.changed(trainer.id)
+        current = service.state.trainers.get(trainer.id)
+        if current is None:
+            raise Refused(404, f"trainer {trainer.id} is no longer known: its driver must register")
+        _check_epoch(current, epoch)
+        left_s = end - asyncio.get_running_loop().time()
+        if current.version != version or left_s <= 0:
+            break
+        try:
+            await asyncio.wait_for(changed.wait(), left_s)
+        except asyncio.TimeoutError:
+            continue
+    if service.stopping:
+        raise Refused(503, "the daemon is stopping: ask again")
+    service.apply(Heard(service.now(), trainer.id))
+    return web.json_response(status.leases(service.state, service.state.trainers[trainer.id]).to_json())
+
+
+async def report(request: web.Request) -> web.Response:
+    """Hear what happened."""
+    service, trainer = own_trainer(request)
+    told = Reports.from_json(await body_of(request))
+    _check_epoch(trainer, told.epoch)
+    service.apply(Reported(service.now(), trainer.id, told.reports))
+    return web.json_response({"version": service.state.trainers[trainer.id].version})
+
+
+async def finish(request: web.Request) -> web.Response:
+    """End a trainer."""
+    service, trainer = own_trainer(request)
+    told = Finish.from_json(await body_of(request))
+    if told.epoch == trainer.epoch and not trainer.active:
+        return web.json_response({})  # the answer to an earlier try was lost
+    _check_epoch(trainer, told.epoch)
+    service.apply(Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
+    return web.json_response({})
+
+
+def _check_epoch(trainer: Trainer, epoch: int) -> None:
+    if epoch != trainer.epoch:
+        raise Refused(409, f"trainer {trainer.id} has a newer driver (epoch {trainer.epoch}, yours is {epoch}): stop")
+    if not trainer.active:
+        raise Refused(409, f"trainer {trainer.id} has finished: register again to go on")

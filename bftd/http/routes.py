@@ -1,0 +1,81 @@
+"""Every endpoint of the API: one line each, with its handler and what it costs the daemon.
+
+A handler is a coroutine on the loop that serves give-backs. With `offload` it is a plain function that may take its
+time: it runs in a thread, gets the decoded body and the query, and returns what is answered as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from bftd.http import driver_handlers, user_handlers
+from bftd.http.asked import body_of
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SlowHandler = Callable[[object, Mapping[str, str]], Any]
+
+# In units of one small request; see bftd.http.budget. A status of a large cluster costs as much as many of them.
+OVERVIEW_UNITS = 20.0
+
+_ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
+_THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One endpoint; `units` is what a request of it takes from its caller's budget, beside its body."""
+
+    method: str
+    path: str
+    handler: Handler | SlowHandler
+    units: float = 1.0
+    offload: bool = False
+
+
+ROUTES = (
+    Route("POST", "/v1/trainers", driver_handlers.register),
+    Route("GET", "/v1/trainers/{id}/leases", driver_handlers.leases),
+    Route("POST", "/v1/trainers/{id}/report", driver_handlers.report),
+    Route("POST", "/v1/trainers/{id}/finish", driver_handlers.finish),
+    Route("GET", "/v1/trainers/{id}/explain", user_handlers.explain, OVERVIEW_UNITS),
+    Route("GET", "/v1/status", user_handlers.status, OVERVIEW_UNITS),
+    Route("POST", "/v1/tune", user_handlers.tune),
+    Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
+)
+
+
+def install(app: web.Application, routes: Iterable[Route]) -> None:
+    """Serve these routes."""
+    app[_ROUTE] = {}
+    app[_THREADS] = ThreadPoolExecutor(2, "offloaded")
+    for route in routes:
+        handler: Any = _offloaded(route.handler) if route.offload else route.handler
+        app[_ROUTE][handler] = route
+        app.router.add_route(route.method, route.path, handler)
+    app.on_cleanup.append(_let_threads_go)
+
+
+def units_of(request: web.Request) -> float:
+    """What a request costs its caller beside its body; one for which there is no route costs as much as a status."""
+    route = request.app[_ROUTE].get(request.match_info.handler)
+    return OVERVIEW_UNITS if route is None else route.units
+
+
+def _offloaded(work: Any) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        body = await body_of(request) if request.can_read_body else None
+        threads = request.app[_THREADS]
+        answer = await asyncio.get_running_loop().run_in_executor(threads, work, body, dict(request.query))
+        return web.json_response(answer)
+
+    return handler
+
+
+async def _let_threads_go(app: web.Application) -> None:
+    app[_THREADS].shutdown(wait=False, cancel_futures=True)
