@@ -41,7 +41,7 @@ def check_command(config_path: str | None, as_json: bool) -> None:
     from slurm_plugin.site import RULES, check, read
 
     settings = config.load_found(config_path)
-    found = read(_client(settings), _wanted(settings))
+    found = read(_client(settings), wanted_of(settings))
     findings = check(found, RULES)
     if as_json:
         click.echo(
@@ -76,7 +76,7 @@ def config_command(
 
     _refuse_unknown(keep, [rule.name for rule in RULES])
     settings = config.load_found(config_path)
-    configured = _wanted(settings)
+    configured = wanted_of(settings)
     wanted = dataclasses.replace(
         configured,
         partition=partition or configured.partition,
@@ -94,11 +94,11 @@ def config_command(
         click.echo("\n".join(_files(advised, left, only)))
 
 
-def _wanted(settings: Config) -> Wanted:
-    """The keys of the configuration that Slurm has to agree with."""
+def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> Wanted:
+    """The keys of the configuration that Slurm has to agree with; `driver` is the path of bft-driver."""
     from slurm_plugin.site import Wanted
 
-    values: dict[str, Any] = {"driver": str(Path(sys.executable).parent / "bft-driver")}
+    values: dict[str, Any] = {"driver": driver}
     for section in (settings.slurm, settings.pool, settings.api):
         values |= dataclasses.asdict(section)
     return Wanted(**{field.name: values[field.name] for field in dataclasses.fields(Wanted)})

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.nodeset import expand
 
-PilotMode = Literal["salloc", "sbatch"]
 FileState = Literal["present", "absent", "unreadable"]
 
 _SETTING = re.compile(r"(\S+)\s*=\s?(.*)$")
@@ -30,16 +29,16 @@ class Wanted:
     `driver` is the one that is none: the path of the program bft-driver on the service nodes.
     """
 
-    partition: str = "elastic"
-    driver_partition: str = "bft-driver"
-    pilot_mode: str = "salloc"
-    pilot_limit_s: float = 3600.0
-    vacate_ahead_s: float = 5.0
-    give_back_bound_s: float = 5.0
-    poll_s: float = 1.0
-    submit_rate_per_min: int = 600
-    socket: str = "/run/bftd/bftd.sock"
-    driver: str = "/usr/bin/bft-driver"
+    partition: str
+    driver_partition: str
+    pilot_mode: str
+    pilot_limit_s: float
+    vacate_ahead_s: float
+    give_back_bound_s: float
+    poll_s: float
+    submit_rate_per_min: int
+    socket: str
+    driver: str
 
     @property
     def pilot_limit_min(self) -> int:
@@ -70,7 +69,7 @@ class Site:
     node_names: tuple[str, ...]
     lua: SiteFile
     plugstack: SiteFile
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: Wanted
     missing_plugins: tuple[str, ...] = ()
     module_missing: str = ""
     reservations: tuple[str, ...] = ()

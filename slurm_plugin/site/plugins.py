@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
+import slurm_plugin
 from slurm_plugin import reservation
 from slurm_plugin.site.kit import setting
 from slurm_plugin.site.model import Site, SiteFile, options
@@ -21,15 +24,8 @@ _HARVEST = (
 _INSTALL = re.compile(r"\.install\s*\(([^)]*)\)")
 _SETTING = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|(\d+))")
 _LUA_COMMENT = re.compile(r"--(?!\[\[).*")
-LUA_DEFAULTS = {
-    "driver": "/usr/bin/bft-driver",
-    "partition": "elastic",
-    "driver_partition": "bft-driver",
-    "pilot_mode": "salloc",
-    "pilot_limit_min": "60",
-    "socket": "/run/bftd/bftd.sock",
-    "reservation": "",
-}
+# A setting of bftd.lua where the file defines them: `    name = "text", -- why` or `    name = 60,`.
+_LUA_DEFAULT = re.compile(r"^  (\w+) = (?:\"([^\"]*)\"|(\d+)),", re.MULTILINE)
 _PLUGIN_LINE = re.compile(rf"^\s*(required|optional)\s+(\S*/)?{re.escape(SPANK_FILE)}\b", re.MULTILINE)
 
 
@@ -40,6 +36,14 @@ def lua_settings(text: str) -> dict[str, str] | None:
     if found is None or LUA_FILE not in code:
         return None
     return {key: quoted or plain for key, quoted, plain in _SETTING.findall(found[1])}
+
+
+@lru_cache(maxsize=1)
+def lua_defaults() -> dict[str, str]:
+    """What bftd.lua takes where job_submit.lua says nothing, read from the file itself."""
+    text = (Path(slurm_plugin.__file__).parent / "lua" / LUA_FILE).read_text(encoding="utf-8")
+    block = text.partition("local settings = {")[2].partition("\n}")[0]
+    return {key: quoted or plain for key, quoted, plain in _LUA_DEFAULT.findall(block)}
 
 
 def expected_settings(site: Site) -> dict[str, str]:
@@ -67,7 +71,7 @@ def _reservation_command(site: Site) -> str:
 def lua_lines(site: Site, path: str) -> str:
     """The two lines for job_submit.lua, with the settings that differ from the defaults of bftd.lua."""
     settings = {"driver": site.wanted.driver, **expected_settings(site)}
-    changed = {key: value for key, value in settings.items() if value != LUA_DEFAULTS[key]}
+    changed = {key: value for key, value in settings.items() if value != lua_defaults()[key]}
     braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
     once = f"-- Once, as root: {_reservation_command(site)}\n" if _needs_reservation(site) else ""
     return (
@@ -110,7 +114,7 @@ def _lua_seen(site: Site) -> str:
 
 
 def _disagreeing(site: Site, settings: dict[str, str]) -> list[str]:
-    given = {**LUA_DEFAULTS, **settings}
+    given = {**lua_defaults(), **settings}
     return [
         f"{key} = {given[key]} (bftd: {value})"
         for key, value in expected_settings(site).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.keys import ApiConfig, PoolConfig, SlurmConfig
 from bftd.sandbox_site import SandboxSite
 from elastic.script import Header, restore, rewrite
-from slurm_plugin.site.plugins import LUA_DEFAULTS, LUA_FILE, lua_settings
+from slurm_plugin.site.plugins import lua_defaults
 from tests.slurm_plugin.lua_state import Lua
 from tests.slurm_plugin.plugins import User, is_newer_slurm
 
@@ -222,12 +224,13 @@ def test_no_job_moves_into_the_driver_partition_unless_the_site_opens_it(lua: Lu
     assert lua.run("bftd.install({ only_drivers = false });" + chunk) == b"0 0 0 0"
 
 
-def test_what_bft_site_check_takes_for_the_defaults_are_the_defaults() -> None:
-    text = (LUA / "bftd.lua").read_text()
-    block = text.split("local settings = {")[1].split("\n}")[0]
-    defaults = lua_settings(f'"{LUA_FILE}" x.install({{{block}\n}})'.replace("{ 0 }", "0"))
-    assert defaults is not None
-    assert {key: value for key, value in defaults.items() if key in LUA_DEFAULTS} == LUA_DEFAULTS
+def test_bftd_lua_and_the_daemon_have_the_same_defaults() -> None:
+    daemon = {**dataclasses.asdict(SlurmConfig()), "socket": ApiConfig().socket}
+    defaults = lua_defaults()
+    keys = ("partition", "driver_partition", "pilot_mode", "socket")
+    assert {key: defaults[key] for key in keys} == {key: daemon[key] for key in keys}
+    assert float(defaults["pilot_limit_min"]) == PoolConfig().pilot_limit_s / 60
+    assert defaults.keys() - keys == {"driver", "pilot_limit_min", "reservation"}
 
 
 def test_pilots_by_sbatch_are_let_in_where_the_site_says_so(lua: Lua) -> None:

@@ -8,11 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from bftd.errors import UsageError
+from bftd.keys import DecideConfig
 
 Policy = Literal["milp", "equal-share", "scavenger"]
 Objective = Literal["curve", "throughput", "efficiency"]
 Accounting = Literal["exact", "reference"]
 RescaleModel = Literal["paper", "measured"]
+
+_DAEMON = DecideConfig()
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,15 @@ class Options:
     when it is used up. `seed` is for those who draw from the result; a replay draws nothing.
     """
 
-    t_fwd_s: float = 120.0
-    pj_max: int = 10
+    t_fwd_s: float = _DAEMON.t_fwd_s
+    pj_max: int = _DAEMON.pj_max
     policy: Policy = "milp"
     objective: Objective = "curve"
     accounting: Accounting = "exact"
     cost_multiplier: float = 1.0
     hours: float | None = None
     nodes: str | None = None
-    solver: str = "auto"
+    solver: str = _DAEMON.solver
     rescale_model: RescaleModel = "paper"
     scavenger_nodes: int | None = None
     checkpoint_every_s: float = 600.0

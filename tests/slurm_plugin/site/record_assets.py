@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.site import RULES, Wanted, advise, read, render
+from slurm_plugin.site import RULES, advise, read, render
+from tests.slurm_plugin.site.sites import WANTED
 from tests.slurm_plugin.site.stock import StockCluster, applied
 
 ASSETS = Path(__file__).parent / "assets"
@@ -23,7 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bft-record-") as name:
         root = Path(name).resolve() / "c"
         with StockCluster(root) as cluster:
-            site = read(cluster.client(), Wanted())
+            site = read(cluster.client(), WANTED)
             _save(cluster, "stock")
         advised = advise(site, RULES)
         files = {"job_submit.lua": render(advised, "job_submit.lua")}

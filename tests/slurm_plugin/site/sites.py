@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_plugin.site.model import Site, SiteFile, Wanted, parse_config, parse_partitions
+from bftd.cli.site import wanted_of
+from bftd.keys import Config
+from slurm_plugin.site.model import Site, SiteFile, parse_config, parse_partitions
 
 ASSETS = Path(__file__).parent / "assets"
 LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
+# What the daemon's defaults want of a site where it is installed from a package.
+WANTED = wanted_of(Config(), driver="/usr/bin/bft-driver")
 
 
 def recorded(name: str, release: str = "22.05") -> Site:
@@ -23,7 +27,7 @@ def recorded(name: str, release: str = "22.05") -> Site:
         node_names=tuple(re.findall(r"^NodeName=(\S+)", (folder / "nodes.txt").read_text(), re.MULTILINE)),
         lua=SiteFile("/etc/slurm/job_submit.lua", "present" if good else "absent", LUA if good else ""),
         plugstack=SiteFile("/etc/slurm/plugstack.conf", "present", "optional /p/spank_bftd.so\n" if good else ""),
-        wanted=Wanted(),
+        wanted=WANTED,
     )
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from slurm_plugin.sandbox import Sandbox, processes
-from slurm_plugin.site import Wanted, read
+from slurm_plugin.site import read
 from tests.slurm_plugin.plugins import require_compiled
+from tests.slurm_plugin.site.sites import WANTED
 from tests.slurm_plugin.site.stock import CHECKOUT, StockCluster, applied
 
 pytestmark = pytest.mark.cluster
@@ -83,7 +84,7 @@ def test_a_stock_cluster_with_the_printed_lines_has_nothing_left_to_change(folde
         code, found = levels(cluster, config)
         assert {name: level for name, level in found.items() if level != "ok"} == {}
         assert code == 0
-        batch = read(cluster.client(), Wanted()).partitions["batch"]
+        batch = read(cluster.client(), WANTED).partitions["batch"]
         assert (batch["PreemptMode"], batch["PriorityTier"]) == ("OFF", "1")
         told = bft(cluster, "site", "check", "--config", str(config))
         assert told.stdout.splitlines()[-1] == f"{len(found)} ok, 0 advice, 0 must change"

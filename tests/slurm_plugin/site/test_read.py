@@ -8,8 +8,8 @@ import pytest
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.site import RULES, Site, Wanted, check, read
-from tests.slurm_plugin.site.sites import ASSETS, LUA
+from slurm_plugin.site import RULES, Site, check, read
+from tests.slurm_plugin.site.sites import ASSETS, LUA, WANTED
 
 SCONTROL = """\
 #!/bin/sh
@@ -39,34 +39,34 @@ def test_a_plugin_in_an_included_file_is_found_in_slurm_s_own_folder(client: Slu
     (tmp_path / "plugstack.conf").write_text("# ours\ninclude plugstack.conf.d/*.conf\n")
     (tmp_path / "plugstack.conf.d").mkdir()
     (tmp_path / "plugstack.conf.d" / "bftd.conf").write_text("optional spank_bftd.so\n")
-    assert level(read(client, Wanted()), "PlugStackConfig") == (
+    assert level(read(client, WANTED), "PlugStackConfig") == (
         "advice",
         f"{tmp_path}/lib/spank_bftd.so is not on this host",
     )
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "spank_bftd.so").touch()
-    assert level(read(client, Wanted()), "PlugStackConfig")[0] == "ok"
+    assert level(read(client, WANTED), "PlugStackConfig")[0] == "ok"
 
 
 def test_a_plugstack_file_that_includes_itself_is_read_to_an_end(client: SlurmClient, tmp_path: Path) -> None:
     (tmp_path / "plugstack.conf").write_text("include plugstack.conf\n")
-    assert level(read(client, Wanted()), "PlugStackConfig")[0] == "advice"
+    assert level(read(client, WANTED), "PlugStackConfig")[0] == "advice"
 
 
 def test_job_submit_lua_is_right_only_with_the_file_that_it_loads(client: SlurmClient, tmp_path: Path) -> None:
-    assert level(read(client, Wanted()), "job_submit.lua") == (
+    assert level(read(client, WANTED), "job_submit.lua") == (
         "advice",
         f"{tmp_path}/job_submit.lua is not on this host",
     )
     (tmp_path / "job_submit.lua").write_text(LUA.replace("/etc/slurm", str(tmp_path)))
-    seen = level(read(client, Wanted()), "job_submit.lua")[1]
+    seen = level(read(client, WANTED), "job_submit.lua")[1]
     assert seen == f"{tmp_path}/job_submit.lua, but {tmp_path}/bftd.lua is not on this host"
     (tmp_path / "bftd.lua").touch()
-    assert level(read(client, Wanted()), "job_submit.lua")[0] == "ok"
+    assert level(read(client, WANTED), "job_submit.lua")[0] == "ok"
 
 
 def test_every_node_is_read_also_those_of_no_partition(client: SlurmClient) -> None:
-    assert read(client, Wanted()).node_names == ("n1", "n2", "svc1")
+    assert read(client, WANTED).node_names == ("n1", "n2", "svc1")
 
 
 def test_partitions_that_slurm_hides_are_an_error_and_no_empty_site(client: SlurmClient, tmp_path: Path) -> None:
@@ -74,4 +74,4 @@ def test_partitions_that_slurm_hides_are_an_error_and_no_empty_site(client: Slur
     denied = "echo 'slurm_load_partitions: Access/permission denied' >&2; exit 1"
     program.write_text(program.read_text().replace(f"cat {ASSETS}/22.05/recommended/partitions.txt", denied))
     with pytest.raises(SnapshotError, match="PrivateData"):
-        read(client, Wanted())
+        read(client, WANTED)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bftd import config
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.site import RULES, Wanted, advise, check, render
+from slurm_plugin.site import RULES, advise, check, render
 from slurm_plugin.site.lines import FILES, NoNodes
 from slurm_plugin.site.model import Site, parse_config
 from slurm_plugin.site.plugins import lua_settings
@@ -21,6 +21,7 @@ from tests.slurm_plugin.site.sites import (
     BRINGS_PILOT_MODE,
     NOT_OURS,
     SPOILED,
+    WANTED,
     Spoil,
     option,
     recorded,
@@ -137,8 +138,8 @@ def test_a_site_that_keeps_its_submit_plugins_gets_pilots_by_sbatch() -> None:
 
 
 def test_names_of_partitions_reach_all_files() -> None:
-    wanted = Wanted(partition="harvest", driver_partition="services")
-    advised = advise(replace(recorded("stock"), wanted=wanted), RULES, configured=Wanted())
+    wanted = replace(WANTED, partition="harvest", driver_partition="services")
+    advised = advise(replace(recorded("stock"), wanted=wanted), RULES, configured=WANTED)
     assert "PartitionName=harvest Nodes=n[1-2] " in render(advised, "slurm.conf")
     assert "PartitionName=services Nodes=svc1 " in render(advised, "slurm.conf")
     assert 'install({partition = "harvest", driver_partition = "services"})' in render(advised, "job_submit.lua")
