@@ -20,6 +20,8 @@ def test_the_comment_reads_as_it_always_did() -> None:
     assert comment.make("4711", "4711.3") == "bft 4711 4711.3"
 
 
-@pytest.mark.parametrize("other", ["", "bft", "bft 4711", "bft 4711 4711.3 more", "bftd 4711 4711.3", "BFT 4711 4711.3"])
+@pytest.mark.parametrize(
+    "other", ["", "bft", "bft 4711", "bft 4711 4711.3 more", "bftd 4711 4711.3", "BFT 4711 4711.3"]
+)
 def test_any_other_comment_is_no_pilots(other: str) -> None:
     assert comment.parse(other) is None
