@@ -156,6 +156,11 @@ def test_no_job_holds_growth_for_longer_than_the_plan_wait_whatever_its_reason_a
         assert set(since) == {whole(job) for job in jobs if lacks_plan(job, now_s, 20.0)}
 
 
+def test_a_clock_that_is_set_back_lets_no_job_hold_growth_for_longer() -> None:
+    since = unplanned_since({}, [queued()], NOW_S, 20.0)
+    assert unplanned_since(since, [queued()], NOW_S - 3600, 20.0) == {"7": NOW_S - 3600}
+
+
 def test_a_job_with_an_unknown_reason_holds_growth_for_the_plan_wait_and_no_longer() -> None:
     since: dict[str, float] = {}
     held_s = 0
