@@ -12,8 +12,9 @@ import pytest
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import Job
+from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import SiteRules
+from tests.slurm_plugin.pending import NOW_S, queued
 
 Until = Callable[[Callable[[], bool], str], None]
 RULES = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
@@ -77,6 +78,16 @@ def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp
     assert isinstance(outcome, Refused)
     assert "the queue cannot be read" in outcome.reason
     assert not (tmp_path / "asked").exists()
+
+
+def test_rules_that_are_set_anew_count_from_the_next_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SlurmClient()
+    monkeypatch.setattr(client, "pending", lambda: (queued(reason="ReqNodeNotAvail, UnavailableNodes:n3"),))
+    monkeypatch.setattr(client, "partitions", lambda: {"batch": Partition("batch", ("n1",), "UP", None)})
+    launcher = PilotLauncher(client, RULES, clock=lambda: NOW_S)
+    assert launcher._objection(pilot("n1")) is not None
+    launcher.rules = SiteRules(plan_wait_s=0.0, min_window_s=0.0)
+    assert launcher._objection(pilot("n1")) is None
 
 
 @pytest.mark.cluster
