@@ -29,6 +29,7 @@ from bftd.core.domain import PoolObserved, Registered, Settings, State
 from bftd.core.step import step
 from bftd.keys import PoolConfig
 from bftd.pool import judgement
+from bftd.pool.harvest import Harvest
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin import parse
 from slurm_plugin.client import SlurmClient
@@ -38,6 +39,7 @@ RACK = 40
 SMALLEST = 2 * RACK + 1  # the node with the slurmd, one busy rack and one spare
 TRAINERS = 35
 TICKS = 30
+HARVEST = Harvest.of("elastic")
 _BUSY_SHARE = 0.7
 _PLANNED = 1000  # of the pending jobs, Slurm plans so many in a cycle
 _CONF = f"""\
@@ -225,7 +227,7 @@ def _parts(client: SlurmClient, repeats: int = 7) -> dict[str, float]:
             nodes, jobs = parse.nodes(shown), parse.jobs(queued, separator)
         snapshot = Snapshot(time.time(), nodes, jobs, ())
         with timed("pool_s"):
-            judgement.observe(judgement.PoolMemory(), snapshot, PoolConfig(), "elastic", {}, {})
+            judgement.observe(judgement.PoolMemory(), snapshot, PoolConfig(), HARVEST, {}, {})
     idle = {name: replace(node, state="IDLE", flags=frozenset()) for name, node in snapshot.nodes.items()}
     for _ in range(repeats):
         _plan(replace(snapshot, nodes=idle, jobs=()), timed)
@@ -238,13 +240,13 @@ def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     state = State(settings=Settings(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
         state, _ = step(state, Registered(snapshot.time_s, request(number, len(snapshot.nodes))))
-    memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, "elastic", {}, {})
+    memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, HARVEST, {}, {})
     with timed("plan_first_s"):
         state, _ = step(state, PoolObserved(snapshot.time_s, view))
     names = sorted(snapshot.nodes)
     left = {name: snapshot.nodes[name] for name in names[len(names) // 10 :]}
     later = replace(snapshot, time_s=snapshot.time_s + 1.0, nodes=left)
-    _, view = judgement.observe(memory, later, config, "elastic", {}, {})
+    _, view = judgement.observe(memory, later, config, HARVEST, {}, {})
     with timed("plan_s"):
         step(state, PoolObserved(later.time_s, view))
 

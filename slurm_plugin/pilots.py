@@ -11,7 +11,8 @@ from typing import Literal
 
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, SlurmError, SnapshotError
-from slurm_plugin.guard import guard, unplanned_since
+from slurm_plugin.guard import guard
+from slurm_plugin.waiting import SiteRules, unplanned_since
 
 Mode = Literal["salloc", "sbatch"]
 
@@ -62,21 +63,19 @@ class PilotLauncher:
     """Places pilots for one user. Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less.
 
     Either way the guard looks at the queue before and after, and a call that does not end in Placed leaves no
-    allocation behind.
+    allocation behind. `rules` are the site's, and may be set anew at any time: the next look goes by them.
     """
 
     def __init__(
         self,
         client: SlurmClient,
+        rules: SiteRules,
         mode: Mode = "salloc",
-        plan_wait_s: float = 30.0,
-        min_window_s: float = 20.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.rules = rules
         self._client = client
         self._mode = mode
-        self._plan_wait_s = plan_wait_s
-        self._min_window_s = min_window_s
         self._clock = clock
         self._since: dict[str, float] = {}
         self._partitions_of: tuple[float, dict[str, set[str]]] | None = None
@@ -138,17 +137,16 @@ class PilotLauncher:
         return clean
 
     def _objection(self, request: PilotRequest) -> str | None:
-        pending, now_s = self._client.pending(), self._clock()
-        self._since = unplanned_since(self._since, pending, now_s)
+        pending, now_s, rules = self._client.pending(), self._clock(), self.rules
+        self._since = unplanned_since(self._since, pending, now_s, rules.min_window_s)
         return guard(
             pending,
             request.node,
             now_s,
+            rules,
             node_partitions=self._node_partitions(request.node),
             pilot_partition=request.partition,
             since=self._since,
-            plan_wait_s=self._plan_wait_s,
-            min_window_s=self._min_window_s,
         )
 
     def _node_partitions(self, node: str) -> set[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.impact.accounting import PILOT_QOS
+from bftd.keys import PoolConfig
+from slurm_plugin.waiting import SiteRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +17,9 @@ class Recipe:
 
     `slurm` replaces or adds lines of slurm.conf by their key, `elastic` parameters of the elastic partition's line;
     `scheduler` replaces single words of SchedulerParameters. `config` is the daemon's. `number` says whether
-    job_submit.lua gives pilots their priority number. `guard` off lets pilots start whatever waits. `accounting` brings
-    slurmdbd with a database; `pilot_options` are salloc's. `displaced` has no bftd at all, only an allocation on each
-    node when the stream begins, which nobody renews: what such a start alone changes.
+    job_submit.lua gives pilots their priority number. `accounting` brings slurmdbd with a database; `pilot_options` are
+    salloc's. `displaced` has no bftd at all, only an allocation on each node when the stream begins, which nobody
+    renews: what such a start alone changes.
     """
 
     name: str
@@ -28,10 +30,16 @@ class Recipe:
     elastic: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     number: bool = True
-    guard: bool = True
     accounting: bool = False
     pilot_options: tuple[str, ...] = ()
     displaced: bool = False
+
+    @property
+    def rules(self) -> SiteRules | None:
+        """The site's keys of which waiting jobs keep pilots away, None where they are the defaults."""
+        pool = PoolConfig(**self.config.get("pool", {}))
+        rules = SiteRules(pool.plan_wait_s, pool.min_window_s)
+        return rules if rules != SiteRules(PoolConfig().plan_wait_s, PoolConfig().min_window_s) else None
 
 
 RECOMMENDED = Recipe("recommended", "what `bft site config` prints: priority number by job_submit.lua, priority/basic")
@@ -68,7 +76,6 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "no-guard",
             "pilots start whatever waits and whatever is planned",
-            guard=False,
             config={"pool": {"plan_wait_s": 0.0, "min_window_s": 0.0}},
         ),
         Recipe("no-vacater", "pilots never leave ahead of a plan", config={"pool": {"vacate_ahead_s": 0.0}}),

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from bftd.keys import PoolConfig
-from bftd.pool.judgement import PILOT_COMMENT, PoolMemory, observe
+from bftd.pool.harvest import Harvest
+from bftd.pool.judgement import PoolMemory, observe
+from bftd.protocol import comment
 from slurm_plugin.types import Job, Snapshot
 
-# A partition that no site has: the watched nodes are put in it, so that all jobs count as regular ones.
-_WATCHED = "\x00watched"
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
 
@@ -38,23 +38,15 @@ class IdleWatch:
 
     def see(self, snapshot: Snapshot, nodes: Collection[str]) -> frozenset[str]:
         """The idle ones of `nodes`."""
-        watched = {
-            name: replace(node, partitions=(*node.partitions, _WATCHED))
-            for name, node in snapshot.nodes.items()
-            if name in nodes
-        }
-        pilots = {job.id: job for job in snapshot.jobs if _is_pilot(job)}
-        jobs = tuple(job for job in snapshot.jobs if job.id not in pilots)
-        running = [replace(job, partition=(_WATCHED,)) for job in pilots.values() if job.state in _RUNNING]
+        watched = {name: node for name, node in snapshot.nodes.items() if name in nodes}
+        running = [job for job in snapshot.jobs if job.state in _RUNNING and _is_pilot(job)]
         leased = {node: job.id for job in running for node in job.nodes if node in watched}
         self.pilots_seen += len(leased.keys() - self._pilots)
         self._pilots = frozenset(leased)
-        seen = replace(snapshot, nodes=watched, jobs=(*jobs, *running))
-        self._memory, view = observe(self._memory, seen, self._config, _WATCHED, leased, {})
+        seen = replace(snapshot, nodes=watched)
+        self._memory, view = observe(self._memory, seen, self._config, Harvest(None, _is_pilot), leased, {})
         return frozenset(name for name, node in view.nodes.items() if node.in_pool)
 
 
 def _is_pilot(job: Job) -> bool:
-    """Pilots of drivers have the comment "bft <trainer> <lease>"."""
-    words = job.comment.split()
-    return len(words) == 3 and words[0] == PILOT_COMMENT
+    return comment.parse(job.comment) is not None

@@ -12,18 +12,23 @@ from dataclasses import replace
 from functools import lru_cache
 
 from bftd.core.domain import Lease
-from bftd.pool.judgement import HARMLESS_FLAGS, PILOT_COMMENT
+from bftd.pool.fitness import BUSY, HARMLESS_FLAGS
+from bftd.pool.harvest import Harvest
+from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
 
 # No job id of Slurm's and no name of a real trainer holds a colon: what is imaginary can never be taken for real.
 PREFIX = "shadow:"
-# A partition that no site has, for the nodes of one that regular jobs use too.
-_HARVESTED = "\x00harvested"
 
 
 def pilot_id(lease: Lease) -> str:
     """The job id of the imaginary pilot of a lease."""
     return PREFIX + lease.id
+
+
+def harvest(partition: str) -> Harvest:
+    """The nodes of a partition that regular jobs may use too: the pilots there are those that do not exist."""
+    return Harvest(partition, lambda job: job.id.startswith(PREFIX))
 
 
 def idle_nodes(snapshot: Snapshot, partition: str) -> frozenset[str]:
@@ -37,13 +42,13 @@ def idle_nodes(snapshot: Snapshot, partition: str) -> frozenset[str]:
 
 def with_pilots(
     snapshot: Snapshot, partition: str, leases: Iterable[Lease], trainers: Iterable[str]
-) -> tuple[Snapshot, str, dict[str, str | None]]:
+) -> tuple[Snapshot, dict[str, str | None]]:
     """The snapshot with the pilots of placed `leases` and the drivers of `trainers`.
 
-    Returned with it are the partition that is harvested in it, and the nodes that are still lent with their pilots.
+    Returned with it are the nodes that are still lent with their pilots.
     """
     occupied = {node for job in snapshot.jobs for node in job.nodes}
-    nodes, harvested = _own_partition(snapshot, partition)
+    nodes = dict(snapshot.nodes)
     for name in occupied & nodes.keys():
         if nodes[name].state == "IDLE":  # the jobs are the younger answer: a pilot would be refused there
             nodes[name] = replace(nodes[name], state="ALLOCATED")
@@ -56,34 +61,19 @@ def with_pilots(
         if node.state == "IDLE":
             nodes[lease.node] = replace(node, state="ALLOCATED")
         lent[lease.node] = lease.job_id
-        comment = f"{PILOT_COMMENT} {lease.trainer} {lease.id}"
-        pilots.append(_running(lease.job_id, lease.trainer, harvested, comment, (lease.node,)))
+        text = comment.make(lease.trainer, lease.id)
+        pilots.append(_running(lease.job_id, lease.trainer, partition, text, (lease.node,)))
     drivers = [_running(trainer, trainer, "", "", ()) for trainer in trainers]
-    return replace(snapshot, nodes=nodes, jobs=(*snapshot.jobs, *drivers, *pilots)), harvested, lent
+    return replace(snapshot, nodes=nodes, jobs=(*snapshot.jobs, *drivers, *pilots)), lent
 
 
 def _has_job(node: Node) -> bool:
     """Whether a job is on the node, or has just been."""
-    return node.state in ("ALLOCATED", "MIXED") or "COMPLETING" in node.flags
-
-
-def _own_partition(snapshot: Snapshot, partition: str) -> tuple[dict[str, Node], str]:
-    """The nodes, and a partition that pilots have for themselves.
-
-    Where jobs wait or run in the partition itself, as at a site that has made none for pilots yet, they are regular
-    jobs: there its nodes are put into a partition of their own as well.
-    """
-    if not any(job.partition == (partition,) for job in snapshot.jobs):
-        return dict(snapshot.nodes), partition
-    nodes = {
-        name: replace(node, partitions=(*node.partitions, _HARVESTED)) if partition in node.partitions else node
-        for name, node in snapshot.nodes.items()
-    }
-    return nodes, _HARVESTED
+    return node.state in BUSY or "COMPLETING" in node.flags
 
 
 @lru_cache(maxsize=1 << 14)  # most pilots and drivers are those of the snapshot before
-def _running(id_: str, user: str, partition: str, comment: str, nodes: tuple[str, ...]) -> Job:
+def _running(id_: str, user: str, partition: str, text: str, nodes: tuple[str, ...]) -> Job:
     return Job(
         id=id_,
         user=user,
@@ -97,7 +87,7 @@ def _running(id_: str, user: str, partition: str, comment: str, nodes: tuple[str
         time_limit_s=None,
         reason="None",
         node_count=len(nodes),
-        comment=comment,
+        comment=text,
         dependency="",
         priority=0,
         reservation="",

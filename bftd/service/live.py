@@ -24,6 +24,7 @@ from bftd.core.domain import (
 from bftd.core.step import fold
 from bftd.keys import Config
 from bftd.pool import judgement
+from bftd.pool.harvest import Harvest
 from bftd.protocol.registration import Welcome
 from bftd.service import status
 from bftd.service.ledger import Ledger
@@ -118,8 +119,9 @@ class Service:
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
+        harvest = Harvest.of(self.partition)
         self._memory, view = judgement.observe(
-            self._memory, snapshot, self.config.pool, self.partition, leased, self.core.quarantined
+            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
         )
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._cancelling &= self._job_users.keys()

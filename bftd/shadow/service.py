@@ -113,10 +113,9 @@ class ShadowService(Service):
         told = self._crews.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
         done = {event.trainer for event in told if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
-        shown, partition, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._crews.crews)
-        self._memory, view = judgement.observe(
-            self._memory, shown, self.config.pool, partition, lent, before.quarantined
-        )
+        shown, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._crews.crews)
+        harvest = imagined.harvest(self.partition)
+        self._memory, view = judgement.observe(self._memory, shown, self.config.pool, harvest, lent, before.quarantined)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._crews.obey(now_s, self.core.leases.values()):

@@ -17,8 +17,12 @@ from elastic.wire import CHUNK_BYTES, Message, encode
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
+from slurm_plugin.waiting import SiteRules
 
 _AGENT = (sys.executable, "-m", "elastic.agent")
+
+# The defaults of the site's keys, until the answer to the registration brings the site's own and takes their place.
+RULES_BEFORE_REGISTRATION = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
 
 
 class Peer:
@@ -125,7 +129,7 @@ class PilotStarter:
         self._log = log
         self._client = SlurmClient()
         mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
-        self._launcher = PilotLauncher(self._client, mode=mode)
+        self._launcher = PilotLauncher(self._client, RULES_BEFORE_REGISTRATION, mode)
         self._empty: set[str] = set()
         self._cancelling: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from benchmarks.impact import training
 from benchmarks.impact.recipe import RECIPES, Recipe, edited_conf, without_bftd
+from elastic.driver import pilots
+from slurm_plugin.waiting import SiteRules
 
 CONF = """\
 ClusterName=sandbox
@@ -42,3 +49,17 @@ def test_recipes_that_differ_in_what_is_bftds_share_their_runs_without_it() -> N
 
 def test_a_recipe_without_changes_leaves_the_file_as_it_is() -> None:
     assert edited_conf(CONF, RECIPES["recommended"]) == CONF
+
+
+def test_the_recipe_without_a_guard_is_the_sites_two_keys_and_a_driver_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {name for name, recipe in RECIPES.items() if recipe.rules is not None} == {"no-guard"}
+    rules = RECIPES["no-guard"].rules
+    assert rules == SiteRules(plan_wait_s=0.0, min_window_s=0.0)
+    script = training.lay_out(tmp_path)
+    training.with_driver(script, training.header(script, "1-4", "/run/s", ()), tmp_path / "job.py", rules)
+    setting = (tmp_path / "own" / "bft-driver").read_text().rpartition("main()")[0]
+    monkeypatch.setattr(pilots, "RULES_BEFORE_REGISTRATION", None)  # given back after the test
+    exec(setting, {})
+    assert rules == pilots.RULES_BEFORE_REGISTRATION

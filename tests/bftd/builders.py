@@ -29,6 +29,7 @@ from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
 from bftd.core.step import step
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Held, Registration
@@ -105,7 +106,9 @@ class Pool:
         """Take one snapshot in, `after_s` after the last."""
         self.time_s += after_s
         snapshot = Snapshot(self.time_s, {item.name: item for item in nodes}, tuple(jobs), tuple(reservations))
-        self.memory, view = observe(self.memory, snapshot, self.config, PARTITION, leased or {}, quarantined or {})
+        self.memory, view = observe(
+            self.memory, snapshot, self.config, Harvest.of(PARTITION), leased or {}, quarantined or {}
+        )
         return view
 
 

@@ -16,6 +16,7 @@ from bftd.errors import DaemonUnreachable
 from bftd.http.client import Client
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.waiting import SiteRules
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ class Driver:
 
     def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int) -> None:
         self.client = client
-        self.launcher = PilotLauncher(sandbox.client())
+        self.launcher = PilotLauncher(sandbox.client(), SiteRules(plan_wait_s=30.0, min_window_s=20.0))
         self.request = {
             "id": "run-test-1", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": nodes_max,
             "partition": "elastic", "user": "root", "held": [],

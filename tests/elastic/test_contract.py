@@ -20,6 +20,7 @@ from elastic.driver.main import _registration
 from elastic.driver.trainer import Trainer
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.waiting import SiteRules
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 
@@ -130,7 +131,9 @@ async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:
     assert lease["reason"]
 
     request = PilotRequest(lease["node"], "elastic", lease["limit_s"], "bft-pilot", f"bft {driver.id} {lease['id']}")
-    placed = await asyncio.to_thread(PilotLauncher(sandbox.client()).place, request)
+    placed = await asyncio.to_thread(
+        PilotLauncher(sandbox.client(), SiteRules(plan_wait_s=30.0, min_window_s=20.0)).place, request
+    )
     assert isinstance(placed, Placed)
     for event in events(lease["id"], placed.job_id):
         driver.tell(**event)

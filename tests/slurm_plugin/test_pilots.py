@@ -12,9 +12,12 @@ import pytest
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import Job
+from slurm_plugin.types import Job, Partition
+from slurm_plugin.waiting import SiteRules
+from tests.slurm_plugin.pending import NOW_S, queued
 
 Until = Callable[[Callable[[], bool], str], None]
+RULES = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
 SLEEP = "#!/bin/sh\nexec sleep 300\n"
 IGNORE_TERM = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]
 
@@ -24,7 +27,7 @@ def pilot(node: str, limit_s: float = 600.0, gres: str = "") -> PilotRequest:
 
 
 def place(client: SlurmClient, node: str) -> str:
-    outcome = PilotLauncher(client).place(pilot(node))
+    outcome = PilotLauncher(client, RULES).place(pilot(node))
     assert isinstance(outcome, Placed), outcome
     return outcome.job_id
 
@@ -58,7 +61,7 @@ def test_a_time_limit_is_whole_minutes_within_the_window_and_at_least_one(limit_
 
 
 def test_an_agents_step_carries_nothing_of_the_callers_own_job() -> None:
-    launcher = PilotLauncher(SlurmClient(conf=Path("/etc/slurm.conf")))
+    launcher = PilotLauncher(SlurmClient(conf=Path("/etc/slurm.conf")), RULES)
     command = launcher.agent_command("7", ["agent", "--x"], gres="gpu:a100:4")
     assert command[:2] == ["srun", "--jobid=7"]
     assert {"--overlap", "--mem=0", "--input=none", "--kill-on-bad-exit=0", "--gres=gpu:a100:4"} <= set(command)
@@ -71,10 +74,20 @@ def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp
     for command, body in (("squeue", "exit 1"), ("salloc", f"touch {tmp_path}/asked")):
         (tmp_path / command).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / command).chmod(0o755)
-    outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path)).place(pilot("n1"))
+    outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path), RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
     assert "the queue cannot be read" in outcome.reason
     assert not (tmp_path / "asked").exists()
+
+
+def test_rules_that_are_set_anew_count_from_the_next_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SlurmClient()
+    monkeypatch.setattr(client, "pending", lambda: (queued(reason="ReqNodeNotAvail, UnavailableNodes:n3"),))
+    monkeypatch.setattr(client, "partitions", lambda: {"batch": Partition("batch", ("n1",), "UP", None)})
+    launcher = PilotLauncher(client, RULES, clock=lambda: NOW_S)
+    assert launcher._objection(pilot("n1")) is not None
+    launcher.rules = SiteRules(plan_wait_s=0.0, min_window_s=0.0)
+    assert launcher._objection(pilot("n1")) is None
 
 
 @pytest.mark.cluster
@@ -117,11 +130,11 @@ def test_the_guard_keeps_a_pilot_off_while_a_regular_job_has_no_plan(client: Slu
     client.run("scontrol", "update", "nodename=n4", "state=drain", "reason=test")
     try:
         regular(client, "--nodes=4")
-        launcher = PilotLauncher(client, plan_wait_s=3600)
+        launcher = PilotLauncher(client, SiteRules(plan_wait_s=3600, min_window_s=20))
         outcome = launcher.place(pilot("n1"))
         assert isinstance(outcome, Refused)
         assert "waits without a plan" in outcome.reason
-        patient = PilotLauncher(client, plan_wait_s=0)
+        patient = PilotLauncher(client, SiteRules(plan_wait_s=0, min_window_s=20))
         assert isinstance(patient.place(pilot("n1")), Placed)
     finally:
         client.run("scontrol", "update", "nodename=n4", "state=resume")
@@ -129,7 +142,7 @@ def test_the_guard_keeps_a_pilot_off_while_a_regular_job_has_no_plan(client: Slu
 
 @pytest.mark.cluster
 def test_a_pilot_that_a_job_overtook_is_withdrawn(client: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = PilotLauncher(client)
+    launcher = PilotLauncher(client, RULES)
     answers = iter([None, "job 7 is planned on n1 in 1 s"])
     monkeypatch.setattr(launcher, "_objection", lambda _: next(answers))
     assert launcher.place(pilot("n1")) == Refused("withdrawn: job 7 is planned on n1 in 1 s")
@@ -141,7 +154,7 @@ def test_a_busy_drained_or_unknown_node_is_refused_at_once_and_nothing_pends(cli
     place(client, "n1")
     client.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     try:
-        outcomes = [PilotLauncher(client).place(pilot(node)) for node in ("n1", "n2", "n99")]
+        outcomes = [PilotLauncher(client, RULES).place(pilot(node)) for node in ("n1", "n2", "n99")]
     finally:
         client.run("scontrol", "update", "nodename=n2", "state=resume")
     assert all(isinstance(outcome, Refused) for outcome in outcomes), outcomes
@@ -160,7 +173,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
     (tmp_path / "salloc").write_text(slow)
     (tmp_path / "salloc").chmod(0o755)
     late = SlurmClient(sandbox.conf, timeout_s=0.5, commands_dir=tmp_path)
-    outcome = PilotLauncher(late).place(pilot("n1"))
+    outcome = PilotLauncher(late, RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
     assert "salloc gave no answer" in outcome.reason
     assert (tmp_path / "granted").exists()
@@ -171,7 +184,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
 def test_an_agent_gets_the_whole_node_and_a_withdrawn_one_is_gone_even_if_it_ignores_sigterm(
     client: SlurmClient, until: Until
 ) -> None:
-    launcher = PilotLauncher(client)
+    launcher = PilotLauncher(client, RULES)
     outcome = launcher.place(pilot("n1", gres="gpu:a100:4"))
     assert isinstance(outcome, Placed)
     # The caller is itself a job's process, as a driver is: none of this may reach srun.
@@ -193,7 +206,7 @@ def test_an_agent_gets_the_whole_node_and_a_withdrawn_one_is_gone_even_if_it_ign
 def test_an_sbatch_pilot_runs_the_agent_with_its_environment_or_leaves_nothing(
     client: SlurmClient, until: Until, tmp_path: Path
 ) -> None:
-    launcher = PilotLauncher(client, mode="sbatch")
+    launcher = PilotLauncher(client, RULES, mode="sbatch")
     argv = ["sh", "-c", f'echo "$LEASE" "$0" >{tmp_path}/agent; sleep 300', "it's one word"]
     environ = {**os.environ, "LEASE": "n1.1"}
     assert isinstance(launcher.place(pilot("n1"), argv, environ), Placed)

@@ -27,6 +27,7 @@ from bftd.core.domain import (
 from bftd.core.invariants import validate_state
 from bftd.core.step import step
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport
@@ -146,7 +147,9 @@ class Cluster(RuleBasedStateMachine):
         jobs += [self.slurms_driver(id_) for id_ in self.state.trainers]
         leased = {item.node: item.job_id for item in self.state.leases.values()}
         snapshot = Snapshot(self.now, seen, tuple(jobs), ())
-        self.memory, view = observe(self.memory, snapshot, CONFIG, PARTITION, leased, self.state.quarantined)
+        self.memory, view = observe(
+            self.memory, snapshot, CONFIG, Harvest.of(PARTITION), leased, self.state.quarantined
+        )
         self.apply(PoolObserved(self.now, view))
 
     def slurms_pilot(self, id_: str, where: str) -> Job:

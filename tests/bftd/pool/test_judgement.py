@@ -166,9 +166,20 @@ def test_a_job_without_a_plan_holds_growth_for_the_plan_wait_and_no_longer() -> 
     assert pool.see([node("n1")], [job("9"), job("10")]).hold is not None
 
 
-@pytest.mark.parametrize("reason", ["Dependency", "JobHeldAdmin", "BeginTime", "AssocGrpNodeLimit", "ReqNodeNotAvail"])
+@pytest.mark.parametrize("reason", ["Dependency", "JobHeldAdmin", "BeginTime", "AssocGrpNodeLimit"])
 def test_a_job_that_could_not_start_anyway_does_not_hold_growth(reason: str) -> None:
     assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is None
+
+
+@pytest.mark.parametrize("reason", ["ReqNodeNotAvail, UnavailableNodes:n3", "NeverHeardOf"])
+def test_a_job_that_may_start_as_soon_as_there_is_room_holds_growth(reason: str) -> None:
+    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is not None
+
+
+def test_a_job_array_whose_tasks_start_one_by_one_has_one_plan_wait() -> None:
+    pool = Pool(PoolConfig(plan_wait_s=3))
+    views = [pool.see([node("n1")], [job(f"9_[{first}-9]")]) for first in range(5)]
+    assert [view.hold is not None for view in views] == [True, True, True, False, False]
 
 
 def test_pending_pilots_and_jobs_of_other_partitions_do_not_hold_growth() -> None:

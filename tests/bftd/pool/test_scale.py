@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bftd.keys import PoolConfig
 from bftd.pool import judgement
+from bftd.pool.harvest import Harvest
 from slurm_plugin.types import Job, Node, Snapshot
 
 
@@ -37,7 +38,9 @@ def test_thousands_of_jobs_for_other_nodes_cost_no_look_at_every_node_each() -> 
     nodes = {f"n{number}": node(number) for number in range(400)}
     snapshot = Snapshot(1000.0, nodes, tuple(job(number) for number in range(300)), ())
     Counted.looks = 0
-    _, view = judgement.observe(judgement.PoolMemory(), snapshot, PoolConfig(debounce_polls=1), "elastic", {}, {})
+    _, view = judgement.observe(
+        judgement.PoolMemory(), snapshot, PoolConfig(debounce_polls=1), Harvest.of("elastic"), {}, {}
+    )
     assert Counted.looks <= 3 * len(nodes)
     assert view.hold is None
     assert sum(seen.in_pool for seen in view.nodes.values()) == len(nodes)

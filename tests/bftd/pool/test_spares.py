@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bftd.core.domain import PoolObserved, PoolView
 from bftd.keys import PoolConfig
-from bftd.pool.judgement import SPARED
+from bftd.pool.spares import SPARED
 from slurm_plugin.types import Job, Node
 from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked
 

@@ -24,6 +24,7 @@ from bftd.daemon import ledger_path
 from bftd.errors import LedgerError
 from bftd.keys import Config, DaemonConfig, LimitsConfig, SlurmConfig
 from bftd.pool import judgement
+from bftd.pool.harvest import Harvest
 from bftd.pool.imagined import PREFIX, idle_nodes
 from bftd.protocol.registration import Held
 from bftd.service.ledger import Ledger
@@ -131,7 +132,12 @@ class LiveSite:
         held = {lease.node: replace(snapshot.nodes[lease.node], state="ALLOCATED") for lease in placed}
         seen = replace(snapshot, nodes=snapshot.nodes | held, jobs=(*snapshot.jobs, *drivers, *pilots))
         service._memory, view = judgement.observe(
-            service._memory, seen, service.config.pool, PARTITION, {lease.node: lease.job_id for lease in placed}, {}
+            service._memory,
+            seen,
+            service.config.pool,
+            Harvest.of(PARTITION),
+            {lease.node: lease.job_id for lease in placed},
+            {},
         )
         service.apply(*told, PoolObserved(now_s, view))
         for event in self.drivers.obey(now_s, service.core.leases.values()):

@@ -1,0 +1,33 @@
+"""Which nodes Slurm shows fit for a job, whatever runs on them. Pure."""
+
+from __future__ import annotations
+
+from slurm_plugin.types import Node
+
+BUSY = frozenset({"ALLOCATED", "MIXED"})
+# Flags that leave an idle node usable; every other flag, also one that a later Slurm invents, keeps it out.
+HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+_FLAG_SENTENCES = (
+    ("NOT_RESPONDING", "does not respond"),
+    ("POWER", "is powered down or changes power"),
+    ("DRAIN", "is draining"),
+    ("DOWN", "is down"),
+    ("FAIL", "is failing"),
+    ("REBOOT", "is rebooting"),
+    ("MAINT", "is in maintenance"),
+    ("RESERVED", "is reserved"),
+    ("COMPLETING", "is between two jobs"),
+)
+
+
+def unusable(node: Node, flags: frozenset[str]) -> str | None:
+    """Why a node with `flags` is not to be used whatever it runs, or None."""
+    if node.state != "IDLE" and node.state not in BUSY:
+        return f"is {node.state.lower()}"
+    flags = flags - HARMLESS_FLAGS
+    if not flags:  # as nearly all of thousands of nodes
+        return None
+    for part, sentence in _FLAG_SENTENCES:
+        if any(part in flag for flag in flags):
+            return f"{sentence}: {node.reason}" if node.reason and part in ("DRAIN", "DOWN", "FAIL") else sentence
+    return f"has the flag {min(flags)}"

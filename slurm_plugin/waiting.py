@@ -1,0 +1,180 @@
+"""Which waiting jobs keep pilots away, and from where: the one rule, for the daemon's pool and every driver. Pure.
+
+A regular job that could start keeps pilots away in two ways. While Slurm has not planned it, nothing grows, for at
+most `plan_wait_s` after it was first seen so. Once it is planned, no pilot starts on its nodes from `min_window_s`
+before its start on. A key of 0 switches its half off.
+
+On one snapshot, with one memory of who waits since when, daemon and driver decide alike. Two small differences are
+inherent, and both keep a pilot away for longer. The driver looks a moment later, when a window has shrunk by that
+much. And its memory begins at its own first look, as it cannot know that the daemon has waited for a job already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from slurm_plugin.types import Job
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRules:
+    """The site's two keys: how long a job without a plan stops growth, and how soon a plan keeps a node free."""
+
+    plan_wait_s: float
+    min_window_s: float
+
+
+class Standing(Enum):
+    """What a pending job's reason says of its start."""
+
+    ROOM = auto()  # starts by itself as soon as there is room: waits for a plan
+    BARRED = auto()  # something other than room bars it for now; what Slurm plans for it counts
+    ONE_PARTITION = auto()  # barred from the partition that Slurm looked at last, and perhaps from no other
+    HELD = auto()  # no passing of time starts it: what Slurm once planned for it binds nobody
+
+
+# Slurm's reasons by name or pattern: what each means, and why. The names are those of releases 22.05 to 26.05. What
+# follows a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. In doubt a job waits for room: that
+# costs at most `plan_wait_s` of growth, the opposite error locks a regular job out.
+REASONS: tuple[tuple[str, Standing, str], ...] = (
+    ("", Standing.ROOM, "no reason given"),
+    ("None", Standing.ROOM, "Slurm has not tried it yet"),
+    ("Resources", Standing.ROOM, "first in line for room"),
+    ("Priority", Standing.ROOM, "behind others for room"),
+    ("ReqNodeNotAvail", Standing.ROOM, "its nodes are down or meant for others: they may be back"),
+    ("Nodes required for job are *", Standing.ROOM, "another text for Resources"),
+    ("SchedDefer", Standing.ROOM, "only not tried when it was submitted"),
+    ("FedJobLock", Standing.ROOM, "tried again in the next cycle"),
+    ("MpiPortsBusy", Standing.ROOM, "tried again in the next cycle"),
+    ("Cleaning", Standing.ROOM, "requeued: eligible as soon as its last run is cleared away"),
+    ("Prolog", Standing.ROOM, "no reason of a job that waits: not certain"),
+    ("FrontEndDown", Standing.ROOM, "cleared each time a front end is up"),
+    ("BlockMaxError", Standing.ROOM, "nodes of a kind that is gone: not certain"),
+    ("BlockFreeAction", Standing.ROOM, "nodes of a kind that is gone: not certain"),
+    ("PowerNotAvail", Standing.ROOM, "power is room of a kind"),
+    ("PowerReserved", Standing.ROOM, "power is room of a kind"),
+    ("MaxPoweredUpNodes", Standing.ROOM, "power is room of a kind"),
+    ("Constraints", Standing.ROOM, "Slurm keeps it in line: the nodes it wants may come, or --prefer is dropped"),
+    ("MaxMemPerLimit", Standing.ROOM, "not certain that Slurm looks at no other partition"),
+    ("AccountingPolicy", Standing.ROOM, "too general to be certain"),
+    ("NodeDown", Standing.ROOM, "how its last run ended: requeued"),
+    ("SystemFailure", Standing.ROOM, "how its last run ended: requeued"),
+    ("JobLaunchFailure", Standing.ROOM, "how its last run ended: requeued"),
+    ("NonZeroExitCode", Standing.ROOM, "how its last run ended: requeued"),
+    ("RaisedSignal", Standing.ROOM, "how its last run ended: requeued"),
+    ("TimeLimit", Standing.ROOM, "how its last run ended: requeued"),
+    ("InactiveLimit", Standing.ROOM, "how its last run ended: requeued"),
+    ("OutOfMemory", Standing.ROOM, "how its last run ended: requeued"),
+    ("BeginTime", Standing.BARRED, "not before its time; Slurm takes the reason away then"),
+    ("Licenses", Standing.BARRED, "waits for licences; backfill may plan it all the same"),
+    ("Reservation", Standing.BARRED, "waits for its reservation, whose nodes no pilot gets"),
+    ("JobArrayTaskLimit", Standing.BARRED, "starts when another task of its array ends"),
+    ("BurstBufferResources", Standing.BARRED, "waits for its data"),
+    ("BurstBufferStageIn", Standing.BARRED, "waits for its data"),
+    ("Assoc*", Standing.BARRED, "over a limit of its account, which Slurm tests before it looks for room"),
+    ("QOS*", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
+    ("Max*PerAccount", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
+    ("Max*RunMinsPerUser", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
+    ("InvalidAccount", Standing.BARRED, "skipped in every cycle until its account is valid again"),
+    ("InvalidQOS", Standing.BARRED, "skipped in every cycle until its QOS is valid again"),
+    ("DeadLine", Standing.BARRED, "its deadline has passed: Slurm ends it"),
+    ("PartitionNodeLimit", Standing.ONE_PARTITION, "too large for the partition"),
+    ("PartitionTimeLimit", Standing.ONE_PARTITION, "too long for the partition"),
+    ("PartitionDown", Standing.ONE_PARTITION, "the partition starts no job"),
+    ("PartitionInactive", Standing.ONE_PARTITION, "the partition starts no job"),
+    ("PartitionConfig", Standing.ONE_PARTITION, "the partition does not take it"),
+    ("AccountNotAllowed", Standing.ONE_PARTITION, "the partition does not take its account"),
+    ("QOSNotAllowed", Standing.ONE_PARTITION, "the partition does not take its QOS"),
+    ("BadConstraints", Standing.ONE_PARTITION, "no node of the partition can ever do; held where there is no other"),
+    ("JobHeld*", Standing.HELD, "held until somebody releases it"),
+    ("JobHoldMaxRequeue", Standing.HELD, "held: requeued too often"),
+    ("* requeued held", Standing.HELD, "held: its launch failed"),
+    ("* in held state", Standing.HELD, "held: requeued so"),
+    ("BurstBufferOperation", Standing.HELD, "held: its data could not be moved"),
+    ("ReservationDeleted", Standing.HELD, "held: its reservation is gone"),
+    ("ReservationInvalid", Standing.HELD, "held: its reservation is none"),
+    ("Dependency*", Standing.HELD, "another job has to end first, if ever"),
+)  # fmt: skip
+_NAMED = {name: standing for name, standing, _ in REASONS if "*" not in name}
+_PATTERNS = tuple((name, standing) for name, standing, _ in REASONS if "*" in name)
+
+
+@lru_cache(maxsize=1 << 12)  # a queue of thousands has a dozen reasons
+def standing(reason: str) -> Standing:
+    """What a pending job's reason means; one that is not in the table may be any, so the job waits for room."""
+    name = reason.partition(",")[0]
+    if (known := _NAMED.get(name)) is not None:
+        return known
+    return next((known for pattern, known in _PATTERNS if fnmatchcase(name, pattern)), Standing.ROOM)
+
+
+def is_regular(job: Job, pilot_partition: str) -> bool:
+    """Say whether pilots must stay clear of a job: of any that does not ask for their partition alone."""
+    return job.partition != (pilot_partition,)
+
+
+def whole(job: Job) -> str:
+    """The id of a job, of a job array's task the id of the array: its tasks come and go, and wait as one."""
+    return job.id.partition("_")[0]
+
+
+def waits_for_room(job: Job) -> bool:
+    """Say whether a job is pending and may start, as far as its reason tells, as soon as there is room."""
+    if job.state != "PENDING":
+        return False
+    known = standing(job.reason)
+    return known is Standing.ROOM or (known is Standing.ONE_PARTITION and len(job.partition) > 1)
+
+
+def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
+    """Say whether a job waits for room and the scheduler has not said when and where it starts.
+
+    A start without nodes is a plan only if it is still `min_window_s` away. One in the past never is: it is the time
+    at which a job that had to wait became eligible.
+    """
+    if job.start_s is not None and (job.sched_nodes or (job.start_s > now_s and job.start_s - now_s >= min_window_s)):
+        return False
+    return waits_for_room(job)
+
+
+def unplanned_since(
+    before: Mapping[str, float], jobs: Iterable[Job], now_s: float, min_window_s: float
+) -> dict[str, float]:
+    """Carry forward since when each job has been seen without a plan; jobs that got one, or left, are forgotten.
+
+    The keys are `whole` ids. `before` is this function's last answer. No time in it is later than `now_s`, so that a
+    clock that is set back lets no job hold pilots back for longer.
+    """
+    since: dict[str, float] = {}
+    for job in jobs:
+        if lacks_plan(job, now_s, min_window_s):
+            id_ = whole(job)
+            since[id_] = min(before.get(id_, now_s), now_s)
+    return since
+
+
+def holds_growth(since_s: float, now_s: float, plan_wait_s: float) -> bool:
+    """Say whether a job that has lacked a plan since `since_s` still holds pilots back."""
+    return now_s - since_s < plan_wait_s
+
+
+def plan_window_s(job: Job, now_s: float) -> float | None:
+    """Seconds until a pending job starts on its `sched_nodes`, or None if no plan of it binds anybody.
+
+    It is 0 when the start has passed: Slurm is just carrying it out, or the job is locked out.
+    """
+    if job.start_s is None or not job.sched_nodes or job.state != "PENDING":
+        return None
+    return None if standing(job.reason) is Standing.HELD else max(0.0, job.start_s - now_s)
+
+
+def planned_on(job: Job, node: str, now_s: float, min_window_s: float) -> bool:
+    """Say whether a pending job is planned on `node` sooner than `min_window_s` from now."""
+    if node not in job.sched_nodes:
+        return False
+    window_s = plan_window_s(job, now_s)
+    return window_s is not None and window_s < min_window_s

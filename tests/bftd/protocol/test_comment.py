@@ -1,0 +1,27 @@
+"""The comment of a pilot's job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.protocol import comment
+
+WORDS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1).filter(lambda word: len(word.split()) == 1)
+
+
+@given(WORDS, WORDS)
+def test_what_is_made_is_read_back(trainer: str, lease: str) -> None:
+    assert comment.parse(comment.make(trainer, lease)) == (trainer, lease)
+
+
+def test_the_comment_reads_as_it_always_did() -> None:
+    assert comment.make("4711", "4711.3") == "bft 4711 4711.3"
+
+
+@pytest.mark.parametrize(
+    "other", ["", "bft", "bft 4711", "bft 4711 4711.3 more", "bftd 4711 4711.3", "BFT 4711 4711.3"]
+)
+def test_any_other_comment_is_no_pilots(other: str) -> None:
+    assert comment.parse(other) is None
