@@ -68,10 +68,13 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     return Fit(tuple(shown), tuple(widths), tuple(dropped), needs)
 
 
-def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+def lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, *, header: bool = True
+) -> Iterator[str]:
     """The table as lines of text, header first; the last line names the columns there is no room for."""
     chosen = fit(columns, rows, width)
-    yield from _lines(columns, chosen, [column.title for column in columns])
+    if header:
+        yield from _lines(columns, chosen, [column.title for column in columns])
     for row in rows:
         yield from _lines(columns, chosen, row)
     if chosen.dropped:

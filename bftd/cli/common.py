@@ -50,12 +50,21 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
     return tables.lines(columns, rows, terminal_width())
 
 
+def rows(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Rows without a header, folded so that they fit the terminal."""
+    from bftd import tables
+
+    return tables.lines(columns, cells, terminal_width(), header=False)
+
+
 def refuse_unwritable(path: Path) -> None:
     """Complain before minutes of work, not after."""
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory")
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in a folder that exists")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {path}: no such directory; name a file in a folder that exists")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: no such directory, or no permission")
+        raise UsageError(f"cannot write {path}: no permission; name a file in a folder of yours")
 
 
 def write(path: Path | str, text: str) -> None:
