@@ -82,12 +82,23 @@ def lines(
 
 
 class Fitted:
-    """A table for rich under a title of its own; each row is its values and a style."""
+    """A table for rich under a title of its own; each row is its values and a style.
 
-    def __init__(self, title: str, columns: Sequence[Column], rows: Iterable[tuple[Sequence[str], str]]) -> None:
+    Without a `header` the columns' titles are names for `style` alone.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        rows: Iterable[tuple[Sequence[str], str]],
+        *,
+        header: bool = True,
+    ) -> None:
         self._title = title
         self._columns = columns
         self._rows = list(rows)
+        self._header = header
         self._styles: dict[int, Callable[[str], str]] = {}
 
     def style(self, title: str, of: Callable[[str], str]) -> Fitted:
@@ -102,7 +113,7 @@ class Fitted:
         chosen = fit(self._columns, [cells for cells, _ in self._rows], options.max_width)
         titles = [column.title for column in self._columns]
         yield Text(self._title, style="bold")
-        for line in _lines(self._columns, chosen, titles):
+        for line in _lines(self._columns, chosen, titles) if self._header else ():
             yield _row(line, "bold")
         for cells, style in self._rows:
             # a column's own style begins where the column does, on every line of the row

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from bftd.shadow import view as shadow
@@ -147,11 +145,10 @@ def _size(trainer: Mapping[str, Any]) -> str:
     return str(working) if working == requested else f"{working} -> {requested}"
 
 
-def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="Last decisions", title_style="bold")
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("")
-    table.show_header = False
-    for decision in list(decisions)[-_DECISIONS_SHOWN:]:
-        table.add_row(time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), escape(decision["text"]))
-    return table
+def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Fitted:
+    rows = [
+        ((time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), decision["text"]), "")
+        for decision in list(decisions)[-_DECISIONS_SHOWN:]
+    ]
+    columns = [Column("time"), Column("decision", least=_WORDS_WIDTH, folds=True)]
+    return Fitted("Last decisions", columns, rows, header=False).style("time", lambda _: "dim")
