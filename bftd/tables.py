@@ -68,17 +68,21 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     return Fit(tuple(shown), tuple(widths), tuple(dropped), needs)
 
 
-def lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, *, header: bool = True
-) -> Iterator[str]:
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
     """The table as lines of text, header first; the last line names the columns there is no room for."""
     chosen = fit(columns, rows, width)
-    if header:
-        yield from _lines(columns, chosen, [column.title for column in columns])
+    yield from _lines(columns, chosen, [column.title for column in columns])
     for row in rows:
         yield from _lines(columns, chosen, row)
     if chosen.dropped:
         yield _more(columns, chosen)
+
+
+def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[str]]:
+    """The lines of each row, for a table without a header that has other text between its rows."""
+    chosen = fit(columns, rows, width)
+    for row in rows:
+        yield list(_lines(columns, chosen, row))
 
 
 class Fitted:

@@ -50,13 +50,6 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
     return tables.lines(columns, rows, terminal_width())
 
 
-def rows(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Rows without a header, folded so that they fit the terminal."""
-    from bftd import tables
-
-    return tables.lines(columns, cells, terminal_width(), header=False)
-
-
 def refuse_unwritable(path: Path) -> None:
     """Complain before minutes of work, not after."""
     if path.is_dir():

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from slurm_plugin.site import Advised, Finding, Wanted
 
 _WIDTH = 110
+# What is left of a setting and of its value on a narrow terminal, before they fold.
+_CELL = 24
 _FILES = ("slurm.conf", "plugstack.conf", "job_submit.lua", "bftd.toml")
 
 
@@ -148,13 +150,18 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
     """The findings for people: a line each, and below what is not right the reason and the price."""
-    from bftd.tables import Column
+    from bftd import tables
 
-    names = max(len(finding.rule.name) for finding in findings)
-    columns = [Column(""), Column(""), Column("", least=24, folds=True)]
-    for finding in findings:
+    columns = [
+        tables.Column(""),
+        tables.Column("", least=_CELL, folds=True),
+        tables.Column("", least=_CELL, folds=True),
+    ]
+    rows = [(f"{finding.level:6}", finding.rule.name, finding.seen) for finding in findings]
+    blocks = tables.blocks(columns, rows, common.terminal_width())
+    for finding, lines in zip(findings, blocks, strict=True):
         rule = finding.rule
-        yield from common.rows(columns, [(f"{finding.level:6}", f"{rule.name:{names}}", finding.seen)])
+        yield from lines
         if finding.level != "ok":
             yield from _paragraph("right", rule.right)
             yield from _paragraph("why", rule.why)
