@@ -83,15 +83,15 @@ def timeline(spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s:
             if span.node not in rows or until_s <= since_s:
                 continue
             color = style.RIGID if span.kind == "regular" else colors[span.who]
-            axes.barh(
-                rows[span.node],
-                until_s - since_s,
-                _BAR,
-                left=since_s - begin_s,
-                color=color.light,
-                alpha=_LIGHTER if span.kind == "warming up" else None,
-                linewidth=0,
-            )
+            place: dict[str, Any] = {
+                "y": rows[span.node],
+                "width": until_s - since_s,
+                "height": _BAR,
+                "left": since_s - begin_s,
+            }
+            if span.kind == "warming up":  # the grid must not show through
+                axes.barh(**place, color=style.PAPER.light, linewidth=0)
+            axes.barh(**place, color=color.light, alpha=_LIGHTER if span.kind == "warming up" else None, linewidth=0)
         axes.set_xlim(0, end_s - begin_s)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if narrow else 10, steps=[1, 2, 5, 10]))
         axes.set_xlabel("seconds since the trainers were submitted")

@@ -16,6 +16,7 @@ import pytest
 
 from bftd.cli import common
 from bftd.errors import UsageError
+from bftd.tables import Column, Fitted
 from tests.bftd.test_cli_solve import PROBLEM
 
 HEADER = ["TRAINER", "NODES", "ON", "WHY"]
@@ -55,6 +56,15 @@ def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(tmp_path: Path) -> Non
     assert len(shown) > len(piped)
     words = [" ".join(lines).split() for lines in (piped, shown)]
     assert sorted(words[0]) == sorted(words[1])
+
+
+def test_what_rich_prints_is_whole_in_a_pipe_whatever_the_environment_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    common.console().print(Fitted("Names", [Column("name", least=8)], [(["x" * 400], "")]))
+    assert "x" * 400 in capsys.readouterr().out
 
 
 def test_what_cannot_be_written_is_refused_before_and_told_after(tmp_path: Path) -> None:
