@@ -101,7 +101,8 @@ def test_a_daemon_that_does_not_start_leaves_no_cluster_behind(root: Path, monke
 
 
 def test_a_pid_that_is_another_process_by_now_is_left_alone(root: Path) -> None:
-    bystander = subprocess.Popen(["sleep", "300"])
+    # a daemon too, but of another site
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "bftd.daemon"])
     try:
         site = SandboxSite(nodes=1, service_nodes=0, root=root).up()
         (root / "bftd.pid").write_text(f"{bystander.pid}\n")
@@ -124,6 +125,18 @@ def test_a_daemon_that_will_not_end_is_ended_with_the_cluster(root: Path, monkey
         SandboxSite.attach(root).down()
     assert not root.exists()
     assert processes.of_root(root) == []
+
+
+def test_another_process_ends_the_daemon_in_peace_before_its_cluster(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SandboxSite(nodes=1, service_nodes=0, root=root) as site:
+        site.start_daemon(detached=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(Sandbox, "down", lambda self: None)
+            SandboxSite.attach(root).down()
+        assert "bftd has stopped" in site.log_path.read_text()
+        assert SandboxSite.attach(root).daemon_pid is None
 
 
 def test_there_is_no_site_where_none_was_started(tmp_path: Path) -> None:

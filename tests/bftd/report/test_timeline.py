@@ -109,12 +109,13 @@ def test_the_picture_stands_alone_and_says_what_is_what() -> None:
 @pytest.mark.plot
 def test_a_span_is_drawn_where_it_belongs() -> None:
     def bars(*spans: Span) -> list[tuple[float, float]]:
-        text = picture("x", spans, ["n1", "n2"], 0.0, 100.0).decode()
+        text = picture("x", spans, ["n1", "n2"], 1000.0, 1100.0).decode()
         edges = re.findall(rf'd="([^"]*)"[^>]*style="fill: var\(--{style.OURS.role}\)"', text)
         numbers = [[float(number) for number in re.findall(r"[\d.]+", edge)] for edge in edges]
         return [(min(each[::2]), max(each[::2])) for each in numbers]
 
-    (left, middle), *_ = bars(Span("n1", 0.0, 50.0, "training", "a"))
-    (start, right), *_ = bars(Span("n1", 50.0, 200.0, "training", "a"))
+    (left, middle), *_ = bars(Span("n1", 1000.0, 1050.0, "training", "a"))
+    (start, right), *_ = bars(Span("n1", 1050.0, 1200.0, "training", "a"))
+    assert left > 0
     assert start == pytest.approx(middle)
     assert right - start == pytest.approx(middle - left)
