@@ -16,14 +16,19 @@ from typing import Any
 
 from bftd.errors import BftError
 from bftd.http.client import Client
-from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.errors import SandboxError
+from slurm_plugin.sandbox import Sandbox, processes
 
 _UP_S = 15.0
 _DOWN_S = 10.0
 
 
 class SandboxSite:
-    """Starts a cluster and, with `start_daemon`, bftd on it; both end with the context, and leave nothing behind."""
+    """Starts a cluster and, with `start_daemon`, bftd on it; both end with the context, and leave nothing behind.
+
+    A daemon that is started `detached` outlives this process, as the cluster does: `attach` finds both again, and
+    `down` ends them.
+    """
 
     def __init__(self, config: Mapping[str, Mapping[str, Any]] | None = None, **shape: Any) -> None:
         """`config`: sections of the daemon's configuration; `shape`: what Sandbox takes."""
@@ -31,19 +36,35 @@ class SandboxSite:
         self._config = config or {}
         self._daemon: subprocess.Popen[bytes] | None = None
 
+    @classmethod
+    def attach(cls, root: Path) -> SandboxSite:
+        """The site that lives in a folder; raises SandboxError where there is none."""
+        site = cls()
+        site.cluster = Sandbox.attach(root)
+        return site
+
     def __enter__(self) -> SandboxSite:
-        self.cluster.__enter__()
-        self.work.mkdir(exist_ok=True)
-        self._temporary.mkdir(exist_ok=True)
-        return self
+        return self.up()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.down()
+
+    def up(self) -> SandboxSite:
+        """Starts the cluster; what had started is ended again when that fails."""
+        self.cluster.up()
+        self.work.mkdir(exist_ok=True)
+        self._temporary.mkdir(exist_ok=True)
+        return self
+
+    def down(self) -> None:
+        """Ends the daemon, whoever started it, then the cluster, and removes the folder."""
         try:
             self.stop_daemon()
+            self._stop_detached()
         finally:
-            self.cluster.__exit__(kind, error, trace)
+            self.cluster.down()
 
     @property
     def root(self) -> Path:
@@ -77,7 +98,22 @@ class SandboxSite:
     @property
     def daemon_pid(self) -> int | None:
         """None while no daemon runs."""
-        return self._daemon.pid if self._daemon is not None and self._daemon.poll() is None else None
+        if self._daemon is not None:
+            return self._daemon.pid if self._daemon.poll() is None else None
+        return self._detached_pid()
+
+    @property
+    def _pid_path(self) -> Path:
+        return self.root / "bftd.pid"
+
+    def _detached_pid(self) -> int | None:
+        """The process that the pid file names, where it is this site's daemon still."""
+        with contextlib.suppress(OSError, ValueError, SandboxError):
+            pid = int(self._pid_path.read_text())
+            ours = any(process.pid == pid for process in processes.of_root(self.root))
+            if ours and b"bftd.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return None
 
     def env(self) -> dict[str, str]:
         """The environment of a user of this site: its Slurm, its daemon, and this installation's commands."""
@@ -86,17 +122,23 @@ class SandboxSite:
         # What libraries cache in the folder for temporary files goes with the site too.
         return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path), "TMPDIR": str(self._temporary)}
 
-    def start_daemon(self) -> None:
+    def start_daemon(self, *, detached: bool = False) -> None:
         """Starts bftd and waits until it answers; raises BftError with its last line when it does not."""
         self.config_path.write_text(self._toml())
+        # The mark makes it a process of the cluster, which ends with the cluster whoever its parent is by then.
+        mark = {processes.MARK: str(self.root)} if detached else {}
         with self.log_path.open("ab") as log:
             self._daemon = subprocess.Popen(
                 [sys.executable, "-m", "bftd.daemon", "--config", str(self.config_path)],
-                env=self.env(),
+                env=self.env() | mark,
+                cwd=self.root if detached else None,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=detached,
             )
+        if detached:
+            self._pid_path.write_text(f"{self._daemon.pid}\n")
         deadline = time.monotonic() + _UP_S
         while time.monotonic() < deadline and self._daemon.poll() is None:
             with contextlib.suppress(BftError):
@@ -119,6 +161,15 @@ class SandboxSite:
         except subprocess.TimeoutExpired:
             daemon.kill()
             return daemon.wait()
+
+    def _stop_detached(self) -> None:
+        """Ends a daemon that another process has started; the cluster's end kills one that will not go."""
+        pid = self._detached_pid()
+        if pid is None or not processes.terminate(self.root, pid):
+            return
+        deadline = time.monotonic() + _DOWN_S
+        while time.monotonic() < deadline and self._detached_pid() is not None:
+            time.sleep(0.05)
 
     def bft(self, *words: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Runs `bft` as a user of this site, in the folder for jobs."""

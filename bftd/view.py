@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from bftd.shadow import view as shadow
+from bftd.tables import Column, Fitted
 from slurm_plugin.nodeset import fold
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
 _DECISIONS_SHOWN = 8
+# What is left of a long value on a narrow screen, in characters.
+_NAME_WIDTH = 8
+_NODES_WIDTH = 16
+_WORDS_WIDTH = 16
 
 
 def render(status: Mapping[str, Any]) -> RenderableType:
@@ -44,7 +47,7 @@ def _headline(status: Mapping[str, Any]) -> Text:
     return line
 
 
-def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Table:
+def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Fitted:
     """Nodes folded by what they do and why."""
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for node in nodes:
@@ -55,45 +58,68 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Table:
         else:
             key = ("", node["why"], "dim")
         groups[key].append(node["name"])
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="Nodes", title_style="bold")
-    for column in ("nodes", "trainer", "state"):
-        table.add_column(column, no_wrap=column == "nodes")
-    for (trainer, why, style), names in groups.items():
-        table.add_row(escape(fold(names)), escape(trainer), escape(why), style=style)
-    return table
+    return Fitted(
+        "Nodes",
+        [
+            Column("nodes", least=_NODES_WIDTH, folds=True),
+            Column("trainer"),
+            Column("state", least=_WORDS_WIDTH, folds=True),
+        ],
+        [((fold(names), trainer, why), style) for (trainer, why, style), names in groups.items()],
+    )
 
 
-def _trainers(status: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="Trainers", title_style="bold")
-    table.add_column("trainer", no_wrap=True)
-    for column in ("user", "back-end", "state"):
-        table.add_column(column)
-    for column in ("nodes", "range", "step", "samples/s", "loss", "resizes", "suspends"):
-        table.add_column(column, justify="right")
-    table.add_column("on")
-    nodes = defaultdict(list)
+def _trainers(status: Mapping[str, Any]) -> Fitted:
+    """A row a trainer; what also stands above, in the table of nodes, or is no news goes first on a narrow screen."""
+    columns = [
+        Column("trainer", least=_NAME_WIDTH),
+        Column("id"),
+        Column("user", rank=3, least=_NAME_WIDTH),
+        Column("account", rank=7, least=_NAME_WIDTH),
+        Column("back-end", rank=6),
+        Column("state"),
+        Column("nodes", right=True),
+        Column("range", rank=1, right=True),
+        Column("step", rank=4, right=True),
+        Column("samples/s", rank=2, right=True),
+        Column("loss", rank=5, right=True),
+        Column("resizes", rank=9, right=True),
+        Column("suspends", rank=10, right=True),
+        Column("on", rank=8, least=_NODES_WIDTH, folds=True),
+    ]
+    on = defaultdict(list)
     for node in status["nodes"]:
         if node["trainer"] and node["lease_state"] != "revoked":
-            nodes[node["trainer"]].append(node["name"])
-    for trainer in status["trainers"]:
-        loss = "" if trainer["loss"] is None else f"{trainer['loss']:.4g}"
-        ended = "" if trainer["exit_code"] is None else f" ({trainer['exit_code']})"
-        on = fold(nodes[trainer["id"]]) if nodes[trainer["id"]] else ""
-        table.add_row(
-            escape(f"{trainer['name']} {trainer['id']}"),
-            escape(_whose(trainer)),
-            escape(trainer["backend"]),
-            Text(trainer["state"] + ended, style=_STATE_STYLES.get(trainer["state"], "")),
-            _size(trainer),
-            f"{trainer['nodes_min']}-{trainer['nodes_max']}",
-            str(trainer["step"]),
-            f"{trainer['samples_per_s']:.1f}",
-            loss,
-            str(trainer["resizes"]),
-            str(trainer["suspends"]),
-            escape(on),
-        )
-    return table
+            on[node["trainer"]].append(node["name"])
+    rows = [_trainer(trainer, fold(on[trainer["id"]]) if on[trainer["id"]] else "") for trainer in status["trainers"]]
+    if not any(trainer.get("account") for trainer in status["trainers"]):
+        at = next(at for at, column in enumerate(columns) if column.title == "account")
+        columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
+    return Fitted("Trainers", columns, [(row, "") for row in rows]).style("state", _state_style)
+
+
+def _trainer(trainer: Mapping[str, Any], on: str) -> tuple[str, ...]:
+    ended = "" if trainer["exit_code"] is None else f" ({trainer['exit_code']})"
+    return (
+        trainer["name"],
+        trainer["id"],
+        str(trainer["user"]),
+        str(trainer.get("account") or ""),
+        trainer["backend"],
+        trainer["state"] + ended,
+        _size(trainer),
+        f"{trainer['nodes_min']}-{trainer['nodes_max']}",
+        str(trainer["step"]),
+        f"{trainer['samples_per_s']:.1f}",
+        "" if trainer["loss"] is None else f"{trainer['loss']:.4g}",
+        str(trainer["resizes"]),
+        str(trainer["suspends"]),
+        on,
+    )
+
+
+def _state_style(state: str) -> str:
+    return _STATE_STYLES.get(state.partition(" ")[0], "")
 
 
 def _whose(item: Mapping[str, Any]) -> str:
@@ -119,11 +145,10 @@ def _size(trainer: Mapping[str, Any]) -> str:
     return str(working) if working == requested else f"{working} -> {requested}"
 
 
-def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="Last decisions", title_style="bold")
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("")
-    table.show_header = False
-    for decision in list(decisions)[-_DECISIONS_SHOWN:]:
-        table.add_row(time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), escape(decision["text"]))
-    return table
+def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Fitted:
+    rows = [
+        ((time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), decision["text"]), "")
+        for decision in list(decisions)[-_DECISIONS_SHOWN:]
+    ]
+    columns = [Column("time"), Column("decision", least=_WORDS_WIDTH, folds=True)]
+    return Fitted("Last decisions", columns, rows, header=False).style("time", lambda _: "dim")

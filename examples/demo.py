@@ -1,7 +1,8 @@
 """`make demo`: the main job on a private cluster, with real Slurm, Horovod and torch, in under four minutes.
 
 First a stream of regular jobs runs alone, then again while bftd harvests what it leaves for two elastic trainers. The
-summary goes to demo-summary.json; the exit code is 1 when something in it is not as it should be.
+summary goes to demo-summary.json and a picture of what each node did to demo-nodes.svg; the exit code is 1 when
+something in the summary is not as it should be.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import Any
 
 from bftd.errors import BftError
 from bftd.sandbox_site import SandboxSite
+from bftd.whatif.report import canvas, timeline
 from examples.regular_jobs import RegularJob, median_delay_s, stream
+from slurm_plugin.nodeset import expand
 
 HERE = Path(__file__).resolve().parent
 SUMMARY = HERE.parent / "demo-summary.json"
+PICTURE = HERE.parent / "demo-nodes.svg"
 LOGS = HERE.parent / ".demo"
 
 NODES = 8
@@ -52,6 +56,7 @@ class Demo:
         self._began_s = began_s
         self._show: Any = lambda status: None
         self.totals: dict[str, float] = {}
+        self.submitted_s = began_s
 
     def look(self) -> dict[str, Any]:
         """Reads the daemon's status, shows it, and keeps the totals while a trainer wants nodes."""
@@ -66,6 +71,7 @@ class Demo:
 
     def harvest(self) -> list[dict[str, Any]]:
         """Submits two trainers, runs the stream beside them and waits for their end; returns the stream's rows."""
+        self.submitted_s = time.time()
         for backend in ("horovod", "torchrun"):
             words = [f"--elastic=1-6,backend={backend}", f"--job-name={backend}", f"--output={backend}.log"]
             script = [str(HERE / f"train_{backend}.py"), f"--steps={STEPS}"]
@@ -155,6 +161,28 @@ def summarize(
     }
 
 
+def draw(site: SandboxSite, begin_s: float, rows: Sequence[dict[str, Any]]) -> bytes:
+    """The picture of what each node did: pilots by the daemon's ledger, regular jobs by Slurm's record and their own.
+
+    Slurm tells which nodes a job had; when it began and ended, which Slurm records in whole seconds, the job itself.
+    """
+    names = {trainer["id"]: trainer["name"] for trainer in site.client.status()["trainers"]}
+    events = _events(site)
+    end_s = max(event["at_s"] for event in events if event["kind"] == "finished")
+    spans = timeline.harvested(events, names, end_s)
+    for row in rows:
+        ended = site.work / f"ended-{row['id']}"
+        if row["start_s"] is None or not ended.exists():
+            continue
+        record = dict(
+            item.partition("=")[::2] for item in site.slurm("scontrol", "show", "job", "-o", row["id"]).split()
+        )
+        for node in expand(record["NodeList"]):
+            spans.append(timeline.Span(node, row["start_s"], ended.stat().st_mtime, "regular", row["id"]))
+    title = f"Two elastic trainers on what regular jobs leave of {NODES} nodes"
+    return timeline.picture(title, spans, site.cluster.node_names, begin_s, end_s)
+
+
 def faults(summary: dict[str, Any], baseline: Sequence[dict[str, Any]]) -> list[str]:
     """What in a summary is not as it should be, a sentence each."""
     found = []
@@ -211,10 +239,12 @@ def _keep_logs(site: SandboxSite) -> None:
 
 def main() -> int:
     """Runs the demo; returns the exit code."""
+    canvas.version()  # what draws the picture is there: said before minutes of work
     began_s = time.time()
     # As for Ctrl-C: the context managers end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    SUMMARY.unlink(missing_ok=True)
+    for written in (SUMMARY, PICTURE):
+        written.unlink(missing_ok=True)
     with SandboxSite(nodes=NODES) as site:
         try:
             print(f"demo: {NODES} nodes; first the regular jobs alone, for comparison", flush=True)
@@ -224,6 +254,7 @@ def main() -> int:
             demo = Demo(site, began_s)
             rows = demo.harvest()
             summary = summarize(site, demo, baseline, rows)
+            PICTURE.write_bytes(draw(site, demo.submitted_s, rows))
         finally:
             _keep_logs(site)
     SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
@@ -245,6 +276,7 @@ def _print(summary: dict[str, Any], took_s: float) -> None:
         )
     share = summary["used_node_seconds"] / summary["pool_node_seconds"]
     print(f"demo: {share:.0%} of the idle node-seconds were used; {SUMMARY.name} is written after {took_s:.0f} s")
+    print(f"demo: what each node did: {PICTURE}")
 
 
 if __name__ == "__main__":

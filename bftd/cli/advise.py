@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from bftd.cli import options, replay_options
+from bftd.cli import common, options, replay_options
 from bftd.cli.progress import progress_bar
-from bftd.errors import UsageError
 from bftd.whatif import advise as advising
 from bftd.whatif.advise import Prefer
 from bftd.whatif.advise.advice import T_FWDS_S
@@ -80,7 +78,7 @@ def advise(
 ) -> None:
     """Recommend t_fwd and pj_max for the site whose idle nodes TRACE recorded, and tell what it may expect."""
     if output is not None:
-        _refuse_unwritable(Path(output))
+        common.refuse_unwritable(Path(output))
     chosen = Options(**arguments)
     from bftd.simulated import trainers
     from bftd.whatif import trace as traces
@@ -95,23 +93,8 @@ def advise(
         )
     text = json.dumps(advice.to_json(), indent=2)
     if output is not None:
-        _write(Path(output), text)
+        common.write(Path(output), text)
     click.echo(text if as_json else "\n".join(_told(advice)))
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Complain before minutes of work, not after."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: no such directory, or no permission")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _told(advice: Advice) -> Iterable[str]:
@@ -135,18 +118,26 @@ def _told(advice: Advice) -> Iterable[str]:
 
 
 def _table(advice: Advice) -> Iterable[str]:
-    rows: list[tuple[str, ...]] = [
-        ("", "PJ_MAX", "T_FWD", "EFFICIENCY", "NODE-HOURS/WEEK", "MEAN RUN TIME", "DONE", "NOT DONE", "PREEMPTIONS")
+    from bftd.tables import Column
+
+    columns = [
+        Column(""),
+        Column("PJ_MAX", right=True),
+        Column("T_FWD", right=True),
+        Column("EFFICIENCY", right=True),
+        Column("NODE-HOURS/WEEK", rank=1, right=True),
+        Column("MEAN RUN TIME", right=True),
+        Column("DONE", rank=2, right=True),
+        Column("NOT DONE", rank=3, right=True),
+        Column("PREEMPTIONS", rank=4, right=True),
     ]
     on_curve = {(point.pj_max, point.t_fwd_s) for point in advice.pareto}
+    rows = []
     for point in advice.grid:
         mark = "*" if point is advice.recommended else ""
         mark += "+" if (point.pj_max, point.t_fwd_s) in on_curve else ""
         rows.append((mark, *_row(point)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        yield "  ".join(cells)
+    yield from common.table(columns, rows)
 
 
 def _row(point: Point) -> tuple[str, ...]:

@@ -35,11 +35,10 @@ def status(config_path: str | None, as_json: bool, watch: bool) -> None:
     elif watch:
         _watch(daemon, seen)
     else:
-        from rich.console import Console
-
+        from bftd.cli.common import console
         from bftd.view import render
 
-        Console().print(render(seen))
+        console().print(render(seen))
 
 
 def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from bftd import config
-from bftd.cli import options
+from bftd.cli import common, options
 
 
 @click.command()
@@ -19,12 +18,9 @@ from bftd.cli import options
 @options.as_json
 def nodes(config_path: str | None, as_json: bool) -> None:
     """Show what is read from Slurm: nodes, and with --json also jobs and reservations."""
-    from slurm_plugin.client import SlurmClient
     from slurm_plugin.nodeset import fold
 
-    settings = config.load_found(config_path)
-    conf = Path(settings.slurm.conf) if settings.slurm.conf else None
-    snapshot = SlurmClient(conf, settings.slurm.timeout_s).snapshot()
+    snapshot = common.slurm_client(config.load_found(config_path)).snapshot()
     if as_json:
         seen = asdict(snapshot)
         seen["nodes"] = list(seen["nodes"].values())
@@ -34,10 +30,15 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     for node in snapshot.nodes.values():
         state = "+".join((node.state, *sorted(node.flags)))
         groups[state, ",".join(node.partitions), node.gres or "-"].append(node.name)
-    rows = [("NODES", "STATE", "PARTITIONS", "GRES")] + [(fold(names), *key) for key, names in groups.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    from bftd.tables import Column
+
+    columns = [
+        Column("NODES", least=16, folds=True),
+        Column("STATE"),
+        Column("PARTITIONS", rank=1, least=12, folds=True),
+        Column("GRES", rank=2, least=8, folds=True),
+    ]
+    click.echo("\n".join(common.table(columns, [(fold(names), *key) for key, names in groups.items()])))
 
 
 def _plain(value: Any) -> Any:

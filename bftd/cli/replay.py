@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import replay_options
+from bftd.cli import common, replay_options
 from bftd.cli.progress import progress_bar
-from bftd.errors import UsageError
 from bftd.whatif.replay.options import Options
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | N
         result = replaying.run(trace, training, options, progress=progress)
     _warn(result, len(training), options)
     if json_path is not None:
-        _write(json_path, json.dumps(result.to_json(series=series), indent=2))
+        common.write(json_path, json.dumps(result.to_json(series=series), indent=2))
     if json_path != "-":
         click.echo("\n".join(_told(result)))
 
@@ -66,16 +65,6 @@ def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | N
 def _warn(result: Result, trainers: int, options: Options) -> None:
     if result.trainers_completed >= trainers and not options.endless:
         click.echo("bft: all trainers were done before the trace ended: add more, or use --endless", err=True)
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        click.echo(text)
-        return
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _told(result: Result) -> Iterator[str]:

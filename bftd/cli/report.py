@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd import __version__
-from bftd.cli import replay_options
+from bftd.cli import common, replay_options
 from bftd.cli.progress import progress_bar
 from bftd.whatif.replay.options import Options
 from bftd.whatif.report.errors import ReportError
@@ -57,7 +57,7 @@ def report(
     from bftd.whatif.report.page import page
 
     drawn_with = canvas.version()  # and what else can be wrong, before minutes of work
-    _check_writable(Path(output))
+    common.refuse_unwritable(Path(output))
     traces, stored = _read(paths, nodes)
     trainers = _trainers(trainers_path)
     options = Options(**arguments | {"nodes": nodes, "endless": arguments["endless"] or trainers_path is None})
@@ -69,11 +69,6 @@ def report(
     except OSError as error:
         raise ReportError(f"cannot write {output}: {error.strerror}") from None
     click.echo(f"{output}: {len(made) / 1e6:.1f} MB, {len(cases)} trace{'s' if len(cases) > 1 else ''}")
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ReportError(f"cannot write {path}: name a file in a folder that exists")
 
 
 def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bftd.cli import options
 from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftd.sandbox_site import SandboxSite
 
 
 @click.group()
@@ -24,11 +30,24 @@ def sandbox() -> None:
 @click.option("--plugins", is_flag=True, help="Load the SPANK plug-in, which `make plugins` compiles.")
 @click.option("--munge", is_flag=True, help="Authenticate by a private munged, as a real cluster does.")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder to keep it in; default: a new temporary one.")
-def up(nodes: int, service_nodes: int, gpus: tuple[str, ...], plugins: bool, munge: bool, root: Path | None) -> None:
-    """Start a private cluster and print how to use it."""
-    from slurm_plugin.sandbox import Sandbox
+@click.option("--daemon/--no-daemon", "with_daemon", default=True, show_default=True, help="Start bftd on it.")
+def up(
+    nodes: int,
+    service_nodes: int,
+    gpus: tuple[str, ...],
+    plugins: bool,
+    munge: bool,
+    root: Path | None,
+    with_daemon: bool,
+) -> None:
+    """Start a private cluster with bftd on it, and print how to use it.
 
-    started = Sandbox(
+    A shell can evaluate what goes to standard output; what to do next goes to standard error. Both stay until
+    bft sandbox down.
+    """
+    from bftd.sandbox_site import SandboxSite
+
+    site = SandboxSite(
         nodes=nodes,
         service_nodes=service_nodes,
         gpus=_gpus(gpus) or None,
@@ -36,22 +55,50 @@ def up(nodes: int, service_nodes: int, gpus: tuple[str, ...], plugins: bool, mun
         plugins=plugins,
         munge=munge,
     ).up()
-    click.echo(f"# {nodes} nodes are idle; end it with: bft sandbox down --root {shlex.quote(str(started.root))}")
-    if started.munge_socket:
-        click.echo(f"export BFTD_MUNGE_SOCKET={shlex.quote(started.munge_socket)}")
-    click.echo(
-        f"export SLURM_CONF={shlex.quote(str(started.conf))} PATH={shlex.quote(str(started.root / 'bin'))}:$PATH"
-    )
+    if with_daemon:
+        try:
+            site.start_daemon(detached=True)
+        except BaseException:
+            site.down()
+            raise
+    click.echo("\n".join(_exports(site, nodes, with_daemon)))
+    if with_daemon:
+        click.echo("\n".join(_next_steps(site, nodes)), err=True)
+
+
+def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:
+    """What points a shell at the cluster."""
+    idle = f"{nodes} node{'s are' if nodes > 1 else ' is'} idle"
+    yield f"# {idle}{', and bftd harvests them' if with_daemon else ''}; point a shell at them with:"
+    path = [str(site.root / "bin")]
+    if site.cluster.munge_socket:
+        yield f"export BFTD_MUNGE_SOCKET={shlex.quote(site.cluster.munge_socket)}"
+    if with_daemon:
+        yield f"export BFTD_CONFIG={shlex.quote(str(site.config_path))}"
+        path.append(str(Path(sys.executable).parent))
+    yield f"export SLURM_CONF={shlex.quote(str(site.cluster.conf))} PATH={shlex.quote(':'.join(path))}:$PATH"
+    yield f"# end it with: bft sandbox down --root {shlex.quote(str(site.root))}"
+
+
+def _next_steps(site: SandboxSite, nodes: int) -> Iterator[str]:
+    """A first job, from any folder that the user may write to."""
+    example = Path(__file__).resolve().parents[2] / "examples" / "train_torchrun.py"
+    script = shlex.quote(str(example)) if example.exists() else "SCRIPT"
+    yield "# then train on idle nodes, and watch it (--watch: live):"
+    yield f"bft sbatch --elastic=1-{min(4, nodes)} {script}"
+    yield "bft status"
+    if not example.exists():
+        yield "# a SCRIPT of yours: `bft sbatch --help` says what it may be"
 
 
 @sandbox.command()
 @click.option("--root", type=click.Path(path_type=Path), help="Its folder; may be left out when only one runs.")
 def down(root: Path | None) -> None:
-    """End a private cluster and all that runs in it."""
-    from slurm_plugin.sandbox import Sandbox
+    """End a private cluster and all that runs in it, bftd too."""
+    from bftd.sandbox_site import SandboxSite
 
     found = _only_root(root)
-    Sandbox.attach(found).down()
+    SandboxSite.attach(found).down()
     click.echo(f"{found} is down")
 
 
@@ -59,23 +106,26 @@ def down(root: Path | None) -> None:
 @click.option("--root", type=click.Path(path_type=Path), help="Its folder; default: all that run.")
 @options.as_json
 def status(root: Path | None, as_json: bool) -> None:
-    """Show the nodes of private clusters."""
+    """Show the nodes of private clusters, and whether bftd runs there."""
+    from bftd.sandbox_site import SandboxSite
     from slurm_plugin.nodeset import fold
     from slurm_plugin.sandbox import Sandbox
 
-    roots = [root] if root is not None else Sandbox.running()
-    seen = {str(path): Sandbox.attach(path).status() for path in roots}
+    sites = [SandboxSite.attach(path) for path in ([root] if root is not None else Sandbox.running())]
+    seen = {str(site.root): site.cluster.status() for site in sites}
     if as_json:
         click.echo(json.dumps(seen, indent=2))
         return
     if not seen:
         click.echo("no private cluster runs")
-    for path, states in seen.items():
+    for site, (path, states) in zip(sites, seen.items(), strict=True):
         groups: dict[str, list[str]] = {}
         for node, state in states.items():
             groups.setdefault(state, []).append(node)
         shown = ", ".join(f"{fold(names)} {state}" for state, names in groups.items())
-        click.echo(f"{path}: {shown or 'does not answer'}")
+        pid = site.daemon_pid
+        daemon = "bftd does not run" if pid is None else f"bftd runs (pid {pid})"
+        click.echo(f"{path}: {shown or 'does not answer'}; {daemon}")
 
 
 def _gpus(options_given: tuple[str, ...]) -> dict[str, int]:

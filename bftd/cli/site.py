@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd import config
-from bftd.cli import options
+from bftd.cli import common, options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from bftd.keys import Config
-    from slurm_plugin.client import SlurmClient
     from slurm_plugin.site import Advised, Finding, Wanted
 
 _WIDTH = 110
+# What is left of a setting and of its value on a narrow terminal, before they fold.
+_CELL = 24
 _FILES = ("slurm.conf", "plugstack.conf", "job_submit.lua", "bftd.toml")
 
 
@@ -41,7 +42,7 @@ def check_command(config_path: str | None, as_json: bool) -> None:
     from slurm_plugin.site import RULES, check, read
 
     settings = config.load_found(config_path)
-    found = read(_client(settings), wanted_of(settings))
+    found = read(common.slurm_client(settings), wanted_of(settings))
     findings = check(found, RULES)
     if as_json:
         click.echo(
@@ -84,7 +85,7 @@ def config_command(
     )
     if wanted.partition == wanted.driver_partition:
         raise UsageError("pilots and drivers need partitions of their own: give --partition and --driver-partition")
-    found = read(_client(settings), wanted)
+    found = read(common.slurm_client(settings), wanted)
     _refuse_unknown_nodes((nodes, driver_nodes), found.node_names)
     advised = advise(found, RULES, nodes=nodes, driver_nodes=driver_nodes, keep=keep, configured=configured)
     left = [finding for finding in check(advised.after, RULES) if finding.level != "ok"]
@@ -102,12 +103,6 @@ def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / 
     for section in (settings.slurm, settings.pool, settings.api):
         values |= dataclasses.asdict(section)
     return Wanted(**{field.name: values[field.name] for field in dataclasses.fields(Wanted)})
-
-
-def _client(settings: Config) -> SlurmClient:
-    from slurm_plugin.client import SlurmClient
-
-    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 
 
 def _refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
@@ -155,10 +150,18 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
     """The findings for people: a line each, and below what is not right the reason and the price."""
-    width = max(len(finding.rule.name) for finding in findings)
-    for finding in findings:
+    from bftd import tables
+
+    columns = [
+        tables.Column(""),
+        tables.Column("", least=_CELL, folds=True),
+        tables.Column("", least=_CELL, folds=True),
+    ]
+    rows = [(f"{finding.level:6}", finding.rule.name, finding.seen) for finding in findings]
+    blocks = tables.blocks(columns, rows, common.terminal_width())
+    for finding, lines in zip(findings, blocks, strict=True):
         rule = finding.rule
-        yield f"{finding.level:6}  {rule.name:{width}}  {finding.seen}"
+        yield from lines
         if finding.level != "ok":
             yield from _paragraph("right", rule.right)
             yield from _paragraph("why", rule.why)
@@ -171,8 +174,9 @@ def _told(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _paragraph(title: str, text: str) -> list[str]:
+    width = min(_WIDTH, common.terminal_width() or _WIDTH)
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=f"        {title + ':':6} ", subsequent_indent=" " * 15, break_on_hyphens=False
+        text, width, initial_indent=f"        {title + ':':6} ", subsequent_indent=" " * 15, break_on_hyphens=False
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import options
+from bftd.cli import common, options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -143,16 +143,22 @@ def _told(problem: Problem, plan: Plan) -> Iterable[str]:
     took = f"{plan.wall_s:.2f} s" if plan.wall_s >= 1 else f"{plan.wall_s * 1000:.1f} ms"
     worth = f"objective {plan.objective:.6g}, bound {plan.bound:.6g}, gap {plan.gap:.2g}"
     yield f"{plan.status}: {worth}; solver {plan.solver}, {took}"
-    rows = [("TRAINER", "NODES", "ON", "WHY")]
+    rows = []
     for trainer in problem.trainers:
         now, then = len(trainer.current), plan.counts[trainer.name]
         change = str(then) if now == then else f"{now} -> {then}"
         rows.append((_plain(trainer.name), change, _folded(plan.assignment[trainer.name]), plan.reasons[trainer.name]))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     if problem.trainers:
+        from bftd.tables import Column
+
         yield ""
-        for row in rows:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        columns = [
+            Column("TRAINER"),
+            Column("NODES"),
+            Column("ON", least=16, folds=True),
+            Column("WHY", rank=1, least=24, folds=True),
+        ]
+        yield from common.table(columns, rows)
 
 
 def _folded(nodes: Collection[str]) -> str:

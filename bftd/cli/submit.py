@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd import config
-from bftd.cli import options, sbatch_options
+from bftd.cli import common, options, sbatch_options
 from bftd.errors import UsageError
 from bftd.http import client
 
 if TYPE_CHECKING:
-    from bftd.keys import Config
     from elastic.spec import ElasticSpec
     from slurm_plugin.client import SlurmClient
 
@@ -53,7 +52,7 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
     settings = config.load_found(config_path)
     partition = line.value("partition") or _last(inside, "partition") or settings.slurm.partition
-    slurm = _slurm(settings)
+    slurm = common.slurm_client(settings)
     spec = _checked(text, source, partition, slurm)
     if partition != settings.slurm.partition:
         raise UsageError(f"partition {partition} is not harvested: take {settings.slurm.partition}, or leave -p out")
@@ -89,7 +88,7 @@ def run(text: str, partition: str | None, config_path: str | None, script: str, 
     path, source = _read(script)
     settings = config.load_found(config_path)
     partition = partition or settings.slurm.partition
-    spec = _checked(text, source, partition, _slurm(settings))
+    spec = _checked(text, source, partition, common.slurm_client(settings))
     interpreter = scripts.interpreter_of(source, script) if source.startswith("#!") else sys.executable
     daemon = client.find(config_path)
     daemon.status()
@@ -134,13 +133,6 @@ def _checked(text: str, source: str, partition: str, slurm: SlurmClient) -> Elas
     if spec.nodes_max > size:
         raise UsageError(f"--elastic={text}: partition {partition} has {size} nodes; ask for at most {size}")
     return spec
-
-
-def _slurm(settings: Config) -> SlurmClient:
-    from slurm_plugin.client import SlurmClient
-
-    conf = Path(settings.slurm.conf) if settings.slurm.conf else None
-    return SlurmClient(conf, timeout_s=settings.slurm.timeout_s)
 
 
 def _driver() -> str:

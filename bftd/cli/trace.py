@@ -10,15 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from bftd.cli import options
+from bftd.cli import common, options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftd.keys import Config
     from bftd.whatif.trace.model import Trace
     from bftd.whatif.trace.sacct import Accounts
     from bftd.whatif.trace.stats import Stats
@@ -121,7 +120,7 @@ def from_sacct(
     elif since_s is None:
         raise UsageError("give a FILE with the output of sacct, or --since DATE to call sacct")
     else:
-        client = _client(config.load_found(config_path))
+        client = common.slurm_client(config.load_found(config_path))
         until_s = min(time.time(), math.inf if until_s is None else until_s)  # nobody is idle yet tomorrow
         nodes = nodes or _ask(client, "scontrol", "show", "nodes", "-o")
         _ask_accounts(client, accounts, since_s, until_s, ignored, events is None, reservations is None)
@@ -157,7 +156,7 @@ def from_slurm(
     from bftd.whatif.trace.session import Clock, record
 
     settings = config.load_found(config_path)
-    client = _client(settings)
+    client = common.slurm_client(settings)
     watched = _watched(client, partition or settings.slurm.partition, nodes)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -220,12 +219,6 @@ def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
     return answer.out
 
 
-def _client(settings: Config) -> SlurmClient:
-    from slurm_plugin.client import SlurmClient
-
-    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
-
-
 def _node_list(given: str) -> Sequence[str]:
     """Nodes from the output of scontrol, from a file, or as they stand."""
     from bftd.whatif.trace.names import listed
@@ -269,13 +262,12 @@ def _tell_made(made: Trace, output: str) -> None:
 
 def _table(found: Stats) -> Iterable[str]:
     """Table 1, then Figure 1 in figures."""
+    from bftd.tables import Column
+
     pieces = found.fragments
-    rows: list[tuple[Any, ...]] = [
-        ("SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"),
-        (found.source or "-", _duration(found.duration_s), f"{found.inc_per_h:.1f}", f"{found.dec_per_h:.1f}",
-         f"{found.ratio:.1%}", f"{found.eq_nodes:.1f}"),
-    ]  # fmt: skip
-    yield from _aligned(rows)
+    columns = [Column("SYSTEM", least=16), *map(Column, ("DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"))]
+    rates = (f"{found.inc_per_h:.1f}", f"{found.dec_per_h:.1f}", f"{found.ratio:.1%}", f"{found.eq_nodes:.1f}")
+    yield from common.table(columns, [(found.source or "-", _duration(found.duration_s), *rates)])
     yield ""
     yield (
         f"{found.nodes:,} nodes, {found.idle_nodes_min:,} to {found.idle_nodes_max:,} idle at once, "
@@ -288,18 +280,14 @@ def _table(found: Stats) -> Iterable[str]:
     cut = f", {pieces.cut:,} of them cut by its start or end" if pieces.cut else ""
     yield f"{pieces.count:,} fragments, {_length(pieces.mean_s)} on average{cut}"
     yield ""
-    yield from _aligned(
-        [("SHORTER THAN", "FRAGMENTS", "IDLE NODE TIME")]
-        + [(_length(limit_s), f"{share:.1%}", f"{time_share:.1%}") for limit_s, share, time_share in pieces.shorter]
+    yield from common.table(
+        [Column("SHORTER THAN"), Column("FRAGMENTS"), Column("IDLE NODE TIME")],
+        [(_length(limit_s), f"{share:.1%}", f"{time_share:.1%}") for limit_s, share, time_share in pieces.shorter],
     )
     yield ""
-    yield from _aligned([("PERCENTILE", "LENGTH")] + [(rank, _length(s)) for rank, s in pieces.percentiles_s.items()])
-
-
-def _aligned(rows: Sequence[tuple[Any, ...]]) -> Iterable[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from common.table(
+        [Column("PERCENTILE"), Column("LENGTH")], [(rank, _length(s)) for rank, s in pieces.percentiles_s.items()]
+    )
 
 
 def _duration(seconds: float) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from bftd.core.sentences import nodes
+from bftd.tables import Column, Fitted
 
 
 def head(status: Mapping[str, Any]) -> list[RenderableType]:
@@ -50,13 +49,8 @@ def _harvest(status: Mapping[str, Any]) -> RenderableType:
     ]
     if shadow["trace"]:
         rows.append(("trace", f"{shadow['trace']} (bft report, bft advise, bft replay)"))
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="So far", title_style="bold")
-    table.show_header = False
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("")
-    for name, text in rows:
-        table.add_row(name, escape(text))
-    return table
+    columns = [Column("what"), Column("how much", least=24, folds=True)]
+    return Fitted("So far", columns, [(row, "") for row in rows], header=False).style("what", lambda _: "dim")
 
 
 def _waiting(status: Mapping[str, Any]) -> list[Text]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -321,8 +322,12 @@ def _claim_folder(root: Path) -> None:
     """Make the folder a caller named, and refuse one that holds anything: it will be removed with the sandbox."""
     try:
         root.mkdir(parents=True, exist_ok=True)
+        if (root / _RECORD).exists():
+            raise SandboxError(
+                f"a sandbox is in {root} already: bft sandbox down --root {shlex.quote(str(root))} ends it"
+            )
         if any(root.iterdir()):
-            raise SandboxError(f"{root} is not empty: take the sandbox in it down, or name a new folder")
+            raise SandboxError(f"{root} is not empty: name a new folder")
     except OSError as error:
         raise SandboxError(f"cannot make the sandbox's folder {root}: {error.strerror}") from error
 

@@ -60,6 +60,15 @@ def end(root: Path, grace_s: float, limit_s: float) -> list[int]:
     return []
 
 
+def terminate(root: Path, pid: int) -> bool:
+    """Ask one daemon of the cluster in `root` to end; False where this pid is none of them (any more)."""
+    found = _look(pid)
+    if found is None or found.root != str(root) or not found.is_daemon:
+        return False
+    _signal(found, signal.SIGTERM)
+    return True
+
+
 def _look(pid: int) -> Process | None:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()

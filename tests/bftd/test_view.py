@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from bftd.protocol.reports import ProgressReport
@@ -13,10 +15,10 @@ from bftd.view import render
 from tests.bftd.builders import NOW_S, Core, lease, registration
 
 
-def drawn(status: dict[str, Any]) -> str:
+def drawn(status: dict[str, Any], width: int = 160) -> str:
     """The view as plain text."""
     out = io.StringIO()
-    Console(file=out, width=160, color_system=None).print(render(status))
+    Console(file=out, width=width, color_system=None).print(render(status))
     return out.getvalue()
 
 
@@ -35,7 +37,7 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     text = drawn(status_of(core))
     assert "n[1-3]" in text
     assert "n[4-5]" in text
-    row = next(line for line in text.splitlines() if line.startswith("train-a 1"))
+    row = next(line for line in text.splitlines() if line.split()[:2] == ["train-a", "1"])
     assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
     assert "train-a starts on 3 nodes (n[1-3])" in text
     assert "give-back 0.25 s median, 0.50 s most, 2 times" in text
@@ -73,3 +75,73 @@ def test_percentiles_are_values_that_were_measured() -> None:
         "max": 200.0,
         "count": 200,
     }
+
+
+HEADERS = ("trainer", "id", "user", "account", "back-end", "state", "nodes", "range", "step", "samples/s", "loss",
+           "resizes", "suspends", "on")  # fmt: skip
+IDS = ("3812907", "run-login01-12345", "3812911", "3812940")
+STATES = ("running", "suspended", "waiting", "finished (137)")
+
+
+def busy() -> dict[str, Any]:
+    """What a site of 64 nodes shows, with names as long as people make them."""
+    core = Core()
+    names = [f"node{number:03d}" for number in range(1, 65)]
+    for id_, state in zip(IDS, STATES, strict=True):
+        job_name = f"resnet152-imagenet21k-finetune-{state.split()[0]}-ablation-no-warm-up-seed3"[:60]
+        core.arrive(registration(id_, nodes_max=24, name=job_name, user="bartholomew.featherstonehaugh"))
+    core.pool(*names[:40])
+    core.place_all()
+    progress = ProgressReport(NOW_S, step=123456, samples=9.0, samples_per_s=21345.6, nodes=3, loss=0.012345)
+    core.report(IDS[0], progress)
+    shown = status_of(core)
+    for item, state in zip(shown["trainers"], STATES, strict=True):
+        item |= {"state": state.split()[0], "exit_code": 137 if "(" in state else None}
+        item |= {"backend": "torchrun", "account": "climate-modelling-2026"}
+    for number, node in enumerate(shown["nodes"]):
+        if number % 7 == 3:
+            node |= {"trainer": None, "in_pool": False, "why": f"job {3800000 + number % 3} starts here in 12 s"}
+    return shown
+
+
+@settings(max_examples=60, deadline=None)
+@given(width=st.integers(60, 250))
+def test_at_no_width_is_a_header_an_id_or_a_state_cut(width: int) -> None:
+    status = busy()
+    text = drawn(status, width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    header = next(line for line in lines if line.startswith("trainer"))
+    # At 60 columns the line that names them is itself folded.
+    _, more, hidden = text.partition("more at ")
+    missing = " ".join(hidden.partition("Last decisions")[0].partition(": ")[2].split()).split(", ") if more else []
+    assert header.split() == [name for name in HEADERS if name not in missing]
+    for identifier in (*IDS, *(node["trainer"] for node in status["nodes"] if node["trainer"])):
+        assert identifier in text.split()
+    if width >= 80:
+        assert all(state in text for state in STATES)
+    if more:
+        needs = int(hidden.split()[0])
+        assert needs > width
+        assert "more at " not in drawn(status, needs)
+
+
+def test_at_80_columns_who_trains_where_and_how_fast_is_shown_and_the_rest_is_named() -> None:
+    lines = drawn(busy(), 80).splitlines()
+    header = next(line for line in lines if line.startswith("trainer"))
+    assert header.split() == ["trainer", "id", "user", "state", "nodes", "range", "samples/s"]
+    assert lines[lines.index(header) + 5].endswith("columns: account, back-end, step, loss, resizes, suspends, on")
+
+
+def test_where_there_is_room_nothing_is_cut() -> None:
+    text = drawn(busy(), 10_000)
+    assert "\u2026" not in text
+    assert "more at" not in text
+    assert "resnet152-imagenet21k-finetune-running-ablation-no-warm-up-s" in text
+    assert "bartholomew.featherstonehaugh" in text
+
+
+def test_accounts_have_a_column_only_where_slurm_knows_any() -> None:
+    core = Core()
+    core.arrive(registration("1"))
+    assert "account" not in drawn(status_of(core), 250)

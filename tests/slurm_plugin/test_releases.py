@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,15 @@ def test_the_chroot_needs_a_suite_and_a_command() -> None:
 
 def test_the_chroot_says_in_one_line_that_it_needs_root() -> None:
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    done = subprocess.run([SCRIPT, "trixie", "true"], capture_output=True, text=True, check=False, **user)  # type: ignore[call-overload]
+    # A copy: nobody may be unable to enter the folders that the checkout is in.
+    with tempfile.TemporaryDirectory(prefix="bft-test-", dir="/tmp") as folder:
+        script = Path(folder) / "tools" / SCRIPT.name
+        script.parent.mkdir()
+        shutil.copy(SCRIPT, script)
+        for path in (script, *script.parents[:2]):
+            path.chmod(0o755)
+        done = subprocess.run(
+            [script, "trixie", "true"], cwd=folder, capture_output=True, text=True, check=False, **user
+        )  # type: ignore[call-overload]
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "needs root" in done.stderr

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import Element, fromstring
+from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 from bftd.whatif.report import style
 from bftd.whatif.report.errors import ReportError
@@ -19,6 +19,9 @@ Draw = Callable[["Axes", bool], None]
 # Width and height in CSS pixels; the style sheet shows the one that fits the screen.
 _WIDE = (720, 300)
 _NARROW = (344, 270)
+# Room for the title of a picture that is a file of its own.
+_TITLE = 36
+_XLINK = "http://www.w3.org/1999/xlink"
 
 # What makes the same figure the same text, on any day: no date, and names of clip paths that hang on their content.
 _RC: Any = {
@@ -73,6 +76,24 @@ def plot(name: str, alt: str, draw: Draw, *, height: int | None = None) -> list[
         root = fromstring(_svg(draw, width, height or usual, narrow=kind == "narrow"))
         made.append(_inlined(root, f"{name}-{kind}", kind, alt))
     return made
+
+
+def standalone(drawn: Element, title: str) -> bytes:
+    """One picture of `plot` as a file of its own, with its title on top: opaque, so that any page can show it."""
+    x, y, width, height = map(float, drawn.attrib["viewBox"].split())
+    box = {"x": f"{x:g}", "y": f"{y - _TITLE:g}", "width": f"{width:g}", "height": f"{height + _TITLE:g}"}
+    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "xmlns:xlink": _XLINK, "role": "img"})
+    root.attrib |= {"viewBox": " ".join(box.values()), "width": box["width"], "height": box["height"]}
+    SubElement(root, "title").text = title
+    SubElement(root, "style").text = style.SVG_CSS
+    SubElement(root, "rect", box | {"style": f"fill:var(--{style.PAPER.role})"})
+    at = {"x": f"{x + 12:g}", "y": f"{y - _TITLE + 26:g}", "style": f"font-size:16px;fill:var(--{style.INK.role})"}
+    SubElement(root, "text", at | {"font-weight": "600"}).text = title
+    root.extend(drawn)
+    for element in root.iter("use"):
+        # HTML knows href alone; viewers of SVG files may know xlink's alone
+        element.attrib |= {"xlink:href": element.attrib["href"]} if "href" in element.attrib else {}
+    return f"{tostring(root, encoding='unicode')}\n".encode()
 
 
 def _svg(draw: Draw, width: int, height: int, *, narrow: bool) -> str:

@@ -30,6 +30,13 @@ COLORS = (PAPER, INK, MUTED, GRID, OURS, EQUAL, RIGID, IDLE, RESIZE, PREEMPT)
 _LIGHT = "".join(f"--{color.role}:{color.light};" for color in COLORS)
 _DARK = "".join(f"--{color.role}:{color.dark};" for color in COLORS)
 
+# For a picture that is a file of its own.
+SVG_CSS = (
+    f"svg {{ color-scheme: light dark; {_LIGHT} }} "
+    f"@media (prefers-color-scheme: dark) {{ svg {{ {_DARK} }} }} "
+    "text { font-family: system-ui, 'DejaVu Sans', sans-serif; }"
+)
+
 CSS = f"""
 :root {{ color-scheme: light; {_LIGHT} }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {_DARK} }} }}

@@ -1,0 +1,71 @@
+"""What several commands share: a client of Slurm, tables for the terminal, and files to write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bftd.keys import Config
+    from bftd.tables import Column
+    from slurm_plugin.client import SlurmClient
+
+# As wide as no line is: what goes into a file or a pipe is neither cut nor folded.
+_UNBOUNDED = 100_000
+
+
+def slurm_client(settings: Config) -> SlurmClient:
+    """A client of the Slurm that the configuration names."""
+    from slurm_plugin.client import SlurmClient
+
+    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that standard output is; None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def console() -> Console:
+    """Standard output for rich: as wide as the terminal, and without bounds where it is none."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """The lines of a table that fits the terminal."""
+    from bftd import tables
+
+    return tables.lines(columns, rows, terminal_width())
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Complain before minutes of work, not after."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in a folder that exists")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {path}: no such directory; name a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: no permission; name a file in a folder of yours")
+
+
+def write(path: Path | str, text: str) -> None:
+    """Write a text with a line break at its end; "-" is standard output."""
+    if path == "-":
+        click.echo(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

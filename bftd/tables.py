@@ -1,0 +1,194 @@
+"""Tables that fit the width they are given: no header is ever cut, and whole columns go before a value is.
+
+`fit` decides, `lines` is the table as plain text, and `Fitted` the same for rich, which tells it the width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
+
+_GAP = 2
+_CUT = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: where several have a `rank` the highest goes first; one of rank 0 always stays.
+
+    A value keeps its full length where `least` is None. Otherwise it may be shortened to so many characters: folded
+    over several lines, which sentences and node sets bear, or cut.
+    """
+
+    title: str
+    rank: int = 0
+    right: bool = False
+    least: int | None = None
+    folds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Which columns are shown and how wide each is; `dropped` are the others, and `needs` is the width for all."""
+
+    shown: tuple[int, ...]
+    widths: tuple[int, ...]
+    dropped: tuple[int, ...]
+    needs: int
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Fit:
+    """Choose columns and their widths for `width` characters; None is as wide as anybody likes.
+
+    Where not even the columns of rank 0 fit, their values are folded as far as their headers allow.
+    """
+    full = [max([cell_len(column.title), *(cell_len(row[at]) for row in rows)]) for at, column in enumerate(columns)]
+    floors = [
+        full[at] if column.least is None else max(cell_len(column.title), min(full[at], column.least))
+        for at, column in enumerate(columns)
+    ]
+    shown, needs = list(range(len(columns))), _total(floors)
+    if width is None:
+        return Fit(tuple(shown), tuple(full), (), needs)
+    while _total([floors[at] for at in shown]) > width:
+        last = max(shown, key=lambda at: columns[at].rank)
+        if columns[last].rank == 0:
+            floors = [cell_len(column.title) for column in columns]
+            break
+        shown.remove(last)
+    widths = _shared([floors[at] for at in shown], [full[at] for at in shown], width)
+    dropped = sorted(set(range(len(columns))) - set(shown))
+    return Fit(tuple(shown), tuple(widths), tuple(dropped), needs)
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """The table as lines of text, header first; the last line names the columns there is no room for."""
+    chosen = fit(columns, rows, width)
+    yield from _lines(columns, chosen, [column.title for column in columns])
+    for row in rows:
+        yield from _lines(columns, chosen, row)
+    if chosen.dropped:
+        yield _more(columns, chosen)
+
+
+def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[str]]:
+    """The lines of each row, for a table without a header that has other text between its rows."""
+    chosen = fit(columns, rows, width)
+    for row in rows:
+        yield list(_lines(columns, chosen, row))
+
+
+class Fitted:
+    """A table for rich under a title of its own; each row is its values and a style.
+
+    Without a `header` the columns' titles are names for `style` alone.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        rows: Iterable[tuple[Sequence[str], str]],
+        *,
+        header: bool = True,
+    ) -> None:
+        self._title = title
+        self._columns = columns
+        self._rows = list(rows)
+        self._header = header
+        self._styles: dict[int, Callable[[str], str]] = {}
+
+    def style(self, title: str, of: Callable[[str], str]) -> Fitted:
+        """Give the values of one column the style that `of` has for each."""
+        self._styles[next(at for at, column in enumerate(self._columns) if column.title == title)] = of
+        return self
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it in the width that there is."""
+        from rich.text import Text
+
+        chosen = fit(self._columns, [cells for cells, _ in self._rows], options.max_width)
+        titles = [column.title for column in self._columns]
+        yield Text(self._title, style="bold")
+        for line in _lines(self._columns, chosen, titles) if self._header else ():
+            yield _row(line, "bold")
+        for cells, style in self._rows:
+            # a column's own style begins where the column does, on every line of the row
+            starts = dict(zip(chosen.shown, _starts(chosen.widths), strict=True))
+            for line in _lines(self._columns, chosen, cells):
+                text = _row(line, style)
+                for at, of in self._styles.items():
+                    if at in starts:
+                        end = starts[at] + chosen.widths[chosen.shown.index(at)]
+                        text.stylize(of(cells[at]), starts[at], end)
+                yield text
+        if chosen.dropped:
+            yield Text(_more(self._columns, chosen), style="dim")
+
+
+def _row(line: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(line, style=style, no_wrap=True, overflow="ignore")
+
+
+def _more(columns: Sequence[Column], chosen: Fit) -> str:
+    return f"more at {chosen.needs} columns: {', '.join(columns[at].title for at in chosen.dropped)}"
+
+
+def _lines(columns: Sequence[Column], chosen: Fit, cells: Sequence[str]) -> Iterator[str]:
+    """One row; as many lines as its longest folded value needs."""
+    parts = [_pieces(columns[at], cells[at], width) for at, width in zip(chosen.shown, chosen.widths, strict=True)]
+    for index in range(max(map(len, parts), default=0)):
+        line = ""
+        for at, width, pieces in zip(chosen.shown, chosen.widths, parts, strict=True):
+            piece = pieces[index] if index < len(pieces) else ""
+            blank = " " * (width - cell_len(piece))
+            line += (blank + piece if columns[at].right else piece + blank) + " " * _GAP
+        yield line.rstrip()
+
+
+def _pieces(column: Column, text: str, width: int) -> list[str]:
+    if cell_len(text) <= width:
+        return [text]
+    if column.least is not None and not column.folds:
+        return [set_cell_size(text, width - 1).rstrip() + _CUT]
+    return list(_folded(text, width))
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """Lines of at most `width`, broken at a blank or behind a comma where there is one."""
+    while cell_len(text) > width:
+        whole = chop_cells(text, width)[0]
+        # a blank may be the very next character
+        blank, comma = text.rfind(" ", 0, len(whole) + 1), whole.rfind(",") + 1
+        end = max(blank, comma) if max(blank, comma) > 0 else len(whole)
+        yield text[:end].rstrip()
+        text = text[end:].lstrip()
+    yield text
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * max(0, len(widths) - 1)
+
+
+def _starts(widths: Sequence[int]) -> list[int]:
+    return [sum(widths[:at]) + _GAP * at for at in range(len(widths))]
+
+
+def _shared(floors: Sequence[int], full: Sequence[int], width: int) -> list[int]:
+    """The floors, and what room is left for those that lack most: so long as it lasts, nothing is shortened."""
+    widths = list(floors)
+    spare = width - _total(widths)
+    while spare > 0 and any(now < most for now, most in zip(widths, full, strict=True)):
+        at = min((at for at in range(len(widths)) if widths[at] < full[at]), key=lambda at: widths[at])
+        widths[at] += 1
+        spare -= 1
+    return widths

@@ -1,0 +1,85 @@
+"""What the commands share: tables on a terminal and in a pipe, and files to write."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from bftd.cli import common
+from bftd.errors import UsageError
+from bftd.tables import Column, Fitted
+from tests.bftd.cli.test_solve import PROBLEM
+
+HEADER = ["TRAINER", "NODES", "ON", "WHY"]
+
+
+def on_a_terminal(columns: int, *words: str) -> str:
+    """What `bft` shows on a terminal of so many columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "bftd.cli.main", *words]
+    with subprocess.Popen(command, stdout=slave, stdin=slave, stderr=subprocess.PIPE, env=environ) as process:
+        os.close(slave)
+        shown = b""
+        try:
+            while part := os.read(master, 65536):
+                shown += part
+        except OSError:  # how Linux tells the end of a terminal
+            pass
+    os.close(master)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(PROBLEM))
+    command = [sys.executable, "-m", "bftd.cli.main", "solve", str(path)]
+    piped = subprocess.run(
+        command, env=os.environ | {"COLUMNS": "40"}, capture_output=True, text=True, check=True
+    ).stdout.splitlines()[2:]
+    assert piped[0].split() == HEADER
+    assert len(piped) == 1 + len(PROBLEM["trainers"])
+    shown = on_a_terminal(60, "solve", str(path)).splitlines()[2:]
+    assert shown[0].split() == HEADER
+    assert max(map(len, shown)) <= 60
+    assert len(shown) > len(piped)
+    words = [" ".join(lines).split() for lines in (piped, shown)]
+    assert sorted(words[0]) == sorted(words[1])
+
+
+def test_what_rich_prints_is_whole_in_a_pipe_whatever_the_environment_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    common.console().print(Fitted("Names", [Column("name", least=8)], [(["x" * 400], "")]))
+    assert "x" * 400 in capsys.readouterr().out
+
+
+def test_what_cannot_be_written_is_refused_before_and_told_after(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a directory; name a file"):
+        common.refuse_unwritable(tmp_path)
+    with pytest.raises(UsageError, match=r"no such directory; name a file"):
+        common.refuse_unwritable(tmp_path / "none" / "x.json")
+    common.refuse_unwritable(tmp_path / "x.json")
+    assert not (tmp_path / "x.json").exists()
+    common.write(tmp_path / "x.json", "{}")
+    assert (tmp_path / "x.json").read_text() == "{}\n"
+    with pytest.raises(UsageError, match="cannot write"):
+        common.write(tmp_path, "{}")
+
+
+def test_a_single_minus_is_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    common.write("-", "{}")
+    assert capsys.readouterr().out == "{}\n"
