@@ -12,12 +12,12 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from elastic.channel import SealedReader
-from elastic.driver.pilots import Peer
 from elastic.errors import WireError
-from elastic.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
+from elastic.link.channel import SealedReader
+from elastic.link.peer import Peer
+from elastic.link.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
+from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, no_delay
 from elastic.timing import HANDSHAKE_S, STRANGER_S
-from elastic.wire import MAX_LINE_BYTES, Message, Payload, no_delay
 
 _BACKLOG = 4096
 """All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""

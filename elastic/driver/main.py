@@ -18,8 +18,8 @@ from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
+from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
-from elastic.seal import new_secret
 from elastic.spec import ElasticSpec
 
 

@@ -9,59 +9,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 from elastic.driver.settings import DriverSettings
-from elastic.seal import Seal
-from elastic.wire import CHUNK_BYTES, Message, encode
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
 
-_AGENT = (sys.executable, "-m", "elastic.agent")
-
-
-class Peer:
-    """One connection of the trainer's, an agent's or a worker's; what is sent is sealed."""
-
-    def __init__(self, writer: asyncio.StreamWriter, hello: Message, seal: Seal) -> None:
-        self.writer = writer
-        self.hello = hello
-        self._seal = seal
-        self._held_back: list[Message] | None = None
-
-    def send(self, message: Message) -> None:
-        """Sends without waiting; a peer that is gone is noticed by its reader."""
-        if self._held_back is not None:
-            self._held_back.append(message)
-        elif not self.writer.is_closing():
-            self.writer.write(self._seal.line(encode(message)))
-
-    async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
-        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it."""
-        self.send({**message, "bytes": size_bytes})
-        seal, self._held_back = self._seal.payload(), []
-        try:
-            while size_bytes:
-                chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
-                seal.update(chunk)
-                self.writer.write(chunk)
-                await self.writer.drain()
-                size_bytes -= len(chunk)
-            self.writer.write(seal.digest())
-        finally:
-            held_back, self._held_back = self._held_back, None
-            for held in held_back:
-                self.send(held)
-
-    @property
-    def address(self) -> str:
-        """Where the peer connected from."""
-        return str(self.writer.get_extra_info("peername")[0])
-
-    def close(self) -> None:
-        """Drops the connection."""
-        self.writer.close()
+_AGENT = (sys.executable, "-m", "elastic.node.agent")
 
 
 @dataclass(eq=False)

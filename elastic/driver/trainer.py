@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from elastic.driver.backend import Backend
+from elastic.backends.base import Backend
+from elastic.backends.horovod.driver import HorovodBackend
+from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.crew import Crew
 from elastic.driver.daemon import DaemonLink
-from elastic.driver.horovod import HorovodBackend
-from elastic.driver.pilots import Peer, Pilot, PilotStarter
+from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.progress import Progress
 from elastic.driver.saving import StateSaver
 from elastic.driver.settings import DriverSettings
-from elastic.driver.torchrun import TorchrunBackend
+from elastic.link.peer import Peer
+from elastic.link.wire import Message, Payload
 from elastic.timing import (
     BEAT_S,
     COALESCE_S,
@@ -34,7 +36,6 @@ from elastic.timing import (
     PING_S,
     SHIP_EVERY_S,
 )
-from elastic.wire import Message, Payload
 
 _REMOVED = re.compile(r"terminate called after throwing|has been removed from elastic job")
 """How a worker that Horovod removed ends; it is what a revocation looks like, and would alarm the user."""

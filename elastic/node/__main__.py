@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Protocol
 
-from elastic.child import die_with_parent
+from elastic.link.child import die_with_parent
 from elastic.node.link import AgentLink
 
 
@@ -44,11 +44,11 @@ def main() -> None:
 def _preloaded(backend: str, link: AgentLink, argv: list[str]) -> Node:
     """The back-end's node, with all that its workers need imported."""
     if backend == "horovod":
-        from elastic.node import horovod
+        from elastic.backends.horovod import node as horovod
 
         horovod.preload()
         return horovod.HorovodNode(link, argv)
-    from elastic.node import torchrun
+    from elastic.backends.torchrun import node as torchrun
 
     torchrun.preload()
     return torchrun.TorchrunNode(link, argv)

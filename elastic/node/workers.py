@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from elastic import session
-from elastic.child import prepare_child
 from elastic.errors import WireError
+from elastic.link.child import prepare_child
 
 ENVIRONMENT_OF_A_RANK = ("HOROVOD_RANK", "RANK")
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import SealedReader
-from elastic.driver.backend import Backend, Host
-from elastic.driver.pilots import Peer, Pilot
+from elastic.backends.base import Backend, Host
+from elastic.driver.pilots import Pilot
 from elastic.driver.settings import DriverSettings
-from elastic.seal import Seal
+from elastic.link.channel import SealedReader
+from elastic.link.peer import Peer
+from elastic.link.seal import Seal
+from elastic.link.wire import MAX_LINE_BYTES, Message, decode
 from elastic.spec import ElasticSpec
-from elastic.wire import MAX_LINE_BYTES, Message, decode
 
 KEY = b"of a test"
 

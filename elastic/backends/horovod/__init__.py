@@ -1,0 +1,1 @@
+"""Elastic Horovod as a back-end."""

@@ -1,0 +1,1 @@
+"""torch.distributed.elastic as a back-end."""
