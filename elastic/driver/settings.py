@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.backends import KINDS
 from elastic.spec import ElasticSpec
 
 
@@ -38,6 +39,7 @@ class DriverSettings:
 
     def agent_message(self) -> dict[str, object]:
         """What an agent has to know to start its node process."""
+        kind = KINDS[self.backend]
         return {
             "op": "configure",
             "backend": self.backend,
@@ -47,6 +49,8 @@ class DriverSettings:
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
             "env": {"BFT_TRAINER": self.trainer_id},
+            "defaults": dict(kind.defaults),
+            "interface_variables": list(kind.interface_variables),
         }
 
 

@@ -124,14 +124,15 @@ class Agent:
             op = message["op"]
             if op == "configure":
                 await self._start_node(message)
-            elif op in ("start", "kill", "join", "regroup", "rendezvous"):
-                self._tell_node(message)
             elif op == "go":
                 # Slurm's notice is answered: the driver has all it wants of this node.
                 self._over.set()
             elif op == "end":
                 self._ended_by_driver = True
                 self._over.set()
+            elif op != "beat":
+                # What a back-end's two halves tell each other is theirs.
+                self._tell_node(message)
 
     def _send(self, message: Message) -> None:
         if self._driver is not None and self._seal is not None and not self._driver.is_closing():
@@ -143,8 +144,8 @@ class Agent:
         ours, theirs = socket.socketpair()
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         workers = int(message["workers_per_node"] or len([gpu for gpu in gpus.split(",") if gpu]) or 1)
-        interface = interface_of(self._driver)
         environ = {
+            **message["defaults"],
             **os.environ,
             **message["env"],
             "BFT_WORKERS_PER_NODE": str(workers),
@@ -152,12 +153,8 @@ class Agent:
             "TMPDIR": self._scratch.path,
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
-            # A survivor of a lost node logs an error for each; what it means, the driver says.
-            "HOROVOD_LOG_LEVEL": os.environ.get("HOROVOD_LOG_LEVEL", "fatal"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-            "HOROVOD_GLOO_IFACE": interface,
-            "GLOO_SOCKET_IFNAME": interface,
-            "NCCL_SOCKET_IFNAME": interface,
+            **dict.fromkeys(message["interface_variables"], interface_of(self._driver)),
         }
         argv = [
             message["interpreter"],

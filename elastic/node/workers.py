@@ -11,10 +11,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from elastic import session
+from elastic.backends import KINDS
 from elastic.errors import WireError
 from elastic.link.child import prepare_child
-
-ENVIRONMENT_OF_A_RANK = ("HOROVOD_RANK", "RANK")
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:
@@ -24,7 +23,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     """
     prepare_child()
     os.environ.update(environ)
-    if not any(name in os.environ for name in ENVIRONMENT_OF_A_RANK):
+    if not any(kind.rank_variable in os.environ for kind in KINDS.values()):
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
         os._exit(70)
     try:

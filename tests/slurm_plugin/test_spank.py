@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.sandbox_site import SandboxSite
+from elastic.backends import KINDS
 from elastic.errors import UsageError
-from elastic.spec import BACKENDS, ElasticSpec
+from elastic.spec import ElasticSpec
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
@@ -53,7 +54,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
     return ElasticSpec(
         low,
         high,
-        backend=draw(st.sampled_from([None, *BACKENDS])),
+        backend=draw(st.sampled_from([None, *KINDS])),
         sizes=tuple(sorted(sizes)) or None,
         weight=draw(st.floats(1e-9, 1e9)),
         up_cost_s=draw(costs),

@@ -19,6 +19,7 @@ from elastic.link.wire import Message, encode
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
+NO_ENVIRONMENT: Message = {"env": {"BFT_TRAINER": "7"}, "defaults": {}, "interface_variables": []}
 
 
 class Pilot:
@@ -69,7 +70,7 @@ class Pilot:
             "interpreter": str(interpreter),
             "argv": ["train.py"],
         }
-        message |= {"cwd": str(self.folder), "script_dir": "/s", "workers_per_node": 0, "env": {"BFT_TRAINER": "7"}}
+        message |= {"cwd": str(self.folder), "script_dir": "/s", "workers_per_node": 0, **NO_ENVIRONMENT}
         self.channel.send({**message, **fields})
         assert self.next() == {"op": "node", "workers_per_node": fields.get("workers_per_node") or 1}
         said = self.next()
@@ -267,7 +268,7 @@ def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None
 def test_an_interpreter_that_is_not_there_is_one_line(pilot: Pilot) -> None:
     pilot.start()
     message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/nowhere/python", "argv": ["train.py"]}
-    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, "env": {}}
+    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, **NO_ENVIRONMENT}
     pilot.channel.send(message)
     said = pilot.next()
     assert said["op"] == "cannot"
@@ -284,9 +285,31 @@ def test_each_gpu_of_the_node_gets_a_worker_where_the_user_says_nothing(
         "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0,1,2'; import elastic.node.agent; elastic.node.agent.main()",
     )
     message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/bin/true", "argv": ["train.py"]}
-    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 0, "env": {}}
+    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 0, **NO_ENVIRONMENT}
     pilot.channel.send(message)
     assert pilot.next() == {"op": "node", "workers_per_node": 3}
+
+
+def test_what_a_back_ends_two_halves_tell_each_other_goes_through_whatever_it_is_called(pilot: Pilot) -> None:
+    pilot.start()
+    echo = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(s.recv(4096)); s.recv(1)"
+    pilot.configure(f'exec {sys.executable} -c "{echo}" $4')
+    pilot.channel.send({"op": "beat"})
+    pilot.channel.send({"op": "quorum", "members": [1, 2]})
+    assert pilot.next() == {"op": "quorum", "members": [1, 2]}
+
+
+def test_the_node_process_gets_what_its_back_end_wants_and_what_the_pilot_has_goes_before_a_default(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_LEVEL", "of the user")
+    pilot.start()
+    pilot.configure(
+        "echo $BFT_TRAINER, $A_LEVEL, $B_LEVEL, $AN_INTERFACE; exec sleep 1000",
+        defaults={"A_LEVEL": "fatal", "B_LEVEL": "fatal"},
+        interface_variables=["AN_INTERFACE"],
+    )
+    assert pilot.next()["line"] == "7, of the user, fatal, lo"
 
 
 def test_a_line_of_output_that_is_endless_does_not_stop_the_output(pilot: Pilot) -> None:
@@ -302,3 +325,11 @@ def test_an_agent_started_by_hand_says_in_one_line_what_it_is() -> None:
     assert (said.returncode, said.stdout) == (2, b"")
     assert said.stderr.startswith(b"bft: an agent is started by a trainer's driver")
     assert said.stderr.count(b"\n") == 1
+
+
+def test_an_agent_is_up_at_once_since_it_knows_no_back_end_and_imports_nothing_that_is_installed() -> None:
+    words = "import sys, elastic.node.agent; print(*{name.partition('.')[0] for name in sys.modules}, *sys.modules)"
+    said = subprocess.run([sys.executable, "-S", "-c", words], capture_output=True, text=True, check=True)
+    imported = set(said.stdout.split())
+    assert "elastic.node.agent" in imported
+    assert imported.isdisjoint({"elastic.backends", "elastic.driver", "torch", "horovod", "aiohttp", "slurm_plugin"})
