@@ -42,28 +42,29 @@ class Listener(Protocol):
         """The peer is gone."""
 
 
+def listen() -> socket.socket:
+    """A socket on a free port. Who connects waits for a hub: the port can be told before there is one."""
+    listening = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
+    listening.setblocking(False)
+    return listening
+
+
 class Hub:
     """Accepts connections that know the trainer's secret."""
 
-    def __init__(self, listener: Listener, secret: str) -> None:
+    def __init__(self, listener: Listener, secret: str, listening: socket.socket) -> None:
+        """`listening` is what `listen` made."""
         self._listener = listener
         self._secret = secret
-        self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._socket: socket.socket | None = listening
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[Any], float] = {}
         self._fewer = asyncio.Event()
-
-    async def start(self) -> int:
-        """Listens on a free port and returns it."""
-        self._socket = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
-        self._socket.setblocking(False)
-        self._accepting = self._spawn(self._accept(self._socket))
-        return int(self._socket.getsockname()[1])
+        self._accepting = self._spawn(self._accept(listening))
 
     def close(self) -> None:
         """Accepts nobody any more; who is connected stays so."""
-        if self._socket is not None and self._accepting is not None:
+        if self._socket is not None:
             self._accepting.cancel()
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()

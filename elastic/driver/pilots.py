@@ -23,30 +23,71 @@ _AGENT = (sys.executable, "-m", "elastic.node.agent")
 
 @dataclass(eq=False)
 class Pilot:
-    """A lease being carried out. `state`: placing, placed, connected, ready, ended; the flags say what it is told."""
+    """A lease being carried out; no flag is ever taken back, but `working`."""
 
     lease: str
+    """The lease's id."""
+
     node: str
+
     limit_s: float
+    """How long the allocation may last from `placed_s` on."""
+
     gres: str
+    """The devices of the allocation, as Slurm writes them."""
+
     state: str = "placing"
+    """How far it has come: placing, placed, connected, ready, ended."""
+
     job_id: str | None = None
+    """The allocation, once it is placed."""
+
     agent: Peer | None = None
+    """The agent, while it is connected."""
+
     workers: dict[int, Peer] = field(default_factory=dict)
+    """The workers that are connected, by local rank."""
+
     workers_per_node: int = 1
+
     incarnation: int = 0
+    """How many groups of workers this pilot has ended: part of the name that the next ones run under."""
+
     failures: int = 0
+    """Crashes that were caused here since the trainer's last step."""
+
     ready_s: float = 0.0
+    """When its node process got ready, in unix seconds."""
+
     placed_s: float = 0.0
+    """When Slurm gave the allocation, in unix seconds."""
+
     revoked: bool = False
+    """The daemon takes the lease back: training leaves the node, in order unless `vacate`."""
+
     vacate: bool = False
+    """A regular job needs the node: of training only the last copy of the state is waited for."""
+
     leaving: bool = False
+    """The node is as good as gone: Slurm's notice came, the daemon wants it at once, or its processes are lost."""
+
     expiring: bool = False
+    """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
+
     working: bool = False
+    """Its workers have ended a step of the present group."""
+
     reason: str = ""
+    """Why it ends, for the daemon and the user; empty while it does not."""
+
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is to be done on the node any more: the allocation may end."""
+
     carrier: asyncio.Task[Any] | None = None
+    """The task that carries the lease out from its placing to its end."""
+
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    """All that runs for this pilot, the carrier among them."""
 
     @property
     def host(self) -> str:

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.backends import KINDS
+from elastic.backends import Kind
 from elastic.spec import ElasticSpec
 
 
@@ -37,9 +37,8 @@ class DriverSettings:
     pilot_options: tuple[str, ...] = ()
     address: str = field(default_factory=lambda: own_address())
 
-    def agent_message(self) -> dict[str, object]:
+    def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""
-        kind = KINDS[self.backend]
         return {
             "op": "configure",
             "backend": self.backend,

@@ -107,7 +107,7 @@ class Agent:
         no_delay(writer)
         about = {
             "role": "agent",
-            "host": os.environ["BFT_LEASE"],
+            "lease": os.environ["BFT_LEASE"],
             "node": os.environ.get("SLURMD_NODENAME", ""),
             "job_id": os.environ.get("SLURM_JOB_ID", ""),
             "pid": os.getpid(),

@@ -79,7 +79,7 @@ class Host:
 
 def pilot(node: str, workers: int = 1) -> Pilot:
     made = Pilot(f"{node}.1", node, 3600.0, "", state="ready", workers_per_node=workers)
-    made.agent = peer(role="agent", host=made.lease)
+    made.agent = peer(role="agent", lease=made.lease)
     return made
 
 

@@ -17,10 +17,9 @@ import pytest
 from bftd.client import Client
 from elastic.driver.daemon import DaemonLink, Lease
 from elastic.driver.main import _registration
-from elastic.driver.trainer import Trainer
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
-from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, until
+from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 
 pytestmark = pytest.mark.cluster
@@ -74,8 +73,7 @@ class Driver:
         self.lines: list[str] = []
         self.fenced = False
         settings = settings_for(folder, "1-1,sizes=1,weight=2,up=20,down=5,workers=1", "torchrun")
-        trainer = Trainer(settings, self.lines.append)
-        trainer.man(FakeStarter(), FakeDaemon())  # type: ignore[arg-type]
+        trainer = trainer_for(settings, self.lines.append, FakeStarter(), FakeDaemon())
         registration = {**_registration(settings, trainer), "id": f"run-{folder.name}-1"}
         self.id = registration["id"]
         self.link = DaemonLink(settings.socket_path, lambda: registration, self._take, self._fence, self.lines.append)

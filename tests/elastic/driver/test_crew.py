@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ class Owner:
     def __init__(self) -> None:
         self.lost_nodes: list[str] = []
         self.vacated: list[str] = []
+        self.saved = asyncio.Event()
+        self.saved.set()
         self.lines: list[str] = []
         self.errors: list[BaseException] = []
 
@@ -32,8 +34,9 @@ class Owner:
     def lost(self, pilot: Pilot) -> None:
         self.lost_nodes.append(pilot.node)
 
-    def leave_at_once(self, pilot: Pilot) -> None:
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
         self.vacated.append(pilot.node)
+        await self.saved.wait()
 
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
@@ -44,7 +47,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
-        self.crew = Crew(self.owner, self.starter, lambda op, **fields: self.daemon.report({"op": op, **fields}))  # type: ignore[arg-type]
+        self.crew = Crew(self.owner, self.starter, self._report, library="torch")  # type: ignore[arg-type]
+
+    def _report(self, op: str, **fields: Any) -> None:
+        self.daemon.report({"op": op, **fields})
 
     def states(self, name: str) -> list[str]:
         return [event["state"] for event in self.daemon.of("lease", id=name)]
@@ -169,13 +175,21 @@ def test_a_lease_the_daemon_no_longer_lists_is_given_back() -> None:
 def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_gracefully() -> None:
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
+        stage.owner.saved.clear()
         stage.crew.on_leases([lease("n1", state="revoked")])
+        await asyncio.sleep(0)
         assert stage.owner.vacated == []
+        assert not pilot.leaving
         stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        assert pilot.leaving
         stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
         stage.crew.on_leases([lease("n1", state="revoked")])
+        await asyncio.sleep(0)
         assert stage.owner.vacated == ["n1"]
         assert pilot.vacate
+        assert stage.starter.cancelled == [], "the last copy of the state comes first"
+        stage.owner.saved.set()
+        await until("given back", lambda: "job-n1.1" in stage.starter.cancelled)
 
     scene(body)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic.driver import hub as hubs
-from elastic.driver.hub import Hub
+from elastic.driver.hub import Hub, listen
 from elastic.errors import WireError
 from elastic.link.channel import SealedReader, introduce
 from elastic.link.peer import Peer
@@ -43,8 +43,9 @@ def scene(body: Callable[[Listener, int], Awaitable[None]]) -> list[dict[str, An
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         listener = Listener()
-        hub = Hub(listener, SECRET)
-        await asyncio.wait_for(body(listener, await hub.start()), 30)
+        listening = listen()
+        hub = Hub(listener, SECRET, listening)
+        await asyncio.wait_for(body(listener, listening.getsockname()[1]), 30)
         hub.close()
 
     asyncio.run(run())
@@ -240,8 +241,9 @@ def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_ar
 def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
     async def run() -> None:
         listener = Listener()
-        hub = Hub(listener, SECRET)
-        port = await hub.start()
+        listening = listen()
+        port = listening.getsockname()[1]
+        hub = Hub(listener, SECRET, listening)
         _, writer, seals = await joined(port, "n1.1")
         hub.close()
         with pytest.raises(ConnectionRefusedError):

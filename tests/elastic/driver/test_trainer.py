@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 
+from elastic.driver import clockwork
 from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Pilot
-from elastic.driver.trainer import Trainer
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, ops, peer, sent, settings_for, until
+from tests.elastic.fakes import (
+    FakeBackend,
+    FakeDaemon,
+    FakeStarter,
+    lease,
+    ops,
+    peer,
+    sent,
+    settings_for,
+    trainer_for,
+    until,
+)
 
 
 class Stage:
@@ -23,9 +34,9 @@ class Stage:
 
     def __init__(self, folder: Path, spec: str) -> None:
         self.lines: list[str] = []
-        self.trainer = Trainer(settings_for(folder, spec), self.lines.append)
         self.starter, self.daemon = FakeStarter(), FakeDaemon()
-        self.trainer.man(self.starter, self.daemon)  # type: ignore[arg-type]
+        self.trainer = trainer_for(settings_for(folder, spec), self.lines.append, self.starter, self.daemon)
+        self.run, self.connections = self.trainer.run, self.trainer.connections
         self.backend: FakeBackend = self.trainer._backend  # type: ignore[assignment]
         self._leases: dict[str, dict[str, Any]] = {}
         self._count = 0
@@ -47,13 +58,13 @@ class Stage:
         self.trainer.crew.on_leases(list(self._leases.values()))
 
     def pilot(self, node: str) -> Pilot:
-        return next(pilot for pilot in self.trainer.pilots if pilot.node == node)
+        return next(pilot for pilot in self.trainer.crew.all if pilot.node == node)
 
     async def connect(self, node: str) -> Peer:
         """The node's agent comes."""
         pilot = await until("placed", lambda: self.pilot(node) if self.pilot(node).state == "placed" else None)
-        agent = peer(role="agent", host=pilot.lease)
-        assert self.trainer.connected(agent)
+        agent = peer(role="agent", lease=pilot.lease)
+        assert self.connections.connected(agent)
         return agent
 
     async def warm(self, *nodes: str) -> None:
@@ -62,11 +73,11 @@ class Stage:
             await self.says(await self.connect(node), {"op": "ready"})
 
     async def says(self, who: Peer, message: Message) -> None:
-        await self.trainer.received(who, message, asyncio.StreamReader())
+        await self.connections.received(who, message, asyncio.StreamReader())
 
     async def worker(self, node: str) -> Peer:
         worker = peer(role="worker", host=self.pilot(node).host, local_rank=0)
-        assert self.trainer.connected(worker)
+        assert self.connections.connected(worker)
         return worker
 
     async def step(self, node: str, step: int, first: bool = False) -> None:
@@ -80,7 +91,7 @@ class Stage:
         pilot = self.pilot(node)
         assert pilot.agent
         message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0}
-        self.trainer._from_agent(pilot, message)
+        self.connections._from_agent(pilot, message)
 
     async def trains_on(self, *nodes: str) -> None:
         await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
@@ -96,21 +107,20 @@ Play = Callable[..., tuple[int, str] | None]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Runs one scene; returns how the trainer ended, None when it still ran."""
-    monkeypatch.setattr(trainers, "HorovodBackend", FakeBackend)
     monkeypatch.setattr(trainers, "FAREWELL_S", 0.0)
 
     def play(body: Body, spec: str = "1-8") -> tuple[int, str] | None:
         async def run() -> tuple[int, str] | None:
             stage = Stage(tmp_path, spec)
-            running = asyncio.create_task(stage.trainer.run())
+            running = asyncio.create_task(stage.trainer.serve())
             await asyncio.wait_for(body(stage), 30)
-            ended = stage.trainer.result.result() if stage.trainer.result.done() else None
-            stage.trainer.finish(1, "the test is over")
-            for pilot in stage.trainer.pilots:
+            ended = stage.run.result.result() if stage.run.result.done() else None
+            stage.run.finish(1, "the test is over")
+            for pilot in stage.trainer.crew.all:
                 pilot.workers.clear()
             await running
             await stage.trainer.stop()
-            assert stage.trainer.pilots == []
+            assert stage.trainer.crew.all == []
             return ended
 
         return asyncio.run(run())
@@ -237,8 +247,8 @@ def test_a_revoked_node_is_given_back_once_training_has_left_it(play: Play) -> N
 
 
 def test_a_pilot_leaves_in_order_before_its_time_limit(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainers, "LIMIT_MARGIN_S", 3600.0)
-    monkeypatch.setattr(trainers, "BEAT_S", 0.01)
+    monkeypatch.setattr(clockwork, "LIMIT_MARGIN_S", 3600.0)
+    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
 
     async def body(stage: Stage) -> None:
         stage.grant("n1")
@@ -273,13 +283,13 @@ def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
-        agents = [pilot.agent for pilot in stage.trainer.pilots if pilot.agent]
-        stage.trainer.cancel()
+        agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
+        stage.run.cancel()
         for agent in agents:
             await stage.says(agent, {"op": "leaving", "at_s": 1.0})
         await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
         assert stage.events("lease", state="leaving") == []
-        assert [pilot.reason for pilot in stage.trainer.pilots] == ["the job was cancelled"] * 2
+        assert [pilot.reason for pilot in stage.trainer.crew.all] == ["the job was cancelled"] * 2
 
     assert play(body) == (143, "the job was cancelled")
 
@@ -288,9 +298,9 @@ def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> No
     async def body(stage: Stage) -> None:
         stage.grant("n1")
         await stage.warm("n1")
-        [pilot] = stage.trainer.pilots
+        [pilot] = stage.trainer.crew.all
         assert pilot.agent
-        stage.trainer.finish(0, "training is complete")
+        stage.run.finish(0, "training is complete")
         await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
         assert [event["id"] for event in stage.events("lease", state="leaving")] == ["n1.1"]
 
@@ -323,7 +333,7 @@ def test_three_crashes_without_a_step_end_the_trainer_with_the_scripts_own_exit_
         await stage.trains_on("n1")
         stage.crash("n1", 7)
         stage.crash("n1", 7)
-        assert not stage.trainer.result.done()
+        assert not stage.run.result.done()
         stage.crash("n1", 42)
 
     ended = play(body)
@@ -362,9 +372,9 @@ def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(
 def test_lives_that_fail_without_a_step_end_the_trainer_too(play: Play) -> None:
     async def body(stage: Stage) -> None:
         for _ in range(2):
-            stage.trainer.life_failed("nobody answered")
-        assert not stage.trainer.result.done()
-        stage.trainer.life_failed("nobody answered")
+            stage.backend._host.life_failed("nobody answered")
+        assert not stage.run.result.done()
+        stage.backend._host.life_failed("nobody answered")
 
     assert play(body) == (1, "nobody answered")
 
@@ -380,8 +390,8 @@ def test_what_no_second_try_can_mend_ends_the_trainer_at_once(play: Play) -> Non
 
 def test_the_first_end_counts(play: Play) -> None:
     async def body(stage: Stage) -> None:
-        stage.trainer.finish(0, "training is complete")
-        stage.trainer.finish(143, "cancelled")
+        stage.run.finish(0, "training is complete")
+        stage.run.finish(143, "cancelled")
 
     assert play(body) == (0, "training is complete")
 
@@ -393,9 +403,9 @@ def test_an_agent_of_no_present_lease_or_a_second_one_is_sent_away(play: Play) -
     async def body(stage: Stage) -> None:
         stage.grant("n1")
         await stage.connect("n1")
-        for host in ("n1.1", "n9.9"):
-            stranger = peer(role="agent", host=host)
-            assert not stage.trainer.connected(stranger)
+        for name in ("n1.1", "n9.9"):
+            stranger = peer(role="agent", lease=name)
+            assert not stage.connections.connected(stranger)
             assert ops(stranger) == ["end"]
 
     play(body)
@@ -408,8 +418,8 @@ def test_a_worker_of_an_incarnation_before_is_turned_away(play: Play) -> None:
         pilot = stage.pilot("n1")
         old = pilot.host
         pilot.incarnation += 1
-        assert not stage.trainer.connected(peer(role="worker", host=old, local_rank=0))
-        assert stage.trainer.connected(peer(role="worker", host=pilot.host, local_rank=0))
+        assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
+        assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
 
     play(body)
 
@@ -421,15 +431,15 @@ def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
         await stage.trains_on("n1", "n2")
         agent = stage.pilot("n1").agent
         assert agent
-        stage.trainer.disconnected(agent)
+        stage.connections.disconnected(agent)
         await stage.trains_on("n2")
 
     play(body)
 
 
 def test_a_worker_that_does_not_answer_is_killed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainers, "PING_S", 0.01)
-    monkeypatch.setattr(trainers, "FROZEN_S", 0.2)
+    monkeypatch.setattr(clockwork, "PING_S", 0.01)
+    monkeypatch.setattr(clockwork, "FROZEN_S", 0.2)
 
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")

@@ -12,7 +12,7 @@ from elastic.errors import WireError
 from elastic.link.seal import PROOF_BYTES, TRAILER_BYTES, Examination, Introduction, Seal, Seals, new_secret
 from elastic.link.wire import Message, decode, encode
 
-ABOUT: Message = {"role": "agent", "host": "n1.3"}
+ABOUT: Message = {"role": "agent", "lease": "n1.3"}
 lines = st.binary(max_size=40).map(lambda text: text.replace(b"\n", b" ") + b"\n")
 
 

@@ -110,7 +110,7 @@ def assert_gone(process: psutil.Process | None) -> None:
 def test_an_agent_says_which_lease_it_is_of(pilot: Pilot) -> None:
     hello = pilot.start()
     assert pilot.process is not None
-    expected = {"op": "hello", "role": "agent", "host": "n1.3", "node": "n1", "job_id": "77"}
+    expected = {"op": "hello", "role": "agent", "lease": "n1.3", "node": "n1", "job_id": "77"}
     assert hello == {**expected, "pid": pilot.process.pid, "nonce": hello["nonce"]}
 
 
