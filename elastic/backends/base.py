@@ -1,7 +1,7 @@
 """What a back-end is: what the trainer asks of it, and what it may ask of the trainer.
 
-A `Backend` lives in the driver. It sends its own messages to a pilot's node process with `Pilot.tell`, and gets those of
-the node process in `received`; the agent between them passes on what it does not know itself.
+A `Backend` lives in the driver. It speaks to a pilot's node process by `Pilot.tell` and hears it in `received`; the
+agent between them passes on what it does not know itself.
 """
 
 from __future__ import annotations
