@@ -53,13 +53,19 @@ class Host:
         self.broken_at: int | None = None
         self.failures: list[str] = []
         self.saves: list[bool] = []
-        self.ended: tuple[int, str] | None = None
+        self.ends: list[tuple[int, str]] = []
+        self.wakes = 0
 
     def log(self, text: str) -> None:
         pass
 
     def wake(self) -> None:
-        pass
+        self.wakes += 1
+
+    @property
+    def ended(self) -> tuple[int, str] | None:
+        """How training ended, as it was told first."""
+        return self.ends[0] if self.ends else None
 
     def broke(self, step: int, at_s: float) -> None:
         self.broken_at = step
@@ -71,7 +77,7 @@ class Host:
         self.failures.append(reason)
 
     def finish(self, exit_code: int, reason: str) -> None:
-        self.ended = self.ended or (exit_code, reason)
+        self.ends.append((exit_code, reason))
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         self.saves.append(graceful)
