@@ -23,7 +23,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     """
     prepare_child()
     os.environ.update(environ)
-    if not any(kind.rank_variable in os.environ for kind in KINDS.values()):
+    if not has_rank():
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
         os._exit(70)
     try:
@@ -41,6 +41,11 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def has_rank() -> bool:
+    """Whether this process was told by any back-end which worker of how many it is."""
+    return any(kind.rank_variable in os.environ for kind in KINDS.values())
 
 
 def _run_script(argv: Sequence[str]) -> int:
