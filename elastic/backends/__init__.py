@@ -1,7 +1,8 @@
 """What trains: a folder for each back-end, and the table of all of them.
 
-A further back-end is a folder with a `KIND` and a line here. The table is read where nothing is installed but Python
-(`make plugins` makes the SPANK plug-in's list of it), so neither this module nor a folder's own imports more than that.
+A further back-end is a folder with a `KIND` and a line here; its tests inherit tests/elastic/backends/contract.py. The
+table is read where nothing is installed but Python (`make plugins` makes the SPANK plug-in's list of it), so neither
+this module nor a folder's own imports more than that.
 """
 
 from __future__ import annotations
