@@ -5,6 +5,8 @@ export PYTHON
 BIN := .venv/bin
 PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
+# The names of the back-ends, for the plug-in.
+BACKENDS := build/spank/backends.h
 
 .PHONY: help venv setup setup-test demo test lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
@@ -38,11 +40,16 @@ lint: venv
 plugins: $(PLUGIN)
 
 # Warnings are errors: the plug-in is loaded into every sbatch, salloc and srun of a site.
-$(PLUGIN): $(SPANK)/elastic.c $(SPANK)/spank_bftd.c $(SPANK)/elastic.h
+$(PLUGIN): $(SPANK)/elastic.c $(SPANK)/spank_bftd.c $(SPANK)/elastic.h $(BACKENDS)
 	@echo '#include <slurm/spank.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 || \
 		{ echo "plugins: no C compiler or no slurm/spank.h: install gcc and libslurm-dev (RPM: slurm-devel)" >&2; exit 1; }
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -std=c11 -O2 -fPIC -Wall -Wextra -Werror -shared $(LDFLAGS) -o $@ $(filter %.c,$^)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -std=c11 -O2 -fPIC -Wall -Wextra -Werror -I$(dir $(BACKENDS)) -shared $(LDFLAGS) -o $@ $(filter %.c,$^)
+
+$(BACKENDS): tools/backends_header.py elastic/backends/__init__.py elastic/backends/kind.py \
+		$(wildcard elastic/backends/*/__init__.py)
+	@mkdir -p $(@D)
+	@$(PYTHON) -BI $< $@
 
 deb rpm:
 	@tools/package/build.sh $@

@@ -13,6 +13,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from elastic.backends import DEFAULT, KINDS
 from elastic.errors import UsageError
 
 _MARK = "#BFT "
@@ -68,10 +69,8 @@ def interpreter_of(source: str, path: str) -> str:
 
 
 def default_backend(source: str) -> str:
-    """The back-end that a script without one is for: Horovod when it imports Horovod."""
-    return (
-        "horovod" if re.search(r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b", source, re.MULTILINE) else "torchrun"
-    )
+    """The back-end that a script without one is for: the first that finds itself in its source."""
+    return next((kind.name for kind in KINDS.values() if kind.wants(source)), DEFAULT)
 
 
 def rewrite(source: str, driver: str, header: Header) -> str:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from elastic.channel import BlockingChannel
+from elastic.link.channel import BlockingChannel
+from elastic.link.wire import Message
 from elastic.timing import REPORT_S, SHIP_SHARE
-from elastic.wire import Message
 
 _PAGE = struct.Struct("=qd")
 """The last step and when it ended, in memory that the parent reads after a SIGKILL."""

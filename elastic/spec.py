@@ -6,9 +6,9 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from elastic.backends import KINDS
 from elastic.errors import UsageError
 
-BACKENDS = ("horovod", "torchrun")
 _KEYS = ("backend", "sizes", "weight", "up", "down", "workers")
 _COUNT = "[0-9]{1,9}"
 
@@ -91,9 +91,9 @@ def _option(part: str) -> tuple[str, str]:
 
 
 def _backend(value: str | None) -> str | None:
-    if value is not None and value not in BACKENDS:
-        near = difflib.get_close_matches(value, BACKENDS, 1)
-        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(BACKENDS)
+    if value is not None and value not in KINDS:
+        near = difflib.get_close_matches(value, KINDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(KINDS)
         raise UsageError(f"--elastic: unknown back-end {value!r}; {hint}")
     return value
 

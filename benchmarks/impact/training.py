@@ -39,7 +39,7 @@ def node(descriptor):
             say(op="join", generation=-1)
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if sys.argv[2] == "elastic.node.store":
+if sys.argv[2] == "elastic.backends.torchrun.store":
     store()
 else:
     node(int(sys.argv[4]))

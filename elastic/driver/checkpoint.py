@@ -8,9 +8,9 @@ import json
 import os
 from pathlib import Path
 
-from elastic.driver.pilots import Peer
 from elastic.errors import WireError
-from elastic.wire import CHUNK_BYTES, Payload
+from elastic.link.peer import Peer
+from elastic.link.wire import CHUNK_BYTES, Payload
 
 
 def private_folder(folder: Path) -> None:

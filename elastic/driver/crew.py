@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from elastic.driver.daemon import Lease
@@ -28,8 +28,8 @@ class Owner(Protocol):
     def lost(self, pilot: Pilot) -> None:
         """The pilot's processes are gone."""
 
-    def leave_at_once(self, pilot: Pilot) -> None:
-        """The node is needed: nothing but the last copy of the state is waited for."""
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
+        """The pilot goes at once: saves the state if none of the `others` has a copy."""
 
     def failed(self, error: BaseException) -> None:
         """A fault of the driver itself."""
@@ -38,13 +38,20 @@ class Owner(Protocol):
 class Crew:
     """Leases in, pilots out; `report(op, ...)` tells the daemon what became of them."""
 
-    def __init__(self, owner: Owner, starter: PilotStarter, report: Report) -> None:
+    def __init__(self, owner: Owner, starter: PilotStarter, report: Report, *, library: str) -> None:
+        """`library`: what nodes import before they are ready."""
         self.pilots: dict[str, Pilot] = {}
+        self._library = library
         self._owner = owner
         self._starter = starter
         self._report = report
         self._ended: set[str] = set()
         self._closed = False
+
+    @property
+    def all(self) -> list[Pilot]:
+        """The pilots of the moment."""
+        return list(self.pilots.values())
 
     # -- the daemon's list ---
 
@@ -58,8 +65,8 @@ class Crew:
                 self._new_lease(name, lease)
             elif lease["state"] == "revoked":
                 self._revoke(pilot, bool(lease["vacate"]), str(lease.get("reason", "")))
-        for name, pilot in list(self.pilots.items()):
-            if name not in listed:
+        for pilot in self.all:
+            if pilot.lease not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
         # Ids never come back: what has left the list is not listed again.
         self._ended &= listed
@@ -82,10 +89,22 @@ class Crew:
             await self._starter.cancel([pilot.job_id])
         pilot.over.set()
 
+    def leave_at_once(self, pilot: Pilot) -> None:
+        """Answers a notice of Slurm's, or the daemon's word that a regular job needs the node.
+
+        Nothing but the last copy of the state is waited for.
+        """
+        pilot.leaving = True
+        self.spawn(self._leave(pilot), pilot)
+
+    def lost(self, pilot: Pilot) -> None:
+        """The pilot's processes are gone."""
+        self._owner.lost(pilot)
+
     async def close(self) -> None:
         """Ends every pilot and waits for it; no lease is carried out any more."""
         self._closed = True
-        alive = list(self.pilots.values())
+        alive = self.all
         for pilot in alive:
             pilot.over.set()
             pilot.tell({"op": "end"})
@@ -126,7 +145,7 @@ class Crew:
         """Gives a pilot back that does not get ready."""
         for state, wait_s, what in (
             ("placed", CONNECT_S, f"no agent came from {pilot.node} within {CONNECT_S:g} s"),
-            ("connected", WARM_S, f"{pilot.node} did not import torch within {WARM_S:g} s"),
+            ("connected", WARM_S, f"{pilot.node} did not import {self._library} within {WARM_S:g} s"),
         ):
             await asyncio.sleep(wait_s)
             if pilot.state == state:
@@ -143,10 +162,18 @@ class Crew:
         if pilot.state == "placing":
             return
         if vacate:
-            self._owner.leave_at_once(pilot)
+            self.leave_at_once(pilot)
         else:
             self.spawn(self._force_leave(pilot), pilot)
         self._owner.wake()
+
+    async def _leave(self, pilot: Pilot) -> None:
+        await self._owner.rescue(pilot, self.all)
+        self._owner.wake()
+        if pilot.vacate:
+            await self.give_back(pilot)
+        else:
+            pilot.tell({"op": "go"})
 
     async def _force_leave(self, pilot: Pilot) -> None:
         await asyncio.sleep(GRACEFUL_LEAVE_S)
@@ -165,9 +192,9 @@ class Crew:
         self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=reason)
         self._owner.wake()
 
-    def tell_state(self, pilot: Pilot, state: str) -> None:
-        """Reports what has become of a lease."""
-        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=pilot.reason)
+    def tell_state(self, pilot: Pilot, state: str, **fields: Any) -> None:
+        """Reports what has become of a lease; `at_s` among the `fields` where it is not now."""
+        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=pilot.reason, **fields)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

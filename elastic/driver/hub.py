@@ -12,12 +12,12 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from elastic.channel import SealedReader
-from elastic.driver.pilots import Peer
 from elastic.errors import WireError
-from elastic.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
+from elastic.link.channel import SealedReader
+from elastic.link.peer import Peer
+from elastic.link.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
+from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, no_delay
 from elastic.timing import HANDSHAKE_S, STRANGER_S
-from elastic.wire import MAX_LINE_BYTES, Message, Payload, no_delay
 
 _BACKLOG = 4096
 """All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
@@ -42,28 +42,29 @@ class Listener(Protocol):
         """The peer is gone."""
 
 
+def listen() -> socket.socket:
+    """A socket on a free port. Who connects waits for a hub: the port can be told before there is one."""
+    listening = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
+    listening.setblocking(False)
+    return listening
+
+
 class Hub:
     """Accepts connections that know the trainer's secret."""
 
-    def __init__(self, listener: Listener, secret: str) -> None:
+    def __init__(self, listener: Listener, secret: str, listening: socket.socket) -> None:
+        """`listening` is what `listen` made."""
         self._listener = listener
         self._secret = secret
-        self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._socket: socket.socket | None = listening
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[Any], float] = {}
         self._fewer = asyncio.Event()
-
-    async def start(self) -> int:
-        """Listens on a free port and returns it."""
-        self._socket = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
-        self._socket.setblocking(False)
-        self._accepting = self._spawn(self._accept(self._socket))
-        return int(self._socket.getsockname()[1])
+        self._accepting = self._spawn(self._accept(listening))
 
     def close(self) -> None:
         """Accepts nobody any more; who is connected stays so."""
-        if self._socket is not None and self._accepting is not None:
+        if self._socket is not None:
             self._accepting.cancel()
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()

@@ -11,15 +11,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from elastic.backends import KINDS
 from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
-from elastic.driver.hub import Hub
+from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
+from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
-from elastic.seal import new_secret
 from elastic.spec import ElasticSpec
 
 
@@ -40,37 +41,37 @@ def run(settings: DriverSettings) -> int:
 
 async def _run(settings: DriverSettings) -> int:
     secret = new_secret()
-    trainer = Trainer(settings, _log)
-    hub = Hub(trainer, secret)
-    port = await hub.start()
-    starter = PilotStarter(settings, port, secret, _log)
+    listening = listen()
+    trainer: Trainer
     daemon = DaemonLink(
         settings.socket_path,
         lambda: _registration(settings, trainer),
         lambda leases: trainer.crew.on_leases(leases),
-        lambda: trainer.finish(1, "another driver of this trainer has taken over"),
+        lambda: trainer.run.finish(1, "another driver of this trainer has taken over"),
         _log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
+    starter = PilotStarter(settings, listening.getsockname()[1], secret, _log)
+    trainer = Trainer(settings, _log, KINDS[settings.backend], starter, daemon)
+    hub = Hub(trainer.connections, secret, listening)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, trainer.cancel)
-    backend = settings.backend
-    _log(f"{settings.name}: {backend}, {settings.spec.nodes_min} to {settings.spec.nodes_max} nodes; waiting for nodes")
-    if trainer.store.step >= 0:
-        _log(f"resumes at step {trainer.store.step}")
-    trainer.man(starter, daemon)
-    code, reason = await trainer.run()
+        loop.add_signal_handler(number, trainer.run.cancel)
+    spec = settings.spec
+    _log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
+    if trainer.run.store.step >= 0:
+        _log(f"resumes at step {trainer.run.store.step}")
+    code, reason = await trainer.serve()
     hub.close()
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
-    _log(f"{reason}; step {trainer.progress.step}, exit code {code}")
+    _log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
     if code == 0:
-        trainer.store.remove()
+        trainer.run.store.remove()
         _remove_folder(settings)
-    elif trainer.store.step >= 0:
-        _log(f"the state of step {trainer.store.step} is kept in {settings.state_dir}")
+    elif trainer.run.store.step >= 0:
+        _log(f"the state of step {trainer.run.store.step} is kept in {settings.state_dir}")
     return code
 
 
@@ -95,7 +96,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> dict[str, Any]:
 
 
 def _summary(trainer: Trainer) -> dict[str, Any]:
-    progress = trainer.progress
+    progress = trainer.run.progress
     return {
         "step": progress.step,
         "samples": progress.samples,

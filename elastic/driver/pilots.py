@@ -9,91 +9,89 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 from elastic.driver.settings import DriverSettings
-from elastic.seal import Seal
-from elastic.wire import CHUNK_BYTES, Message, encode
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
 from slurm_plugin.waiting import SiteRules
 
-_AGENT = (sys.executable, "-m", "elastic.agent")
+_AGENT = (sys.executable, "-m", "elastic.node.agent")
 
 # The defaults of the site's keys, until the answer to the registration brings the site's own and takes their place.
 RULES_BEFORE_REGISTRATION = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
 
 
-class Peer:
-    """One connection of the trainer's, an agent's or a worker's; what is sent is sealed."""
-
-    def __init__(self, writer: asyncio.StreamWriter, hello: Message, seal: Seal) -> None:
-        self.writer = writer
-        self.hello = hello
-        self._seal = seal
-        self._held_back: list[Message] | None = None
-
-    def send(self, message: Message) -> None:
-        """Sends without waiting; a peer that is gone is noticed by its reader."""
-        if self._held_back is not None:
-            self._held_back.append(message)
-        elif not self.writer.is_closing():
-            self.writer.write(self._seal.line(encode(message)))
-
-    async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
-        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it."""
-        self.send({**message, "bytes": size_bytes})
-        seal, self._held_back = self._seal.payload(), []
-        try:
-            while size_bytes:
-                chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
-                seal.update(chunk)
-                self.writer.write(chunk)
-                await self.writer.drain()
-                size_bytes -= len(chunk)
-            self.writer.write(seal.digest())
-        finally:
-            held_back, self._held_back = self._held_back, None
-            for held in held_back:
-                self.send(held)
-
-    @property
-    def address(self) -> str:
-        """Where the peer connected from."""
-        return str(self.writer.get_extra_info("peername")[0])
-
-    def close(self) -> None:
-        """Drops the connection."""
-        self.writer.close()
-
-
 @dataclass(eq=False)
 class Pilot:
-    """A lease being carried out. `state`: placing, placed, connected, ready, ended; the flags say what it is told."""
+    """A lease being carried out; no flag is ever taken back, but `working`."""
 
     lease: str
+    """The lease's id."""
+
     node: str
+
     limit_s: float
+    """How long the allocation may last from `placed_s` on."""
+
     gres: str
+    """The devices of the allocation, as Slurm writes them."""
+
     state: str = "placing"
+    """How far it has come: placing, placed, connected, ready, ended."""
+
     job_id: str | None = None
+    """The allocation, once it is placed."""
+
     agent: Peer | None = None
+    """The agent, while it is connected."""
+
     workers: dict[int, Peer] = field(default_factory=dict)
+    """The workers that are connected, by local rank."""
+
     workers_per_node: int = 1
+
     incarnation: int = 0
+    """How many groups of workers this pilot has ended: part of the name that the next ones run under."""
+
     failures: int = 0
+    """Crashes that were caused here since the trainer's last step."""
+
     ready_s: float = 0.0
+    """When its node process got ready, in unix seconds."""
+
     placed_s: float = 0.0
+    """When Slurm gave the allocation, in unix seconds."""
+
     revoked: bool = False
+    """The daemon takes the lease back: training leaves the node, in order unless `vacate`."""
+
     vacate: bool = False
+    """A regular job needs the node: of training only the last copy of the state is waited for."""
+
     leaving: bool = False
+    """The node is as good as gone: Slurm's notice came, the daemon wants it at once, or its processes are lost."""
+
     expiring: bool = False
+    """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
+
     working: bool = False
+    """Its workers have ended a step of the present group."""
+
     reason: str = ""
+    """Why it ends, for the daemon and the user; empty while it does not."""
+
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is to be done on the node any more: the allocation may end."""
+
     carrier: asyncio.Task[Any] | None = None
+    """The task that carries the lease out from its placing to its end."""
+
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    """All that runs for this pilot, the carrier among them."""
 
     @property
     def host(self) -> str:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from elastic.driver.checkpoint import CheckpointStore
-from elastic.driver.pilots import Peer
+from elastic.link.peer import Peer
+from elastic.link.wire import Message, Payload
 from elastic.timing import PAUSE_S, SHIP_S
-from elastic.wire import Message, Payload
 
 _GONE = "gone"
 

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.backends import Kind
 from elastic.spec import ElasticSpec
 
 
@@ -36,7 +37,7 @@ class DriverSettings:
     pilot_options: tuple[str, ...] = ()
     address: str = field(default_factory=lambda: own_address())
 
-    def agent_message(self) -> dict[str, object]:
+    def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""
         return {
             "op": "configure",
@@ -47,6 +48,8 @@ class DriverSettings:
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
             "env": {"BFT_TRAINER": self.trainer_id},
+            "defaults": dict(kind.defaults),
+            "interface_variables": list(kind.interface_variables),
         }
 
 

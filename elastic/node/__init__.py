@@ -1,1 +1,1 @@
-"""The process on a pool node that keeps torch imported and forks workers; one a pilot, in the user's interpreter."""
+"""What runs inside a pilot: its agent, and the node process, which keeps torch imported and forks workers."""

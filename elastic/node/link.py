@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from multiprocessing.connection import wait
 
-from elastic.wire import Message, decode, encode
+from elastic.link.wire import Message, decode, encode
 
 
 class AgentLink:

@@ -11,10 +11,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from elastic import session
-from elastic.child import prepare_child
+from elastic.backends import KINDS
 from elastic.errors import WireError
-
-ENVIRONMENT_OF_A_RANK = ("HOROVOD_RANK", "RANK")
+from elastic.link.child import prepare_child
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:
@@ -24,7 +23,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     """
     prepare_child()
     os.environ.update(environ)
-    if not any(name in os.environ for name in ENVIRONMENT_OF_A_RANK):
+    if not has_rank():
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
         os._exit(70)
     try:
@@ -42,6 +41,11 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def has_rank() -> bool:
+    """Whether this process was told by any back-end which worker of how many it is."""
+    return any(kind.rank_variable in os.environ for kind in KINDS.values())
 
 
 def _run_script(argv: Sequence[str]) -> int:

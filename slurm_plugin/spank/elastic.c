@@ -1,5 +1,7 @@
 #include "elastic.h"
 
+#include "backends.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,7 +17,7 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-static const char *const backends[] = { "horovod", "torchrun" };
+static const char *const backends[] = { BACKENDS_LIST };
 
 /* A piece of the user's text: not ended by a NUL. */
 struct piece {
@@ -120,7 +122,7 @@ static bool check_backend(struct piece value, const struct range *range, const s
 	for (size_t i = 0; i < LENGTH(backends); i++)
 		if (is(value, backends[i]))
 			return true;
-	return refuse(complaint, "--elastic: unknown back-end '%.*s'; known: horovod, torchrun", SHOW(value));
+	return refuse(complaint, "--elastic: unknown back-end '%.*s'; known: " BACKENDS_SAID, SHOW(value));
 }
 
 static bool check_sizes(struct piece value, const struct range *range, const struct complaint *complaint)

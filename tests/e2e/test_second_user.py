@@ -358,7 +358,7 @@ def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None
     root, folder = scene.site.root, scene.home / ".bft" / scene.job
     until("a saved state", (folder / "state.pt").exists, scene.show)
     kinds = {" ".join(process.cmdline()).split("elastic.")[-1].split()[0] for process in scene.processes()}
-    assert {"agent", "node"} <= kinds, f"not all that belongs to a trainer was found: {kinds}"
+    assert {"node.agent", "node"} <= kinds, f"not all that belongs to a trainer was found: {kinds}"
     paths = [f"/proc/{process.pid}/environ" for process in scene.processes()]
     paths += [f"/proc/{scene.site.daemon_pid}/environ"]
     paths += map(str, [*folder.iterdir(), *root.glob("ledger*"), root / "munge" / "key"])
@@ -374,7 +374,7 @@ def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None
 def test_no_secret_ever_stood_on_a_command_line(scene: Scene) -> None:
     secret = scene.secret()
     assert len(secret) >= 16
-    assert any("elastic.agent" in line for line in scene.command_lines), "the run was not watched"
+    assert any("elastic.node.agent" in line for line in scene.command_lines), "the run was not watched"
     assert any("srun" in line and "--jobid" in line for line in scene.command_lines)
     assert not [line for line in scene.command_lines if secret in line or "MUNGE:" in line]
 

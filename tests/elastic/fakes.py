@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import SealedReader
-from elastic.driver.backend import Backend, Host
-from elastic.driver.pilots import Peer, Pilot
+from elastic.backends import KINDS
+from elastic.backends.base import Backend, Host
+from elastic.driver.pilots import Pilot
 from elastic.driver.settings import DriverSettings
-from elastic.seal import Seal
+from elastic.driver.trainer import Trainer
+from elastic.link.channel import SealedReader
+from elastic.link.peer import Peer
+from elastic.link.seal import Seal
+from elastic.link.wire import MAX_LINE_BYTES, Message, decode
 from elastic.spec import ElasticSpec
-from elastic.wire import MAX_LINE_BYTES, Message, decode
 
 KEY = b"of a test"
 
@@ -162,6 +166,14 @@ class FakeDaemon:
 
     def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
         return [e for e in self.events if e["op"] == op and all(e.get(key) == value for key, value in fields.items())]
+
+
+def trainer_for(
+    settings: DriverSettings, log: Callable[[str], None], starter: FakeStarter, daemon: FakeDaemon, **fields: Any
+) -> Trainer:
+    """A trainer between fakes; `fields` are the back-end's, else Horovod's with a driver that trains at once."""
+    kind = replace(KINDS[settings.backend], **({"driver": "tests.elastic.fakes:FakeBackend"} | fields))
+    return Trainer(settings, log, kind, starter, daemon)  # type: ignore[arg-type]
 
 
 class FakeBackend(Backend):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 
-from elastic.channel import BlockingChannel
-from elastic.seal import PROOF_BYTES, Examination
-from elastic.wire import Message
+from elastic.link.channel import BlockingChannel
+from elastic.link.seal import PROOF_BYTES, Examination
+from elastic.link.wire import Message
 
 SECRET = "5e5a3e"
 LIMIT_S = 20.0

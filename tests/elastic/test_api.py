@@ -11,8 +11,8 @@ import pytest
 
 from elastic import api
 from elastic import session as sessions
+from elastic.link.wire import Message
 from elastic.session import Session
-from elastic.wire import Message
 
 OUTSIDE = """
 import sys, elastic

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from elastic import session as sessions
+from elastic.link.wire import Message
 from elastic.session import Saved, Session, new_page, read_page
-from elastic.wire import Message
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.backends import KINDS
 from elastic.errors import UsageError
-from elastic.spec import BACKENDS, ElasticSpec
+from elastic.spec import ElasticSpec
 
 
 @st.composite
@@ -19,7 +20,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
     return ElasticSpec(
         low,
         high,
-        backend=draw(st.none() | st.sampled_from(BACKENDS)),
+        backend=draw(st.none() | st.sampled_from(list(KINDS))),
         sizes=tuple(sorted(sizes)) if sizes else None,
         weight=draw(positive),
         up_cost_s=draw(st.none() | positive),

@@ -67,7 +67,7 @@ def test_slurm_s_own_sbatch_has_the_option(root: CleanRoot) -> None:
 
 def test_a_user_s_python_needs_nothing_but_the_wheel(root: CleanRoot) -> None:
     (wheel,) = root.path.glob("usr/share/bftd/*.whl")
-    words = "import elastic, elastic.node.__main__, elastic.agent; print(elastic.load())"
+    words = "import elastic, elastic.node.__main__, elastic.node.agent; print(elastic.load())"
     shown = root.run("python3", "-c", words, user="nobody", PYTHONPATH=f"/usr/share/bftd/{wheel.name}").stdout
     assert shown == "None\n"
 

@@ -5,33 +5,45 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.sandbox_site import SandboxSite
+from elastic.backends import KINDS
 from elastic.errors import UsageError
-from elastic.spec import BACKENDS, ElasticSpec
+from elastic.spec import ElasticSpec
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
+from tools.backends_header import header
 
 Until = Callable[[Callable[[], bool], str], None]
 INHERITED = "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
 
 
 @pytest.fixture(scope="module")
-def complaint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], str | None]:
+def compiler() -> str:
+    return shutil.which("cc") or pytest.skip("no C compiler")
+
+
+@pytest.fixture(scope="module")
+def complaint(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], str | None]:
     """The plug-in's check of a value by itself, without Slurm: None, or the line that the user gets."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("spank") / "elastic.so"
+    return check_of(compiler, tmp_path_factory.mktemp("spank"), KINDS)
+
+
+def check_of(compiler: str, folder: Path, backends: Iterable[str]) -> Callable[[bytes], str | None]:
+    """The check of a plug-in that is compiled for these back-ends."""
+    (folder / "backends.h").write_text(header(backends))
+    library = folder / "elastic.so"
     source = CHECKOUT / "slurm_plugin" / "spank" / "elastic.c"
     flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
-    flags.append("-fsanitize-undefined-trap-on-error")
+    flags += ["-fsanitize-undefined-trap-on-error", f"-I{folder}"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     check = ctypes.CDLL(str(library)).elastic_check
 
@@ -40,6 +52,27 @@ def complaint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], str
         return why.value.decode() if check(value, why, ctypes.c_size_t(len(why))) else None
 
     return complaint
+
+
+def test_a_further_row_of_the_table_is_all_that_the_plug_in_needs_to_know_a_back_end(
+    compiler: str, tmp_path: Path
+) -> None:
+    complaint = check_of(compiler, tmp_path, [*KINDS, "torch-ft2"])
+    assert complaint(b"1-4,backend=torch-ft2") is None
+    assert complaint(b"1-4,backend=jax") == ("--elastic: unknown back-end 'jax'; known: horovod, torchrun, torch-ft2")
+
+
+@pytest.mark.parametrize("name", ["", "Horovod", 'a", "b', "a|b", "9", "a,b"])
+def test_a_name_that_would_break_the_plug_in_or_the_option_is_not_written_into_it(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be called"):
+        header([name])
+
+
+def test_the_plug_ins_list_is_made_by_a_python_that_has_nothing_installed(tmp_path: Path) -> None:
+    made = tmp_path / "backends.h"
+    python = [sys.executable, "-BIS", str(CHECKOUT / "tools" / "backends_header.py"), str(made)]
+    subprocess.run(python, cwd=tmp_path, env={}, check=True)
+    assert made.read_text() == header(KINDS)
 
 
 ranges = st.tuples(st.integers(1, 999_999_999), st.integers(1, 999_999_999)).map(sorted)
@@ -53,7 +86,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
     return ElasticSpec(
         low,
         high,
-        backend=draw(st.sampled_from([None, *BACKENDS])),
+        backend=draw(st.sampled_from([None, *KINDS])),
         sizes=tuple(sorted(sizes)) or None,
         weight=draw(st.floats(1e-9, 1e9)),
         up_cost_s=draw(costs),

@@ -1,0 +1,29 @@
+"""Elastic Horovod as a back-end: workers hold a common state, and a change of nodes stalls them for less than a second.
+
+driver      beside the trainer, in bftd's Python: which nodes, and what an exit means
+life        beside the driver, in the user's Python: one life of Horovod's own driver
+node        on a pool node: forks the workers
+script      in a worker: what `import elastic.horovod` brings
+announcing  how a worker tells `life` its address; sockets: how a hung collective is broken
+"""
+
+from __future__ import annotations
+
+from elastic.backends.kind import Kind
+
+KIND = Kind(
+    name="horovod",
+    driver="elastic.backends.horovod.driver:HorovodBackend",
+    node="elastic.backends.horovod.node:HorovodNode",
+    preload="elastic.backends.horovod.node:preload",
+    library="torch",
+    rank_variable="HOROVOD_RANK",
+    asked_for=r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b",
+    interface_variables=("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    # A survivor of a lost node logs an error for each; what it means, the driver says.
+    defaults={"HOROVOD_LOG_LEVEL": "fatal"},
+    # Commits stay in the workers' memory.
+    ships_in_background=True,
+    # How a worker that Horovod removed ends; it is what a revocation looks like.
+    noise=r"terminate called after throwing|has been removed from elastic job",
+)

@@ -1,0 +1,177 @@
+"""Elastic Horovod as a back-end: one child process a life runs Horovod's driver; agents start the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from elastic.backends.base import Backend, Host
+from elastic.backends.companion import Companion
+from elastic.driver.pilots import Pilot
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+
+_WORKER_END_S = 3.0
+"""How long killed workers may take to be reported before a new life begins without them."""
+
+
+class HorovodBackend(Backend):
+    """One life lasts from the first workers to completion, suspension or a failure of all of them."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._life: Companion | None = None
+        self._listed: dict[str, Pilot] = {}
+        self._alive: dict[tuple[str, int], Pilot] = {}
+        self._news = asyncio.Event()
+        self._clean = True
+        self._ending: asyncio.Future[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._life is not None
+
+    def uses(self, pilot: Pilot) -> bool:
+        return any(owner is pilot for owner in self._alive.values())
+
+    async def start(self) -> None:
+        """Nothing to start: a life begins with its first nodes."""
+
+    async def set_members(self, pilots: Sequence[Pilot]) -> None:
+        if self._life is not None and not any(pilot in self._listed.values() for pilot in pilots):
+            # Horovod cannot hand the state over when every old node goes at once: it goes by way of the disk.
+            await self.suspend()
+        wanted = {pilot.host: pilot for pilot in pilots}
+        if self._life is None:
+            await self._begin(wanted)
+        elif list(wanted) != list(self._listed):
+            self._list(wanted)
+
+    async def suspend(self) -> None:
+        if self._life is None:
+            return
+        life, self._life = self._life, None
+        await self._host.save_state(self._workers(), graceful=self._clean)
+        await life.stop()
+        await self._end_workers()
+
+    def lost(self, pilot: Pilot) -> None:
+        for host, local_rank in [key for key, owner in self._alive.items() if owner is pilot]:
+            self._ended(pilot, host, local_rank, rc=137, planned=False)
+
+    def received(self, pilot: Pilot, message: Message) -> None:
+        if message["op"] != "exit":
+            return
+        host, local_rank, rc = str(message["host"]), int(message["local_rank"]), int(message["rc"])
+        if (host, local_rank) not in self._alive:
+            return
+        # Removed workers end by an abort in Horovod's library: after a revocation any code is a good one.
+        planned = self._life is None or rc == 0 or pilot.revoked or pilot.expiring or host not in self._listed
+        # After the first crash on a node its other workers are killed: they are not crashes of their own.
+        planned = planned or host != pilot.host
+        if not planned and pilot.wanted:
+            self._host.broke(int(message["step"]), float(message["at_s"]))
+            self._host.crashed(pilot, rc)
+        self._ended(pilot, host, local_rank, rc, planned)
+
+    async def close(self) -> None:
+        if self._life is not None:
+            life, self._life = self._life, None
+            await life.stop()
+
+    # -- a life ---
+
+    async def _begin(self, wanted: dict[str, Pilot]) -> None:
+        settings = self._host.settings
+        per_node = max(pilot.workers_per_node for pilot in wanted.values())
+        life = Companion(self._request, self._life_exited)
+        slots = [str(settings.spec.nodes_min * per_node), str(settings.spec.nodes_max * per_node)]
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", *slots, settings.address)
+        self._life, self._clean = life, True
+        self._list(wanted)
+
+    def _list(self, wanted: dict[str, Pilot]) -> None:
+        assert self._life is not None
+        self._listed = dict(wanted)
+        self._life.send(
+            {
+                "op": "hosts",
+                "hosts": {host: pilot.workers_per_node for host, pilot in wanted.items()},
+                # Workers connect from where their agents do: nobody else has business at Horovod's rendezvous.
+                "addresses": sorted({pilot.agent.address for pilot in wanted.values() if pilot.agent}),
+            }
+        )
+
+    def _request(self, message: Message) -> None:
+        """A request of Horovod's driver."""
+        if message["op"] == "start":
+            host, local_rank = str(message["host"]), int(message["local_rank"])
+            pilot = self._listed.get(host)
+            if pilot is None or pilot.leaving or self._life is None:
+                if self._life is not None:
+                    self._life.send({"op": "exit", "host": host, "local_rank": local_rank, "rc": 137})
+                return
+            self._alive[host, local_rank] = pilot
+            pilot.tell({"op": "start", "host": host, "local_rank": local_rank, "env": message["env"]})
+        elif message["op"] == "kill":
+            owner = next((pilot for (host, _), pilot in self._alive.items() if host == message["host"]), None)
+            if owner is not None:
+                owner.tell({"op": "kill", "host": message["host"]})
+        elif message["op"] == "done":
+            self._ending = asyncio.ensure_future(self._done(message))
+
+    async def _done(self, message: Message) -> None:
+        if self._life is None:
+            return
+        life, self._life = self._life, None
+        await life.stop()
+        await self._end_workers()
+        # Horovod calls it a success as soon as one rank ended well: every rank has to.
+        if message["ok"] and not any(message["codes"]):
+            self._host.finish(0, "training is complete")
+        else:
+            self._host.life_failed(message["error"] or "the workers ended without success")
+
+    def _life_exited(self, rc: int) -> None:
+        if self._life is None:
+            return
+        self._life = None
+        self._host.life_failed(f"Horovod's driver ended with code {rc}")
+        self._ending = asyncio.ensure_future(self._end_workers())
+
+    async def _end_workers(self) -> None:
+        for host, pilot in {host: pilot for (host, _), pilot in self._alive.items()}.items():
+            pilot.tell({"op": "kill", "host": host})
+        deadline = asyncio.get_running_loop().time() + _WORKER_END_S
+        while self._alive and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except asyncio.TimeoutError:
+                break
+        for pilot in self._listed.values():
+            pilot.incarnation += 1
+            pilot.working = False
+        self._alive.clear()
+        self._listed = {}
+        self._host.wake()
+
+    def _ended(self, pilot: Pilot, host: str, local_rank: int, rc: int, planned: bool) -> None:
+        self._alive.pop((host, local_rank), None)
+        self._news.set()
+        if not planned and self._life is not None:
+            self._clean = False
+            # First the survivors, then Horovod's driver: an abort must not meet sockets that are new already.
+            for other in set(self._alive.values()):
+                if other is not pilot:
+                    other.tell_workers({"op": "abort"})
+            if pilot.wanted and pilot.host == host:
+                pilot.incarnation += 1
+                pilot.tell({"op": "kill", "host": host})
+        if self._life is not None:
+            self._life.send({"op": "exit", "host": host, "local_rank": local_rank, "rc": rc})
+        self._host.wake()
+
+    def _workers(self) -> list[Peer]:
+        pilots = dict.fromkeys(self._alive.values())
+        return [peer for pilot in pilots for peer in pilot.workers.values()]

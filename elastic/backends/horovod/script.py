@@ -1,0 +1,225 @@
+"""What a Horovod script imports: `import elastic.horovod`, and hvd.elastic.TorchState reports, suspends and resumes.
+
+The script stays as in Horovod's own documentation. Steps are counted at the optimizer, samples at
+`ElasticSampler.record_batch`; where a script has no such sampler, `elastic.horovod.step(samples=...)` once a step
+tells them. A state attribute named `loss` is shown as the loss.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.basics import HorovodBasics
+
+from elastic import session as _session
+from elastic.backends.horovod.announcing import mend_worker
+from elastic.backends.horovod.sockets import SocketWatch
+from elastic.session import Saved
+
+_sockets = SocketWatch()
+
+
+def _watch_init() -> None:
+    """Lets every hvd.init tell which sockets it opened.
+
+    hvd.elastic keeps a reference to the bound method, so the class is patched, and before horovod.torch is imported.
+    """
+    original: Callable[..., Any] = HorovodBasics.init
+    if getattr(original, "_bft_watched", False):
+        return
+
+    def init(self: HorovodBasics, *args: Any, **kwargs: Any) -> Any:
+        with _sockets.opening():
+            return original(self, *args, **kwargs)
+
+    init._bft_watched = True  # type: ignore[attr-defined]
+    HorovodBasics.init = init
+
+
+_watch_init()
+mend_worker()
+
+import horovod.torch as hvd  # noqa: E402  (the patch above must come first)
+import torch  # noqa: E402
+from horovod.common.exceptions import HostsUpdatedInterrupt  # noqa: E402
+from torch.optim.optimizer import (  # noqa: E402
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+_UpstreamTorchState = hvd.elastic.TorchState
+_UpstreamSampler = hvd.elastic.ElasticSampler
+
+
+def _abort() -> None:
+    """Has every collective that waits for a dead worker fail now."""
+    _sockets.shut()
+
+
+class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
+    """hvd.elastic.TorchState whose committed state also survives the loss of every node.
+
+    It counts steps and samples inside the state, so that both roll back with it and are never counted twice.
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+        # Before the base class: its setattr and save are overridden below.
+        self._bft_lock: threading.Lock
+        self._bft_lost: int
+        self._saved_state: dict[str, Any]
+        object.__setattr__(self, "_bft_lock", threading.Lock())
+        object.__setattr__(self, "_bft_lost", 0)
+        super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
+        session = _session.current()
+        session.on_abort = _abort
+        if hvd.rank() == 0 and (payload := session.fetch_state()) is not None:
+            self._load(payload)
+        _counter.state = self
+        self._commit()
+
+    def save(self) -> None:
+        """Keeps the present state in memory, as upstream, and as what the driver may ask for."""
+        with self._bft_lock:
+            super().save()
+        self._commit()
+        if hvd.rank() == 0:
+            # When the user cancels the job, Slurm kills every worker before the driver can ask for anything.
+            _session.current().ship_in_passing()
+
+    def restore(self) -> None:
+        """Goes back to the last committed state and notes how many steps that costs."""
+        object.__setattr__(self, "_bft_lost", self._bft_lost + max(0, self.bft_step - self._saved_state["bft_step"]))
+        super().restore()
+
+    def check_host_updates(self) -> None:
+        """As upstream; in addition a graceful resize loses nothing although it is noticed between two commits.
+
+        Upstream broadcasts the *committed* attributes (epoch, batch) with the *live* weights after a resize; saving
+        first makes them one.
+        """
+        session = _session.current()
+        if session.pause_requested.is_set() and hvd.rank() == 0:
+            self.save()
+            session.rest()
+        try:
+            super().check_host_updates()
+        except HostsUpdatedInterrupt:
+            self.save()
+            raise
+
+    def sync(self) -> None:
+        """As upstream; the optimizer step that it takes to create empty optimizer state is none of training's."""
+        _counter.muted = True
+        try:
+            super().sync()
+        finally:
+            _counter.muted = False
+
+    def on_reset(self) -> None:
+        """Called by Horovod after a resize, before the state is synchronized."""
+        _counter.depth = 0
+        _session.current().regrouped()
+        super().on_reset()
+
+    def step_done(self, samples: int) -> None:
+        """Counts one step of this worker with `samples` samples in the whole world."""
+        self.bft_step += 1
+        self.bft_samples += samples
+        lost, self._bft_lost = self._bft_lost, 0
+        loss = getattr(self, "loss", None)
+        loss = float(loss) if isinstance(loss, (int, float)) or torch.is_tensor(loss) else None
+        _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost)
+
+    def _commit(self) -> None:
+        saved = self._saved_state
+        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], self._serialize))
+
+    def _serialize(self) -> bytes:
+        with self._bft_lock:
+            handlers = {
+                name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
+                for name, handler in self._handlers.items()
+            }
+            buffer = io.BytesIO()
+            torch.save({"handlers": handlers, "attributes": self._saved_state}, buffer)
+        return buffer.getvalue()
+
+    def _load(self, payload: bytes) -> None:
+        data = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+        if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
+            raise SystemExit(
+                "bft: the saved state is of another script (its TorchState has other fields); "
+                "remove the trainer's state folder to start anew"
+            )
+        for name, saved in data["handlers"].items():
+            vars(self._handlers[name]).update(saved)
+        self._saved_state = data["attributes"]
+        super().restore()
+
+
+class _Counter:
+    """Counts optimizer steps once each, though hvd.DistributedOptimizer.step calls the wrapped class's step too."""
+
+    def __init__(self) -> None:
+        self.state: TorchState | None = None
+        self.depth = 0
+        self.muted = False
+        self.samples = 0
+        self.sampled = False
+        self.explicit = False
+        self._optimizer: int | None = None
+
+    def before(self, *_: Any) -> None:
+        self.depth += 1
+
+    def after(self, optimizer: Any, *_: Any) -> None:
+        self.depth = max(0, self.depth - 1)
+        if self.depth or self.muted or self.explicit or self.state is None:
+            return
+        # The first optimizer that steps is the one whose steps are counted (a GAN has two).
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        if self._optimizer == id(optimizer):
+            self.state.step_done(self.take_samples())
+
+    def take_samples(self) -> int:
+        """The samples since the last step; a script without a sampler counts one a worker and step."""
+        if not self.sampled:
+            return int(hvd.size())
+        samples, self.samples = self.samples, 0
+        return samples
+
+
+_counter = _Counter()
+
+
+class ElasticSampler(_UpstreamSampler):  # type: ignore[misc, valid-type]
+    """hvd.elastic.ElasticSampler that tells how many samples were processed."""
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """As upstream; the samples count with the next step (scripts record the batch after the optimizer's step)."""
+        super().record_batch(batch_idx, batch_size)
+        _counter.sampled = True
+        _counter.samples += batch_size * self.num_replicas
+
+
+def step(samples: int = 0, loss: float | None = None) -> None:
+    """Counts one training step with `samples` samples of this worker; for scripts without an ElasticSampler."""
+    _counter.explicit = True
+    if _counter.state is not None:
+        if loss is not None:
+            object.__setattr__(_counter.state, "loss", loss)
+        _counter.state.step_done(samples * hvd.size())
+
+
+def _install() -> None:
+    hvd.elastic.TorchState = TorchState
+    hvd.elastic.ElasticSampler = ElasticSampler
+    register_optimizer_step_pre_hook(_counter.before)
+    register_optimizer_step_post_hook(_counter.after)
+
+
+_install()

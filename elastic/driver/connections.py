@@ -1,0 +1,125 @@
+"""What agents and workers say: a message is answered where it arrives, and sets flags for what may have to wait."""
+
+from __future__ import annotations
+
+import time
+
+from elastic.backends import Kind
+from elastic.backends.base import Backend
+from elastic.driver.crew import Crew
+from elastic.driver.host import TrainerHost, code_text
+from elastic.driver.pilots import Pilot
+from elastic.driver.run import CANCELLED, Run
+from elastic.link.peer import Peer
+from elastic.link.wire import Message, Payload
+
+
+class Connections:
+    """The hub's listener."""
+
+    def __init__(self, run: Run, kind: Kind, crew: Crew, host: TrainerHost, backend: Backend) -> None:
+        self._run = run
+        self._kind = kind
+        self._crew = crew
+        self._host = host
+        self._backend = backend
+        self._pongs: dict[Peer, float] = {}
+
+    def connected(self, peer: Peer) -> bool:
+        """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
+        if peer.hello.get("role") == "agent":
+            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            if pilot is None or pilot.agent is not None or pilot.over.is_set():
+                peer.send({"op": "end"})
+                return False
+            pilot.agent, pilot.state = peer, "connected"
+            peer.send(self._run.settings.agent_message(self._kind))
+            return True
+        pilot = self._pilot_of(peer)
+        if pilot is None:
+            return False
+        pilot.workers[int(peer.hello["local_rank"])] = peer
+        self._pongs[peer] = time.monotonic()
+        return True
+
+    def disconnected(self, peer: Peer) -> None:
+        """An agent's connection is its pilot's life; how a worker ended is told by its agent."""
+        self._pongs.pop(peer, None)
+        self._run.saver.gone(peer)
+        for pilot in self._crew.all:
+            if pilot.agent is peer:
+                pilot.agent = None
+                pilot.over.set()
+                self._crew.lost(pilot)
+            for local_rank, worker in list(pilot.workers.items()):
+                if worker is peer:
+                    del pilot.workers[local_rank]
+
+    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+        """Takes one message of an agent or a worker."""
+        op = message["op"]
+        if peer.hello.get("role") == "agent":
+            pilot = self._crew.pilots.get(str(peer.hello["lease"]))
+            if pilot is not None:
+                self._from_agent(pilot, message)
+        elif op == "step":
+            self._from_step(peer, message)
+        elif op == "pong":
+            self._pongs[peer] = time.monotonic()
+        elif op == "fetch":
+            await self._run.saver.fetched(peer)
+        else:
+            await self._run.saver.received(peer, message, reader)
+            self._run.state_saved()
+
+    def silence_s(self, worker: Peer) -> float:
+        """How long a worker has not answered; 0 for one that is not connected."""
+        now = time.monotonic()
+        return now - self._pongs.get(worker, now)
+
+    def _from_agent(self, pilot: Pilot, message: Message) -> None:
+        op = message["op"]
+        if op == "out":
+            if not (pilot.revoked and self._kind.is_noise(message["line"])):
+                print(f"{pilot.node}: {message['line']}", flush=True)
+        elif op == "node":
+            pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
+        elif op == "ready":
+            pilot.state, pilot.ready_s = "ready", time.time()
+            self._crew.tell_state(pilot, "ready")
+            self._run.wake()
+        elif op == "leaving":
+            self._leaving(pilot, float(message["at_s"]))
+        elif op == "cannot":
+            self._run.finish(1, str(message["text"]))
+        elif op == "node_exit":
+            pilot.reason = f"the node process on {pilot.node} ended with {code_text(int(message['rc']))}"
+            self._crew.lost(pilot)
+            self._crew.spawn(self._crew.give_back(pilot), pilot)
+        else:
+            self._backend.received(pilot, message)
+
+    def _leaving(self, pilot: Pilot, at_s: float) -> None:
+        """Slurm's notice came to the pilot."""
+        if self._run.cancelled:  # scancel ends every srun of this job as well: no regular job has asked for the node
+            pilot.reason = pilot.reason or CANCELLED
+        else:
+            pilot.reason = pilot.reason or "Slurm took the node for a regular job"
+            self._crew.tell_state(pilot, "leaving", at_s=at_s)
+        self._crew.leave_at_once(pilot)
+
+    def _from_step(self, peer: Peer, message: Message) -> None:
+        pilot = self._pilot_of(peer)
+        if pilot is None:
+            return
+        self._host.stepped(self._crew.all)
+        if message["first"] and not pilot.working:
+            pilot.working = True
+            self._crew.tell_state(pilot, "working")
+        for event in self._run.progress.report(message):
+            self._run.report(**event)
+
+    def _pilot_of(self, worker: Peer) -> Pilot | None:
+        """The pilot that a worker runs in: its host is `LEASE` or `LEASE.INCARNATION`."""
+        host = str(worker.hello.get("host", ""))
+        return next((pilot for pilot in self._crew.all if host in (pilot.lease, pilot.host)), None)

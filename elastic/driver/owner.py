@@ -1,0 +1,44 @@
+"""The trainer as its crew sees it: what training has to do about a node that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic.backends.base import Backend
+from elastic.driver.pilots import Pilot
+from elastic.driver.run import Run
+from elastic.timing import LEAVE_S
+
+
+class TrainerOwner:
+    """Carries out what the crew asks for; see elastic.driver.crew.Owner."""
+
+    def __init__(self, run: Run, backend: Backend) -> None:
+        self._run = run
+        self._backend = backend
+
+    def log(self, text: str) -> None:
+        """See Owner."""
+        self._run.log(text)
+
+    def wake(self) -> None:
+        """See Owner."""
+        self._run.wake()
+
+    def failed(self, error: BaseException) -> None:
+        """See Owner."""
+        self._run.failed(error)
+
+    def lost(self, pilot: Pilot) -> None:
+        """Tells progress and the back-end that the pilot's processes are gone."""
+        if self._backend.uses(pilot) and not pilot.revoked:
+            self._run.progress.broke(-1, 0.0)
+        pilot.leaving = True
+        pilot.workers.clear()
+        self._backend.lost(pilot)
+        self._run.wake()
+
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
+        """Fetches the last copy of the state if this node may hold it."""
+        if pilot.workers and not any(other.workers and not other.leaving for other in others):
+            await self._run.saver.save(list(pilot.workers.values()), graceful=False, ship_s=LEAVE_S)

@@ -1,0 +1,74 @@
+"""What all parts of one trainer share: its settings, log, progress and state, the way to the daemon, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from elastic.driver.checkpoint import CheckpointStore
+from elastic.driver.progress import Progress
+from elastic.driver.saving import StateSaver
+from elastic.driver.settings import DriverSettings
+
+CANCELLED = "the job was cancelled"
+
+
+class Run:
+    """One run of a trainer; `result` is its exit code and a sentence, once the first part has said how it ends."""
+
+    def __init__(
+        self, settings: DriverSettings, log: Callable[[str], None], deliver: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """`deliver` takes an event for the daemon."""
+        self.settings = settings
+        self.log = log
+        self.store = CheckpointStore(settings.state_dir)
+        self.saver = StateSaver(self.store)
+        self.progress = Progress()
+        self.state_saved()
+        self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self.cancelled = False
+        self._deliver = deliver
+        self._news = asyncio.Event()
+
+    @property
+    def step(self) -> int:
+        """The step that the trainer would go on from if it lost every node now."""
+        return max(self.store.step, 0)
+
+    def state_saved(self) -> None:
+        """Notes what is in the store: it is progress that cannot be lost any more."""
+        self.progress.saved(self.step, self.store.samples)
+
+    def report(self, op: str, **fields: Any) -> None:
+        """Tells the daemon what happened."""
+        self._deliver({"op": op, "at_s": time.time(), **fields})
+
+    def wake(self) -> None:
+        """Has the one task that waits look again."""
+        self._news.set()
+
+    async def news(self) -> None:
+        """Waits for the next `wake`."""
+        await self._news.wait()
+        self._news.clear()
+
+    # -- the end ---
+
+    def cancel(self) -> None:
+        """Ends the trainer because Slurm or the user ends its job."""
+        self.cancelled = True
+        self.finish(128 + signal.SIGTERM, CANCELLED)
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        """Ends the trainer; the first call counts."""
+        if not self.result.done():
+            self.result.set_result((exit_code, reason))
+
+    def failed(self, error: BaseException | None) -> None:
+        """Ends the trainer for a fault of the driver's own."""
+        if error is not None:
+            self.finish(1, f"a fault of bftd's driver, please report it: {error!r}")

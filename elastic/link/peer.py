@@ -1,0 +1,52 @@
+"""The driver's end of a sealed connection; see elastic.link.seal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import BinaryIO
+
+from elastic.link.seal import Seal
+from elastic.link.wire import CHUNK_BYTES, Message, encode
+
+
+class Peer:
+    """One connection of the trainer's, an agent's or a worker's; what is sent is sealed."""
+
+    def __init__(self, writer: asyncio.StreamWriter, hello: Message, seal: Seal) -> None:
+        self.writer = writer
+        self.hello = hello
+        self._seal = seal
+        self._held_back: list[Message] | None = None
+
+    def send(self, message: Message) -> None:
+        """Sends without waiting; a peer that is gone is noticed by its reader."""
+        if self._held_back is not None:
+            self._held_back.append(message)
+        elif not self.writer.is_closing():
+            self.writer.write(self._seal.line(encode(message)))
+
+    async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
+        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it."""
+        self.send({**message, "bytes": size_bytes})
+        seal, self._held_back = self._seal.payload(), []
+        try:
+            while size_bytes:
+                chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
+                seal.update(chunk)
+                self.writer.write(chunk)
+                await self.writer.drain()
+                size_bytes -= len(chunk)
+            self.writer.write(seal.digest())
+        finally:
+            held_back, self._held_back = self._held_back, None
+            for held in held_back:
+                self.send(held)
+
+    @property
+    def address(self) -> str:
+        """Where the peer connected from."""
+        return str(self.writer.get_extra_info("peername")[0])
+
+    def close(self) -> None:
+        """Drops the connection."""
+        self.writer.close()

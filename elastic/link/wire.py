@@ -1,0 +1,65 @@
+"""The protocol between driver, agents and workers: one JSON object a line, typed by `op`, optionally with a payload.
+
+A message whose header has `bytes` is followed by so many raw bytes (a checkpoint). Between hosts a connection begins
+with a proof of both ends (elastic.link.seal) and is bound to one lease, so a message can never be taken for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any, Protocol
+
+from elastic.errors import WireError
+
+Message = dict[str, Any]
+
+MAX_LINE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
+
+
+class Payload(Protocol):
+    """Where a message's raw bytes are read from."""
+
+    async def read(self, size_bytes: int, /) -> bytes:
+        """Some of them, b"" when there are no more; raises WireError when they are not what was sent."""
+
+
+def encode(message: Message) -> bytes:
+    """One message as a line; raises TypeError when it holds something that JSON has not."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """One line as a message; raises WireError when it is not an object with a string `op`."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not a message: {line[:80]!r}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+        raise WireError(f"not a message: {line[:80]!r}")
+    return message
+
+
+async def read_line(reader: asyncio.StreamReader) -> bytes | None:
+    """The next line, or None at the end of the stream (a half line counts as the end); raises WireError."""
+    try:
+        return await reader.readuntil(b"\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    except asyncio.LimitOverrunError as error:
+        raise WireError("a message is longer than 1 MiB") from error
+
+
+async def receive(reader: asyncio.StreamReader) -> Message | None:
+    """The next message of a pipe, or None at its end; raises WireError."""
+    line = await read_line(reader)
+    return None if line is None else decode(line)
+
+
+def no_delay(writer: asyncio.StreamWriter) -> None:
+    """Sends small messages at once: a give-back waits for them."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,241 @@
+"""The process inside a pilot: starts the node process, watches it, and has it gone in time.
+
+It imports nothing heavy, so that it is up at once and can leave within 0.12 s of Slurm's notice. It never decides to
+stay: without its driver it ends the node process, its allocation and itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from elastic.errors import WireError
+from elastic.link.channel import SealedReader, introduce
+from elastic.link.child import prepare_child
+from elastic.link.seal import Seal
+from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
+from elastic.node.interface import interface_of
+from elastic.node.scratch import Scratch
+from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S
+
+
+class Agent:
+    """One pilot's agent; `run` returns when the pilot is to end."""
+
+    def __init__(self) -> None:
+        self._driver: asyncio.StreamWriter | None = None
+        self._seal: Seal | None = None
+        self._node: asyncio.subprocess.Process | None = None
+        self._to_node: asyncio.StreamWriter | None = None
+        self._heard_s = time.monotonic()
+        self._over = asyncio.Event()
+        self._leaving = False
+        self._lost_driver = False
+        self._ended_by_driver = False
+        self._scratch = Scratch()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Serves until Slurm, the driver or a loss of the driver ends it; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._notice)
+        # Slurm precedes SIGTERM with SIGCONT; its default action is right, but it must not interrupt anything.
+        loop.add_signal_handler(signal.SIGCONT, lambda: None)
+        # Beside the wait below: Slurm's notice ends an agent also while its driver does not answer.
+        self._spawn(self._serve_driver())
+        await self._over.wait()
+        return 3 if self._lost_driver else 0
+
+    def end(self) -> None:
+        """Kills what is left on the node, and gives up the allocation where nobody else will."""
+        if self._node is not None:
+            # The node process leads a process group: data loaders and the like go with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._node.pid, signal.SIGKILL)
+        self._scratch.remove()
+        if self._lost_driver or self._ended_by_driver:
+            # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
+            with contextlib.suppress(OSError, KeyError, subprocess.TimeoutExpired):
+                subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], timeout=5, check=False, capture_output=True)
+
+    # -- signals and time ---
+
+    def _notice(self) -> None:
+        """Slurm wants the node: tell the driver, wait a moment for its word, and be gone."""
+        if self._leaving:
+            return
+        self._leaving = True
+        self._send({"op": "leaving", "at_s": time.time()})
+        asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
+
+    async def _watch_driver(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if time.monotonic() - self._heard_s > DRIVER_LOST_S:
+                self._lost_driver = True
+                self._over.set()
+
+    # -- the driver ---
+
+    async def _serve_driver(self) -> None:
+        try:
+            reader = await asyncio.wait_for(self._connect(), CONNECT_S)
+            if reader is not None:
+                self._heard_s = time.monotonic()
+                self._spawn(self._watch_driver())
+                await self._commands(reader)
+        except WireError as error:
+            print(f"bft: {error}; this node is given back", file=sys.stderr, flush=True)
+        except (OSError, asyncio.TimeoutError):
+            pass
+        if not self._leaving and not self._over.is_set():
+            self._lost_driver = True
+        self._over.set()
+
+    async def _connect(self) -> SealedReader | None:
+        """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
+        host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
+        no_delay(writer)
+        about = {
+            "role": "agent",
+            "lease": os.environ["BFT_LEASE"],
+            "node": os.environ.get("SLURMD_NODENAME", ""),
+            "job_id": os.environ.get("SLURM_JOB_ID", ""),
+            "pid": os.getpid(),
+        }
+        seals = await asyncio.wait_for(introduce(reader, writer, os.environ["BFT_SECRET"], about), HANDSHAKE_S)
+        if seals is None:
+            return None
+        self._driver, self._seal = writer, seals.outgoing
+        return SealedReader(reader, seals.incoming)
+
+    async def _commands(self, reader: SealedReader) -> None:
+        while (message := await reader.receive()) is not None:
+            self._heard_s = time.monotonic()
+            op = message["op"]
+            if op == "configure":
+                await self._start_node(message)
+            elif op == "go":
+                # Slurm's notice is answered: the driver has all it wants of this node.
+                self._over.set()
+            elif op == "end":
+                self._ended_by_driver = True
+                self._over.set()
+            elif op != "beat":
+                # What a back-end's two halves tell each other is theirs.
+                self._tell_node(message)
+
+    def _send(self, message: Message) -> None:
+        if self._driver is not None and self._seal is not None and not self._driver.is_closing():
+            self._driver.write(self._seal.line(encode(message)))
+
+    # -- the node process ---
+
+    async def _start_node(self, message: Message) -> None:
+        ours, theirs = socket.socketpair()
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        workers = int(message["workers_per_node"] or len([gpu for gpu in gpus.split(",") if gpu]) or 1)
+        environ = {
+            **message["defaults"],
+            **os.environ,
+            **message["env"],
+            "BFT_WORKERS_PER_NODE": str(workers),
+            "BFT_SCRIPT_DIR": message["script_dir"],
+            "TMPDIR": self._scratch.path,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            **dict.fromkeys(message["interface_variables"], interface_of(self._driver)),
+        }
+        argv = [
+            message["interpreter"],
+            "-m",
+            "elastic.node",
+            message["backend"],
+            str(theirs.fileno()),
+            *message["argv"],
+        ]
+        try:
+            self._node = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=message["cwd"],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=prepare_child,
+            )
+        except OSError as error:
+            self._send({"op": "cannot", "text": f"{argv[0]}: {error.strerror}; is it there on every node?"})
+            return
+        finally:
+            theirs.close()
+        self._send({"op": "node", "workers_per_node": workers})
+        reader, self._to_node = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+        self._spawn(self._relay(reader, self._spawn(self._output())))
+
+    def _tell_node(self, message: Message) -> None:
+        if self._to_node is not None and not self._to_node.is_closing():
+            self._to_node.write(encode(message))
+
+    async def _relay(self, reader: asyncio.StreamReader, output: asyncio.Task[None]) -> None:
+        while (message := await receive(reader)) is not None:
+            self._send(message)
+        assert self._node is not None
+        rc = await self._node.wait()
+        # The driver ends this agent on the news, and why the node process ended may be in its last lines.
+        await asyncio.wait([output], timeout=FAREWELL_S)
+        self._send({"op": "node_exit", "rc": rc})
+
+    async def _output(self) -> None:
+        """Sends what the workers print to the trainer's log, line by line."""
+        assert self._node is not None
+        assert self._node.stdout is not None
+        while True:
+            try:
+                line = await self._node.stdout.readline()
+            except ValueError:  # a line longer than the buffer: it was dropped, go on with the next
+                continue
+            if not line:
+                return
+            self._send({"op": "out", "line": line.decode(errors="replace").rstrip("\n")})
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _run() -> int:
+    agent = Agent()
+    try:
+        return await agent.run()
+    finally:
+        agent.end()
+
+
+def main() -> None:
+    """Entry point of `python -m elastic.node.agent`; everything it needs is in its environment (BFT_*)."""
+    missing = [name for name in ("BFT_DRIVER", "BFT_SECRET", "BFT_LEASE") if name not in os.environ]
+    if missing:
+        print(f"bft: an agent is started by a trainer's driver; {missing[0]} is not set", file=sys.stderr)
+        raise SystemExit(2)
+    code = asyncio.run(_run())
+    # Interpreter shutdown takes longer than giving the node back may.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""How the Horovod back-end follows the driver's will, with the helper process beside the driver played by the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic.backends.horovod import driver as horovods
+from elastic.backends.horovod.driver import HorovodBackend
+from elastic.driver.pilots import Pilot
+from elastic.link.wire import Message
+from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
+from tests.elastic.fakes import ops, peer, until
+
+
+@pytest.fixture(autouse=True)
+def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
+    monkeypatch.setattr(FakeCompanion, "made", [])
+    monkeypatch.setattr(horovods, "Companion", FakeCompanion)
+    monkeypatch.setattr(horovods, "_WORKER_END_S", 0.02)
+    return FakeCompanion.made
+
+
+def start_worker(life: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
+    """Horovod's driver asks for a worker, and it connects."""
+    life.on_message(
+        {"op": "start", "host": host or member.host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}}
+    )
+    member.workers[local_rank] = peer(role="worker", host=member.host)
+
+
+def exit_of(member: Pilot, rc: int, local_rank: int = 0, host: str | None = None) -> Message:
+    where = host or member.host
+    return {"op": "exit", "host": where, "local_rank": local_rank, "rc": rc, "step": 3, "at_s": 1.0}
+
+
+def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1", 2), pilot("n2", 2), pilot("n3", 2)
+        await backend.set_members([n1, n2])
+        await backend.set_members([n1, n2, n3])
+        await backend.set_members([n2, n3])
+        await backend.set_members([n2, n3])
+        [life] = companions
+        assert life.argv[1:] == ["elastic.backends.horovod.life", "2", "16", "127.0.0.1"]
+        assert [list(m["hosts"]) for m in life.commands] == [
+            ["n1.1.0", "n2.1.0"],
+            ["n1.1.0", "n2.1.0", "n3.1.0"],
+            ["n2.1.0", "n3.1.0"],
+        ]
+        assert host.saves == []
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_when_every_old_node_goes_at_once_the_state_goes_by_way_of_the_disk(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1])
+        start_worker(companions[0], n1)
+        await backend.set_members([n2])
+        assert host.saves == [True]
+        assert companions[0].stopped
+        assert companions[1].hosts == ["n2.1.0"]
+        assert ops(n1.agent)[-1] == "kill"  # type: ignore[arg-type]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        [life] = companions
+        start_worker(life, n1)
+        start_worker(life, n2)
+        survivor = n2.workers[0]
+        backend.received(n1, exit_of(n1, -9))
+        assert host.crashes == [("n1", -9)]
+        assert ops(survivor) == ["abort"]
+        assert life.commands[-1] == {"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9}
+        await backend.set_members([n1, n2])
+        assert life.hosts == ["n1.1.1", "n2.1.0"]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_one_crash_on_a_node_of_four_workers_is_one_crash(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1 = pilot("n1", 4)
+        await backend.set_members([n1])
+        for local_rank in range(4):
+            start_worker(companions[0], n1, local_rank)
+        # One ended by itself; the others of its node are ended by the driver.
+        name = n1.host
+        for local_rank, rc in ((2, 5), (0, -9), (1, -9), (3, -9)):
+            backend.received(n1, exit_of(n1, rc, local_rank, name))
+        assert host.crashes == [("n1", 5)]
+        assert not backend.uses(n1)
+
+    play(HorovodBackend, tmp_path, body)
+
+
+@pytest.mark.parametrize("rc", [-6, 1, 134])
+def test_the_abort_of_a_removed_worker_is_success(tmp_path: Path, companions: list[FakeCompanion], rc: int) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        [life] = companions
+        start_worker(life, n1)
+        start_worker(life, n2)
+        survivor = n2.workers[0]
+        n1.revoked = True
+        await backend.set_members([n2])
+        backend.received(n1, exit_of(n1, rc))
+        assert host.crashes == []
+        assert ops(survivor) == []
+        assert not backend.uses(n1)
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_lost_node_aborts_the_collective_of_the_survivors(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        start_worker(companions[0], n1)
+        start_worker(companions[0], n2)
+        survivor = n2.workers[0]
+        n1.leaving = True
+        backend.lost(n1)
+        assert ops(survivor) == ["abort"]
+        assert companions[0].commands[-1]["rc"] == 137
+        assert host.crashes == []
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_worker_asked_for_on_a_node_that_is_leaving_is_told_to_have_ended(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        await backend.set_members([n1])
+        n1.leaving = True
+        start_worker(companions[0], n1)
+        assert companions[0].commands[-1]["op"] == "exit"
+        assert told(n1) == []
+
+    play(HorovodBackend, tmp_path, body)
+
+
+@pytest.mark.parametrize(("codes", "ended"), [([0, 0], True), ([0, 1], False), ([], False)])
+def test_training_is_complete_when_every_rank_ended_well(
+    tmp_path: Path, companions: list[FakeCompanion], codes: list[int], ended: bool
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        await backend.set_members([pilot("n1")])
+        companions[0].on_message({"op": "done", "ok": bool(codes), "error": "", "codes": codes})
+        await until("judged", lambda: host.ended or host.failures)
+        assert (host.ended is not None) == ended
+        assert not backend.running
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_life_that_ends_by_itself_is_a_failure_and_the_next_uses_new_names(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        await backend.set_members([n1])
+        companions[0].on_exit(-11)
+        assert host.failures
+        await until("over", lambda: n1.incarnation == 1)
+        await backend.set_members([n1])
+        assert companions[1].hosts == ["n1.1.1"]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_suspension_after_a_crash_does_not_wait_for_a_step_boundary(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        start_worker(companions[0], n1)
+        start_worker(companions[0], n2)
+        backend.received(n1, exit_of(n1, 1))
+        await backend.suspend()
+        assert host.saves == [False]
+        assert not backend.running
+
+    play(HorovodBackend, tmp_path, body)

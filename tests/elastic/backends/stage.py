@@ -1,0 +1,105 @@
+"""What the back-ends' tests share: the trainer and the helper processes beside the driver, played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from elastic.backends.base import Backend
+from elastic.driver.pilots import Pilot
+from elastic.driver.settings import DriverSettings
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+from tests.elastic.fakes import peer, sent, settings_for
+
+
+class FakeCompanion:
+    """A helper process: keeps its commands; the store answers at once."""
+
+    made: ClassVar[list[FakeCompanion]] = []
+
+    def __init__(self, on_message: Callable[[Message], None], on_exit: Callable[[int], None]) -> None:
+        self.on_message, self.on_exit = on_message, on_exit
+        self.commands: list[Message] = []
+        self.argv: list[str] = []
+        self.stopped = False
+        FakeCompanion.made.append(self)
+
+    async def start(self, interpreter: str, module: str, *args: str) -> None:
+        self.argv = [interpreter, module, *args]
+
+    def send(self, message: Message) -> None:
+        self.commands.append(message)
+        if message["op"] == "open":
+            self.on_message({"op": "opened", "generation": message["generation"], "port": 4000})
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of the last list."""
+        return list(next(m for m in reversed(self.commands) if m["op"] == "hosts")["hosts"])
+
+
+class Host:
+    """The trainer, as a back-end sees it."""
+
+    def __init__(self, settings: DriverSettings) -> None:
+        self.settings = settings
+        self.crashes: list[tuple[str, int]] = []
+        self.broken_at: int | None = None
+        self.failures: list[str] = []
+        self.saves: list[bool] = []
+        self.ends: list[tuple[int, str]] = []
+        self.wakes = 0
+
+    def log(self, text: str) -> None:
+        pass
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    @property
+    def ended(self) -> tuple[int, str] | None:
+        """How training ended, as it was told first."""
+        return self.ends[0] if self.ends else None
+
+    def broke(self, step: int, at_s: float) -> None:
+        self.broken_at = step
+
+    def crashed(self, pilot: Pilot, rc: int) -> None:
+        self.crashes.append((pilot.node, rc))
+
+    def life_failed(self, reason: str) -> None:
+        self.failures.append(reason)
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        self.ends.append((exit_code, reason))
+
+    async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
+        self.saves.append(graceful)
+
+
+def pilot(node: str, workers: int = 1) -> Pilot:
+    made = Pilot(f"{node}.1", node, 3600.0, "", state="ready", workers_per_node=workers)
+    made.agent = peer(role="agent", lease=made.lease)
+    return made
+
+
+def told(to: Pilot) -> list[Message]:
+    assert to.agent
+    return [message for message in sent(to.agent) if message["op"] != "beat"]
+
+
+def play(kind: type[Backend], folder: Path, body: Callable[[Any, Host], Awaitable[None]]) -> Host:
+    async def run() -> Host:
+        host = Host(settings_for(folder, "1-8"))
+        backend = kind(host)
+        await backend.start()
+        await asyncio.wait_for(body(backend, host), 30)
+        return host
+
+    return asyncio.run(run())

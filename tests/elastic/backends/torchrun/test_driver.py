@@ -1,0 +1,146 @@
+"""How the torchrun back-end follows the driver's will, with the helper process beside the driver played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from elastic.backends.torchrun import driver as torchruns
+from elastic.backends.torchrun.driver import TorchrunBackend
+from elastic.driver.pilots import Pilot
+from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
+from tests.elastic.fakes import ops, until
+
+
+@pytest.fixture(autouse=True)
+def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
+    monkeypatch.setattr(FakeCompanion, "made", [])
+    monkeypatch.setattr(torchruns, "Companion", FakeCompanion)
+    return FakeCompanion.made
+
+
+async def gathered(backend: TorchrunBackend, *members: Pilot) -> None:
+    """Forms a generation of these pilots: each comes to the rendezvous once it is asked to."""
+    forming = asyncio.create_task(backend.set_members(members))
+    seen = {member.lease: len(told(member)) for member in members if member.lease in backend._invited}
+    await until("they are called", lambda: all(len(told(one)) > seen.get(one.lease, 0) for one in members))
+    for member in members:
+        backend.received(member, {"op": "join", "generation": -1})
+    await forming
+
+
+def ranks(*members: Pilot) -> list[tuple[int, int]]:
+    return [(told(member)[-1]["rank"], told(member)[-1]["nodes"]) for member in members]
+
+
+def test_torchruns_ranks_are_the_drivers_and_each_generation_has_a_store_of_its_own(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        assert ranks(n1, n2) == [(0, 2), (1, 2)]
+        await gathered(backend, n2)
+        assert ranks(n2) == [(0, 1)]
+        assert [m["generation"] for m in companions[0].commands] == [1, 2]
+        assert host.saves == [True]
+        assert ops(n1.agent)[-1] == "regroup"  # type: ignore[arg-type]
+        assert not backend.uses(n1)
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_after_a_crash_the_same_members_form_a_new_generation_without_waiting_for_a_boundary(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        # The peer of a killed worker fails as well, and may be heard of first.
+        backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": -9, "step": 4, "at_s": 1.0})
+        backend.received(n1, {"op": "join", "generation": 1})
+        # The next group may take its first step before anybody is blamed.
+        assert host.broken_at == 4
+        await until("one is blamed", lambda: host.crashes)
+        assert host.crashes == [("n1", -9)]
+        forming = asyncio.create_task(backend.set_members([n1, n2]))
+        await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
+        backend.received(n2, {"op": "join", "generation": 1})
+        await forming
+        assert ranks(n1, n2) == [(0, 2), (1, 2)]
+        assert host.saves == [False]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_script_that_fails_everywhere_counts_against_every_node_once(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        for failed in (n2, n1):
+            backend.received(failed, {"op": "exit", "local_rank": 0, "rc": 3, "step": -1, "at_s": 0.0})
+        await until("they are counted", lambda: host.crashes)
+        assert sorted(host.crashes) == [("n1", 3), ("n2", 3)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_node_lost_on_its_way_to_the_rendezvous_is_not_waited_for(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        forming = asyncio.create_task(backend.set_members([n1, n2]))
+        await until("called", lambda: told(n2))
+        backend.received(n1, {"op": "join", "generation": -1})
+        n2.leaving = True
+        backend.lost(n2)
+        await forming
+        assert not backend.running
+        await gathered_one(backend, n1)
+        assert ranks(n1) == [(0, 1)]
+
+    async def gathered_one(backend: TorchrunBackend, member: Pilot) -> None:
+        await backend.set_members([member])
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_node_that_does_not_come_to_the_rendezvous_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchruns, "_JOIN_S", 0.02)
+
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        await backend.set_members([n1])
+        assert n1.expiring
+        assert not backend.running
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_training_is_complete_when_all_are_done_or_the_rest_is_lost_at_the_end(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        backend.received(n1, {"op": "done"})
+        assert host.ended is None
+        n2.leaving = True
+        backend.lost(n2)
+        assert host.ended == (0, "training is complete")
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_store_that_cannot_run_ends_the_trainer_with_one_line_that_names_the_interpreter(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        companions[0].on_exit(1)
+        assert host.ended
+        assert host.ended[0] == 1
+        assert "is torch installed for /usr/bin/python3?" in host.ended[1]
+
+    play(TorchrunBackend, tmp_path, body)

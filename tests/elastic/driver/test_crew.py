@@ -1,0 +1,294 @@
+"""Leases in, pilots out: each lease is carried out once, and whatever becomes of it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from elastic.driver import crew as crews
+from elastic.driver.crew import Crew
+from elastic.driver.pilots import Pilot
+from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
+
+
+class Owner:
+    """The trainer, as far as a crew asks for it."""
+
+    def __init__(self) -> None:
+        self.lost_nodes: list[str] = []
+        self.vacated: list[str] = []
+        self.saved = asyncio.Event()
+        self.saved.set()
+        self.lines: list[str] = []
+        self.errors: list[BaseException] = []
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+    def wake(self) -> None:
+        pass
+
+    def lost(self, pilot: Pilot) -> None:
+        self.lost_nodes.append(pilot.node)
+
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
+        self.vacated.append(pilot.node)
+        await self.saved.wait()
+
+    def failed(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+class Stage:
+    """A crew between a fake Slurm and a fake daemon."""
+
+    def __init__(self) -> None:
+        self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
+        self.crew = Crew(self.owner, self.starter, self._report, library="torch")  # type: ignore[arg-type]
+
+    def _report(self, op: str, **fields: Any) -> None:
+        self.daemon.report({"op": op, **fields})
+
+    def states(self, name: str) -> list[str]:
+        return [event["state"] for event in self.daemon.of("lease", id=name)]
+
+    async def placed(self, node: str) -> Pilot:
+        self.crew.on_leases([lease(other.node) for other in self.crew.pilots.values()] + [lease(node)])
+        pilot = self.crew.pilots[f"{node}.1"]
+        await until("placed", lambda: pilot.state == "placed")
+        return pilot
+
+
+def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        stage = Stage()
+        await asyncio.wait_for(body(stage), 30)
+        await stage.crew.close()
+        assert stage.owner.errors == []
+
+    asyncio.run(run())
+
+
+def test_a_lease_is_placed_once_however_often_it_is_listed() -> None:
+    async def body(stage: Stage) -> None:
+        for _ in range(3):
+            stage.crew.on_leases([lease("n1")])
+        await until("placed", lambda: stage.states("n1.1") == ["placed"])
+        assert stage.starter.placed == ["n1.1"]
+        assert stage.crew.held() == [{"id": "n1.1", "node": "n1", "job_id": "job-n1.1"}]
+
+    scene(body)
+
+
+def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.refuse["n1"] = "a regular job wants it"
+        stage.crew.on_leases([lease("n1")])
+        [event] = await until("refused", lambda: stage.daemon.of("lease", state="refused"))
+        assert event["reason"] == "a regular job wants it"
+        assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], [])
+
+    scene(body)
+
+
+def test_a_lease_that_has_ended_is_never_carried_out_again() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+        stage.crew.on_leases([lease("n1")])
+        assert stage.crew.pilots == {}
+        assert stage.states("n1.1") == ["placed", "ended", "ended"]
+        stage.crew.on_leases([lease("n1", 2)])
+        await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
+
+    scene(body)
+
+
+def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it() -> None:
+    async def body(stage: Stage) -> None:
+        for number in range(1, 20):
+            stage.crew.on_leases([lease("n1", number)])
+            pilot = stage.crew.pilots[f"n1.{number}"]
+            await until("placed", lambda pilot=pilot: pilot.state == "placed")
+            assert pilot.job_id
+            stage.starter.end(pilot.job_id)
+            await until("ended", lambda: not stage.crew.pilots)
+            stage.crew.on_leases([lease("n1", number)])
+            assert stage.crew.pilots == {}, "it is still listed"
+        assert stage.crew._ended == {"n1.19"}
+        assert stage.starter.known == [], "nor does Slurm's side remember its job"
+        stage.crew.on_leases([])
+        assert stage.crew._ended == set()
+
+    scene(body)
+
+
+def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+        await until("ended", lambda: not stage.crew.pilots)
+        assert stage.starter.cancelled == [pilot.job_id]
+        assert stage.owner.lost_nodes == ["n1"]
+
+    scene(body)
+
+
+def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_placed() -> None:
+    async def body(stage: Stage) -> None:
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        assert stage.states("n1.1") == ["ended"]
+        assert stage.starter.placed == []
+
+    scene(body)
+
+
+def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_agent() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.starter.hold.set()
+        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+        assert stage.starter.cancelled == ["job-n1.1"]
+
+    scene(body)
+
+
+def test_a_lease_the_daemon_no_longer_lists_is_given_back() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        stage.crew.on_leases([])
+        assert pilot.revoked
+        assert not pilot.vacate
+
+    scene(body)
+
+
+def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_gracefully() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        stage.owner.saved.clear()
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        await asyncio.sleep(0)
+        assert stage.owner.vacated == []
+        assert not pilot.leaving
+        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        assert pilot.leaving
+        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        await asyncio.sleep(0)
+        assert stage.owner.vacated == ["n1"]
+        assert pilot.vacate
+        assert stage.starter.cancelled == [], "the last copy of the state comes first"
+        stage.owner.saved.set()
+        await until("given back", lambda: "job-n1.1" in stage.starter.cancelled)
+
+    scene(body)
+
+
+def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        pilot.agent = agent = peer(role="agent")
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        await until("told to end", lambda: ops(agent) == ["end"])
+        assert "did not leave" in stage.owner.lines[0]
+
+    scene(body)
+
+
+def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        await stage.placed("n1")
+        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+        [crash] = stage.daemon.of("crash")
+        assert (crash["node"], stage.starter.cancelled[0]) == ("n1", "job-n1.1")
+
+    scene(body)
+
+
+def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "CONNECT_S", 0.05)
+    monkeypatch.setattr(crews, "WARM_S", 0.05)
+
+    async def body(stage: Stage) -> None:
+        warm, cold = await stage.placed("n1"), await stage.placed("n2")
+        warm.state, cold.state = "ready", "connected"
+        await until("given back", lambda: stage.daemon.of("crash"))
+        assert [event["node"] for event in stage.daemon.of("crash")] == ["n2"]
+        await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
+
+    scene(body)
+
+
+def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        pilot.agent = agent = peer(role="agent")
+        closing = asyncio.create_task(stage.crew.close())
+        await until("told to end", lambda: ops(agent) == ["end"])
+        assert stage.starter.cancelled == []
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+        await closing
+
+    scene(body)
+
+
+def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        await stage.placed("n1")
+        pilot = await stage.placed("n2")
+        pilot.agent = agent = peer(role="agent")
+        await stage.crew.close()
+        assert stage.crew.pilots == {}
+        assert {"job-n1.1", "job-n2.1"} <= set(stage.starter.cancelled)
+        assert ops(agent) == ["end"]
+        stage.crew.on_leases([lease("n3")])
+        assert stage.starter.placed == ["n1.1", "n2.1"]
+        assert stage.states("n3.1") == ["ended"]
+
+    scene(body)
+
+
+def test_closing_while_slurm_places_a_pilot_leaves_no_allocation() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        closing = asyncio.create_task(stage.crew.close())
+        await asyncio.sleep(0)
+        stage.starter.hold.set()
+        await closing
+        assert stage.starter.cancelled == ["job-n1.1"]
+
+    scene(body)
+
+
+def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
+    async def body(stage: Stage) -> None:
+        async def broken(_: Any) -> str | None:
+            raise RuntimeError("a fault")
+
+        stage.starter.place = broken  # type: ignore[method-assign, assignment]
+        stage.crew.on_leases([lease("n1")])
+        await until("told", lambda: stage.owner.errors)
+        stage.owner.errors.clear()
+
+    scene(body)

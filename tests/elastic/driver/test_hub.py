@@ -1,0 +1,255 @@
+"""The driver's server: who does not know the secret is not listened to, and cannot disturb."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from elastic.driver import hub as hubs
+from elastic.driver.hub import Hub, listen
+from elastic.errors import WireError
+from elastic.link.channel import SealedReader, introduce
+from elastic.link.peer import Peer
+from elastic.link.seal import Examination, Introduction, Seals
+from elastic.link.wire import Message, Payload, decode, encode
+from tests.elastic.fakes import until
+
+SECRET = "5a17"
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.welcome = True
+
+    def connected(self, peer: Peer) -> bool:
+        self.log.append(("connected", peer.hello["host"]))
+        return self.welcome
+
+    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+        self.log.append((message["op"], peer.hello["host"]))
+
+    def disconnected(self, peer: Peer) -> None:
+        self.log.append(("disconnected", peer.hello["host"]))
+
+
+def scene(body: Callable[[Listener, int], Awaitable[None]]) -> list[dict[str, Any]]:
+    """Runs a hub; returns what asyncio would have complained about in the log."""
+    complaints: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        listener = Listener()
+        listening = listen()
+        hub = Hub(listener, SECRET, listening)
+        await asyncio.wait_for(body(listener, listening.getsockname()[1]), 30)
+        hub.close()
+
+    asyncio.run(run())
+    return complaints
+
+
+async def joined(port: int, host: str, secret: str = SECRET) -> tuple[SealedReader, asyncio.StreamWriter, Seals]:
+    """A peer that has proved itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    seals = await introduce(reader, writer, secret, {"host": host})
+    assert seals is not None
+    return SealedReader(reader, seals.incoming), writer, seals
+
+
+async def hung_up(reader: asyncio.StreamReader) -> bool:
+    """Whether the driver ends the connection and says nothing more."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
+    async def body(listener: Listener, port: int) -> None:
+        _, writer, seals = await joined(port, "n1.1")
+        writer.write(seals.outgoing.line(encode({"op": "ready"})))
+        writer.close()
+        await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
+        assert listener.log == [("connected", "n1.1"), ("ready", "n1.1"), ("disconnected", "n1.1")]
+
+    assert scene(body) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        encode({"op": "hello"})[:-1],
+        encode({"op": "hello", "host": "n1.1"}) + encode({"op": "ready"}),
+        encode({"op": "ready"}),
+        encode({"op": "hello", "host": "n1.1", "padding": "x" * 5000}),
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"\x80\x04\x95\n",
+        b"[" * 4000 + b"\n",
+        b"no end" * 100_000,
+        b"",
+    ],
+)
+def test_a_stray_connection_is_told_nothing_and_ignored(said: bytes) -> None:
+    async def body(listener: Listener, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        writer.write_eof()
+        assert await hung_up(reader)
+        writer.close()
+        assert listener.log == []
+
+    assert scene(body) == []
+
+
+@pytest.mark.parametrize("secret", ["", SECRET + "0", "5a18", "\xe9"])
+def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(secret: str) -> None:
+    async def body(listener: Listener, port: int) -> None:
+        with pytest.raises(WireError, match="does not know the trainer's secret"):
+            await joined(port, "n1.1", secret)
+        # One that goes on although the driver proved to be another's.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        introduction = Introduction(secret, {"host": "n1.1"})
+        writer.write(introduction.hello)
+        await reader.readline()
+        forged, _ = introduction.answer(Examination(secret, introduction.hello).challenge)
+        writer.write(forged + encode({"op": "leaving"}))
+        assert await hung_up(reader)
+        writer.close()
+        assert listener.log == []
+
+    assert scene(body) == []
+
+
+def test_a_recorded_connection_replayed_is_not_listened_to() -> None:
+    async def body(listener: Listener, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        introduction = Introduction(SECRET, {"host": "n1.1"})
+        writer.write(introduction.hello)
+        proof, seals = introduction.answer(await reader.readline())
+        recorded = proof + seals.outgoing.line(encode({"op": "ready"}))
+        writer.write(recorded)
+        await until("heard", lambda: ("ready", "n1.1") in listener.log)
+        writer.close()
+        await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
+        before = list(listener.log)
+        again, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(introduction.hello)
+        await again.readline()
+        writer.write(recorded)
+        assert await hung_up(again)
+        writer.close()
+        assert listener.log == before
+
+    assert scene(body) == []
+
+
+def test_the_drivers_own_words_sent_back_to_it_prove_nothing() -> None:
+    async def body(listener: Listener, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode({"op": "hello", "host": "n1.1"}))
+        challenge = decode(await reader.readline())
+        writer.write(challenge["proof"].encode())
+        assert await hung_up(reader)
+        writer.close()
+        assert listener.log == []
+
+    assert scene(body) == []
+
+
+def test_a_flood_of_half_open_connections_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_STRANGERS", 8)
+    monkeypatch.setattr(hubs, "STRANGER_S", 0.01)
+
+    async def body(listener: Listener, port: int) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        for number, (_, writer) in enumerate(silent):
+            if number % 2:
+                writer.write(encode({"op": "hello", "host": "n2.1"}))
+        _, writer, seals = await joined(port, "n1.1")
+        writer.write(seals.outgoing.line(encode({"op": "ready"})))
+        await until("heard", lambda: ("ready", "n1.1") in listener.log)
+        for _, stranger in silent:
+            stranger.close()
+        assert {host for _, host in listener.log} == {"n1.1"}
+        writer.close()
+
+    assert scene(body) == []
+
+
+def test_many_honest_peers_at_once_are_all_let_in_however_few_may_prove_themselves_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubs, "_STRANGERS", 2)
+
+    async def body(listener: Listener, port: int) -> None:
+        peers = await asyncio.gather(*(joined(port, f"n{number}.1") for number in range(64)))
+        await until("all are in", lambda: len(listener.log) == 64)
+        for _, writer, _ in peers:
+            writer.close()
+        await until("all are gone", lambda: len(listener.log) == 128)
+
+    assert scene(body) == []
+
+
+def test_a_connection_that_does_not_finish_its_proof_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "HANDSHAKE_S", 0.05)
+
+    async def body(listener: Listener, port: int) -> None:
+        for said in (b"", encode({"op": "hello", "host": "n1.1"})):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            await reader.read()
+            writer.close()
+        assert listener.log == []
+
+    assert scene(body) == []
+
+
+def test_a_peer_that_is_not_of_the_present_is_dropped() -> None:
+    async def body(listener: Listener, port: int) -> None:
+        listener.welcome = False
+        reader, writer, seals = await joined(port, "n9.9")
+        writer.write(seals.outgoing.line(encode({"op": "ready"})))
+        assert await reader.receive() is None
+        writer.close()
+        assert ("ready", "n9.9") not in listener.log
+
+    assert scene(body) == []
+
+
+@pytest.mark.parametrize("nonsense", [b"nonsense\n", encode({"op": "leaving"}), b"0" * 64 + b' {"op":"leaving"}\n'])
+def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_are_not(nonsense: bytes) -> None:
+    async def body(listener: Listener, port: int) -> None:
+        _, good, seals = await joined(port, "n1.1")
+        reader, bad, _ = await joined(port, "n2.1")
+        bad.write(nonsense)
+        assert await reader.receive() is None
+        good.write(seals.outgoing.line(encode({"op": "ready"})))
+        await until("heard", lambda: ("ready", "n1.1") in listener.log)
+        good.close()
+        bad.close()
+        await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
+        assert ("leaving", "n2.1") not in listener.log
+
+    assert scene(body) == []
+
+
+def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
+    async def run() -> None:
+        listener = Listener()
+        listening = listen()
+        port = listening.getsockname()[1]
+        hub = Hub(listener, SECRET, listening)
+        _, writer, seals = await joined(port, "n1.1")
+        hub.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.write(seals.outgoing.line(encode({"op": "ready"})))
+        await until("heard", lambda: ("ready", "n1.1") in listener.log)
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -1,0 +1,492 @@
+"""The trainer's decisions: whom to train with, when to suspend, and when a script that crashes has crashed enough."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.driver import clockwork
+from elastic.driver import trainer as trainers
+from elastic.driver.pilots import Pilot
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+from tests.elastic.fakes import (
+    FakeBackend,
+    FakeDaemon,
+    FakeStarter,
+    lease,
+    ops,
+    peer,
+    sent,
+    settings_for,
+    trainer_for,
+    until,
+)
+
+
+class Stage:
+    """A trainer between fakes; the test plays Slurm, the daemon, the agents and the workers."""
+
+    def __init__(self, folder: Path, spec: str) -> None:
+        self.lines: list[str] = []
+        self.starter, self.daemon = FakeStarter(), FakeDaemon()
+        self.trainer = trainer_for(settings_for(folder, spec), self.lines.append, self.starter, self.daemon)
+        self.run, self.connections = self.trainer.run, self.trainer.connections
+        self.backend: FakeBackend = self.trainer._backend  # type: ignore[assignment]
+        self._leases: dict[str, dict[str, Any]] = {}
+        self._count = 0
+
+    def grant(self, *nodes: str) -> None:
+        self._count += 1
+        for node in nodes:
+            self._leases[node] = lease(node, self._count)
+        self.publish()
+
+    def revoke(self, *nodes: str, vacate: bool = False) -> None:
+        for node in nodes:
+            self._leases[node].update(state="revoked", vacate=vacate)
+        self.publish()
+        for node in nodes:
+            del self._leases[node]
+
+    def publish(self) -> None:
+        self.trainer.crew.on_leases(list(self._leases.values()))
+
+    def pilot(self, node: str) -> Pilot:
+        return next(pilot for pilot in self.trainer.crew.all if pilot.node == node)
+
+    async def connect(self, node: str) -> Peer:
+        """The node's agent comes."""
+        pilot = await until("placed", lambda: self.pilot(node) if self.pilot(node).state == "placed" else None)
+        agent = peer(role="agent", lease=pilot.lease)
+        assert self.connections.connected(agent)
+        return agent
+
+    async def warm(self, *nodes: str) -> None:
+        """The nodes' agents come and get ready, in this order."""
+        for node in nodes:
+            await self.says(await self.connect(node), {"op": "ready"})
+
+    async def says(self, who: Peer, message: Message) -> None:
+        await self.connections.received(who, message, asyncio.StreamReader())
+
+    async def worker(self, node: str) -> Peer:
+        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0)
+        assert self.connections.connected(worker)
+        return worker
+
+    async def step(self, node: str, step: int, first: bool = False) -> None:
+        pilot = self.pilot(node)
+        worker = pilot.workers.get(0) or await self.worker(node)
+        message = {"op": "step", "first": first, "step": step, "samples": step * 10, "rank": 0, "loss": None}
+        message |= {"saved_step": step, "saved_samples": step * 10, "size": len(self.backend.members)}
+        await self.says(worker, message | {"steps_lost": 0, "at_s": time.time()})
+
+    def crash(self, node: str, rc: int) -> None:
+        pilot = self.pilot(node)
+        assert pilot.agent
+        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0}
+        self.connections._from_agent(pilot, message)
+
+    async def trains_on(self, *nodes: str) -> None:
+        await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
+
+    def events(self, op: str, **fields: Any) -> list[dict[str, Any]]:
+        return self.daemon.of(op, **fields)
+
+
+Body = Callable[[Stage], Awaitable[None]]
+Play = Callable[..., tuple[int, str] | None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Runs one scene; returns how the trainer ended, None when it still ran."""
+    monkeypatch.setattr(trainers, "FAREWELL_S", 0.0)
+
+    def play(body: Body, spec: str = "1-8") -> tuple[int, str] | None:
+        async def run() -> tuple[int, str] | None:
+            stage = Stage(tmp_path, spec)
+            running = asyncio.create_task(stage.trainer.serve())
+            await asyncio.wait_for(body(stage), 30)
+            ended = stage.run.result.result() if stage.run.result.done() else None
+            stage.run.finish(1, "the test is over")
+            for pilot in stage.trainer.crew.all:
+                pilot.workers.clear()
+            await running
+            await stage.trainer.stop()
+            assert stage.trainer.crew.all == []
+            return ended
+
+        return asyncio.run(run())
+
+    return play
+
+
+# -- whom to train with ---
+
+
+def test_a_granted_node_trains_once_it_is_warm_and_every_state_is_told(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        [configure] = sent(agent)
+        assert (configure["op"], configure["backend"]) == ("configure", "horovod")
+        assert stage.backend.members == []
+        await stage.says(agent, {"op": "ready"})
+        await stage.trains_on("n1")
+        await stage.step("n1", 1, first=True)
+        assert [event["state"] for event in stage.events("lease")] == ["placed", "ready", "working"]
+
+    assert play(body) is None
+
+
+def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2", "n3")
+        await stage.warm("n1", "n2", "n3")
+        await stage.trains_on("n1", "n2")
+        stage.grant("n4")
+        await stage.warm("n4")
+        await stage.trains_on("n1", "n2", "n3", "n4")
+        stage.revoke("n1")
+        await stage.trains_on("n2", "n3")
+
+    play(body, "1-4,sizes=1:2:4")
+
+
+def test_no_more_nodes_are_used_than_the_trainer_may(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2", "n3")
+        await stage.warm("n1", "n2", "n3")
+        await stage.trains_on("n1", "n2")
+
+    play(body, "1-2")
+
+
+def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "COALESCE_S", 1000.0)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2", "n3")
+        await stage.warm("n1", "n2", "n3")
+        await stage.trains_on("n1", "n2", "n3")
+        assert stage.backend.calls == [["n1", "n2", "n3"]]
+        stage.grant("n4", "n5")
+        await stage.warm("n4", "n5")
+        await stage.trains_on("n1", "n2", "n3", "n4", "n5")
+        assert len(stage.backend.calls) == 2
+
+    play(body)
+
+
+def test_a_newcomer_does_not_wait_for_ever_for_one_that_is_slow(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "COALESCE_S", 0.02)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1")
+        await stage.trains_on("n1")
+
+    play(body)
+
+
+def test_a_leave_is_not_held_back_by_newcomers(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "COALESCE_S", 1000.0)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        stage.grant("n3", "n4")
+        await stage.warm("n3")
+        stage.revoke("n2")
+        await stage.trains_on("n1")
+
+    play(body)
+
+
+# -- suspension ---
+
+
+def test_below_the_minimum_the_trainer_is_suspended_and_resumes_on_other_nodes(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        await stage.step("n1", 5, first=True)
+        stage.revoke("n2")
+        await until("suspended", lambda: stage.events("suspend"))
+        assert stage.backend.suspended == 1
+        assert stage.pilot("n1").state == "ready"
+        stage.grant("n3")
+        await stage.warm("n3")
+        await stage.trains_on("n1", "n3")
+        await until("resumed", lambda: stage.events("resume"))
+
+    play(body, "2-4")
+
+
+def test_a_revoked_node_is_given_back_once_training_has_left_it(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        agent = stage.pilot("n1").agent
+        assert agent
+        stage.revoke("n1")
+        await until("told to end", lambda: ops(agent)[-1] == "end")
+        assert [pilot.node for pilot in stage.backend.members] == ["n2"]
+
+    play(body)
+
+
+def test_a_pilot_leaves_in_order_before_its_time_limit(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clockwork, "LIMIT_MARGIN_S", 3600.0)
+    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await until("told to end", lambda: ops(agent)[-1] == "end")
+
+    play(body)
+
+
+# -- Slurm's notice ---
+
+
+def test_slurms_notice_is_answered_at_once_and_told_with_its_time(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.worker("n1")
+        await stage.worker("n2")
+        agent = stage.pilot("n1").agent
+        assert agent
+        await stage.says(agent, {"op": "leaving", "at_s": 123.5})
+        await until("let go", lambda: ops(agent)[-1] == "go")
+        [event] = stage.events("lease", state="leaving")
+        assert (event["id"], event["at_s"]) == ("n1.1", 123.5)
+        assert ops(stage.pilot("n2").workers[0]) == []
+        await stage.trains_on("n2")
+
+    play(body)
+
+
+def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
+        stage.run.cancel()
+        for agent in agents:
+            await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
+        assert stage.events("lease", state="leaving") == []
+        assert [pilot.reason for pilot in stage.trainer.crew.all] == ["the job was cancelled"] * 2
+
+    assert play(body) == (143, "the job was cancelled")
+
+
+def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        [pilot] = stage.trainer.crew.all
+        assert pilot.agent
+        stage.run.finish(0, "training is complete")
+        await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
+        assert [event["id"] for event in stage.events("lease", state="leaving")] == ["n1.1"]
+
+    play(body)
+
+
+def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        worker = await stage.worker("n1")
+        agent = stage.pilot("n1").agent
+        assert agent
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await until("asked for its state", lambda: ops(worker) == ["ship"])
+        assert "go" not in ops(agent)
+        await stage.says(worker, {"op": "shipped", "step": 0})
+        await until("let go", lambda: ops(agent)[-1] == "go")
+
+    play(body)
+
+
+# -- crashes ---
+
+
+def test_three_crashes_without_a_step_end_the_trainer_with_the_scripts_own_exit_code(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        await stage.trains_on("n1")
+        stage.crash("n1", 7)
+        stage.crash("n1", 7)
+        assert not stage.run.result.done()
+        stage.crash("n1", 42)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 42
+    assert "3 crashes without a step" in ended[1]
+
+
+def test_a_step_in_between_begins_the_count_anew(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        for _ in range(3):
+            stage.crash("n1", 7)
+            stage.crash("n1", 7)
+            await stage.step("n2", 1)
+        assert len(stage.events("crash")) == 6
+
+    assert play(body) is None
+
+
+def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        for _ in range(3):
+            stage.crash("n1", -11)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 139
+    assert "SIGSEGV" in ended[1]
+
+
+def test_lives_that_fail_without_a_step_end_the_trainer_too(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        for _ in range(2):
+            stage.backend._host.life_failed("nobody answered")
+        assert not stage.run.result.done()
+        stage.backend._host.life_failed("nobody answered")
+
+    assert play(body) == (1, "nobody answered")
+
+
+def test_what_no_second_try_can_mend_ends_the_trainer_at_once(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await stage.says(agent, {"op": "cannot", "text": "no torch there"})
+
+    assert play(body) == (1, "no torch there")
+
+
+def test_the_first_end_counts(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.run.finish(0, "training is complete")
+        stage.run.finish(143, "cancelled")
+
+    assert play(body) == (0, "training is complete")
+
+
+# -- connections ---
+
+
+def test_an_agent_of_no_present_lease_or_a_second_one_is_sent_away(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.connect("n1")
+        for name in ("n1.1", "n9.9"):
+            stranger = peer(role="agent", lease=name)
+            assert not stage.connections.connected(stranger)
+            assert ops(stranger) == ["end"]
+
+    play(body)
+
+
+def test_a_worker_of_an_incarnation_before_is_turned_away(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        pilot = stage.pilot("n1")
+        old = pilot.host
+        pilot.incarnation += 1
+        assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
+        assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
+
+    play(body)
+
+
+def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        agent = stage.pilot("n1").agent
+        assert agent
+        stage.connections.disconnected(agent)
+        await stage.trains_on("n2")
+
+    play(body)
+
+
+def test_a_worker_that_does_not_answer_is_killed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clockwork, "PING_S", 0.01)
+    monkeypatch.setattr(clockwork, "FROZEN_S", 0.2)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        frozen, alive = await stage.worker("n1"), await stage.worker("n2")
+        agents = [stage.pilot(node).agent for node in ("n1", "n2")]
+        assert agents[0]
+        assert agents[1]
+
+        async def answer() -> None:
+            while True:
+                await stage.says(alive, {"op": "pong"})
+                await asyncio.sleep(0.01)
+
+        answering = asyncio.create_task(answer())
+        await until("killed", lambda: "kill" in ops(agents[0]))  # type: ignore[arg-type]
+        answering.cancel()
+        [kill] = {message["host"] for message in sent(agents[0]) if message["op"] == "kill"}
+        assert kill == frozen.hello["host"]
+        assert "kill" not in ops(agents[1])
+
+    play(body)
+
+
+def test_what_workers_print_is_in_the_trainers_log_with_the_node_before_it(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await stage.says(agent, {"op": "out", "line": "loss 0.5"})
+
+    play(body)
+    assert "n1: loss 0.5\n" in capsys.readouterr().out
+
+
+def test_how_horovod_ends_a_removed_worker_alarms_nobody_but_the_same_words_of_a_kept_one_are_shown(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "terminate called after throwing an instance of 'gloo::EnforceNotMet'"
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        agents = [await stage.connect("n1"), await stage.connect("n2")]
+        stage.pilot("n1").revoked = True
+        for agent in agents:
+            await stage.says(agent, {"op": "out", "line": words})
+
+    play(body)
+    assert capsys.readouterr().out == f"n2: {words}\n"

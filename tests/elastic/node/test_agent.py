@@ -1,0 +1,335 @@
+"""The agent as a real process: it never decides to stay, and takes everything with it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from elastic.link.wire import Message, encode
+from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
+
+QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
+NO_ENVIRONMENT: Message = {"env": {"BFT_TRAINER": "7"}, "defaults": {}, "interface_variables": []}
+
+
+class Pilot:
+    """An agent's process, with the test as its driver and a script as the user's interpreter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.settimeout(LIMIT_S)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *argv: str) -> Message:
+        """Starts the agent; returns its hello."""
+        self.launch(*argv)
+        self.channel, hello = accepted(self.server)
+        return hello
+
+    def launch(self, *argv: str) -> None:
+        """Starts the agent."""
+        scancel = self.folder / "scancel"
+        scancel.write_text(f'#!/bin/sh\necho "$@" >> {self.folder}/cancelled\n')
+        scancel.chmod(0o755)
+        environ = os.environ | {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "BFT_DRIVER": f"127.0.0.1:{self.server.getsockname()[1]}",
+            "BFT_SECRET": SECRET,
+            "BFT_LEASE": "n1.3",
+            "SLURM_JOB_ID": "77",
+            "SLURMD_NODENAME": "n1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TMPDIR": str(self.folder),
+        }
+        self.process = subprocess.Popen([sys.executable, *(argv or ("-m", "elastic.node.agent"))], env=environ)
+
+    def next(self) -> Message:
+        message = self.channel.receive()
+        assert message is not None
+        return message
+
+    def configure(self, body: str, **fields: object) -> psutil.Process | None:
+        """Starts the node process, whose interpreter is a shell script; returns it once it has spoken, if it lives."""
+        interpreter = self.folder / "python"
+        interpreter.write_text(f"#!/bin/sh\necho up $$\n{body}\n")
+        interpreter.chmod(0o755)
+        message: Message = {
+            "op": "configure",
+            "backend": "horovod",
+            "interpreter": str(interpreter),
+            "argv": ["train.py"],
+        }
+        message |= {"cwd": str(self.folder), "script_dir": "/s", "workers_per_node": 0, **NO_ENVIRONMENT}
+        self.channel.send({**message, **fields})
+        assert self.next() == {"op": "node", "workers_per_node": fields.get("workers_per_node") or 1}
+        said = self.next()
+        assert said["op"] == "out"
+        pid = int(said["line"].split()[1])
+        return psutil.Process(pid) if psutil.pid_exists(pid) else None
+
+    def ended(self) -> int:
+        assert self.process is not None
+        return self.process.wait(LIMIT_S)
+
+    @property
+    def cancelled(self) -> str:
+        path = self.folder / "cancelled"
+        return path.read_text() if path.exists() else ""
+
+    def close(self) -> None:
+        self.server.close()
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def pilot(tmp_path: Path) -> Iterator[Pilot]:
+    pilot = Pilot(tmp_path)
+    yield pilot
+    pilot.close()
+
+
+def assert_gone(process: psutil.Process | None) -> None:
+    assert process is not None
+    psutil.wait_procs([process], timeout=LIMIT_S)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_agent_says_which_lease_it_is_of(pilot: Pilot) -> None:
+    hello = pilot.start()
+    assert pilot.process is not None
+    expected = {"op": "hello", "role": "agent", "lease": "n1.3", "node": "n1", "job_id": "77"}
+    assert hello == {**expected, "pid": pilot.process.pid, "nonce": hello["nonce"]}
+
+
+def test_slurms_notice_reaches_only_the_agent_which_tells_the_driver_and_takes_the_node_with_it(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    assert node is not None
+    node.send_signal(signal.SIGTERM)
+    assert pilot.process is not None
+    pilot.process.send_signal(signal.SIGCONT)
+    pilot.process.send_signal(signal.SIGTERM)
+    assert pilot.next()["op"] == "leaving"
+    assert pilot.ended() == 0
+    assert_gone(node)
+    # Slurm ends the allocation itself.
+    assert pilot.cancelled == ""
+
+
+def test_everything_that_the_node_process_started_goes_with_it(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("sleep 1000 &\necho up $!\nexec sleep 1000")
+    child = psutil.Process(int(pilot.next()["line"].split()[1]))
+    pilot.channel.send({"op": "go"})
+    assert pilot.ended() == 0
+    assert_gone(node)
+    assert_gone(child)
+    assert sorted(path.name for path in pilot.folder.iterdir()) == ["python", "scancel"]
+
+
+def test_a_frozen_node_process_does_not_hold_the_agent(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    assert node is not None
+    node.suspend()
+    assert pilot.process is not None
+    pilot.process.terminate()
+    assert pilot.ended() == 0
+    assert_gone(node)
+
+
+def test_the_drivers_word_ends_the_agent_and_its_allocation(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    pilot.channel.send({"op": "end"})
+    assert pilot.ended() == 0
+    assert_gone(node)
+    assert pilot.cancelled == "77\n"
+
+
+def test_an_agent_whose_driver_hangs_up_ends_the_node_its_allocation_and_itself(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    pilot.channel.shutdown()
+    assert pilot.ended() == 3
+    assert_gone(node)
+    assert pilot.cancelled == "77\n"
+
+
+def test_an_agent_whose_driver_is_silent_for_its_lease_time_ends_too(pilot: Pilot) -> None:
+    pilot.start("-c", QUICK)
+    node = pilot.configure("exec sleep 1000")
+    assert pilot.ended() == 3
+    assert_gone(node)
+    assert pilot.cancelled == "77\n"
+
+
+@pytest.mark.parametrize("lie", [{"nonce": "0" * 64, "proof": "0" * 64}, {"nonce": "0" * 64}, {"proof": None}])
+def test_an_agent_whose_driver_does_not_know_the_secret_does_nothing_for_it_and_gives_its_allocation_up(
+    pilot: Pilot, lie: Message
+) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    line_of(sock)
+    with contextlib.suppress(OSError):
+        sock.sendall(encode({"op": "challenge", **lie}) + encode({"op": "configure", "interpreter": "/bin/true"}))
+        # Nothing that the trainer's driver would take for a proof is told to a stranger.
+        assert sock.recv(4096) == b""
+    assert pilot.ended() == 3
+    assert pilot.cancelled == "77\n"
+
+
+def test_an_agent_does_not_take_its_own_words_back_for_a_drivers_proof(pilot: Pilot) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    sock.sendall(line_of(sock))
+    assert pilot.ended() == 3
+    assert pilot.cancelled == "77\n"
+
+
+def test_slurms_notice_ends_an_agent_that_still_waits_for_its_drivers_proof(pilot: Pilot) -> None:
+    pilot.launch()
+    sock, _ = pilot.server.accept()
+    sock.settimeout(LIMIT_S)
+    line_of(sock)
+    assert pilot.process is not None
+    pilot.process.terminate()
+    assert pilot.ended() == 0
+    sock.close()
+
+
+def test_a_command_that_does_not_fit_its_seal_is_not_obeyed(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    pilot.channel.send_raw(b"0" * 64 + b" " + encode({"op": "start", "host": "n1.3.0"}))
+    assert pilot.ended() == 3
+    assert_gone(node)
+    assert pilot.cancelled == "77\n"
+
+
+def test_an_agent_that_is_killed_takes_the_node_process_with_it(pilot: Pilot) -> None:
+    pilot.start()
+    node = pilot.configure("exec sleep 1000")
+    assert pilot.process is not None
+    pilot.process.kill()
+    assert_gone(node)
+
+
+def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None:
+    pilot.start()
+    pilot.close()
+    again = Pilot(pilot.folder)
+    port = again.server.getsockname()[1]
+    again.close()
+    environ = os.environ | {"BFT_DRIVER": f"127.0.0.1:{port}", "BFT_SECRET": "", "BFT_LEASE": "n1.3"}
+    environ |= {"SLURM_JOB_ID": "78", "PATH": f"{pilot.folder}:{os.environ['PATH']}"}
+    said = subprocess.run([sys.executable, "-m", "elastic.node.agent"], env=environ, capture_output=True, check=False)
+    assert (said.returncode, said.stderr) == (3, b"")
+    assert pilot.cancelled.endswith("78\n")
+
+
+def test_what_an_agent_that_was_killed_left_behind_is_swept_by_the_next_one(pilot: Pilot) -> None:
+    pilot.start()
+    assert pilot.process is not None
+    pilot.process.kill()
+    pilot.process.wait()
+    [left] = pilot.folder.glob("bft-agent-*")
+    others = pilot.folder / "bft-agent-living"
+    others.mkdir()
+    living = os.open(others, os.O_RDONLY)
+    fcntl.flock(living, fcntl.LOCK_EX)
+    pilot.start()
+    os.close(living)
+    assert not left.exists()
+    assert others.exists()
+
+
+def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None:
+    pilot.start()
+    pilot.configure("exit 5")
+    assert pilot.next() == {"op": "node_exit", "rc": 5}
+
+
+def test_an_interpreter_that_is_not_there_is_one_line(pilot: Pilot) -> None:
+    pilot.start()
+    message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/nowhere/python", "argv": ["train.py"]}
+    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, **NO_ENVIRONMENT}
+    pilot.channel.send(message)
+    said = pilot.next()
+    assert said["op"] == "cannot"
+    assert "/nowhere/python" in said["text"]
+
+
+def test_each_gpu_of_the_node_gets_a_worker_where_the_user_says_nothing(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = dict(os.environ)
+    monkeypatch.setattr(os, "environ", original)
+    pilot.start(
+        "-c",
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0,1,2'; import elastic.node.agent; elastic.node.agent.main()",
+    )
+    message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/bin/true", "argv": ["train.py"]}
+    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 0, **NO_ENVIRONMENT}
+    pilot.channel.send(message)
+    assert pilot.next() == {"op": "node", "workers_per_node": 3}
+
+
+def test_what_a_back_ends_two_halves_tell_each_other_goes_through_whatever_it_is_called(pilot: Pilot) -> None:
+    pilot.start()
+    echo = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(s.recv(4096)); s.recv(1)"
+    pilot.configure(f'exec {sys.executable} -c "{echo}" $4')
+    pilot.channel.send({"op": "beat"})
+    pilot.channel.send({"op": "quorum", "members": [1, 2]})
+    assert pilot.next() == {"op": "quorum", "members": [1, 2]}
+
+
+def test_the_node_process_gets_what_its_back_end_wants_and_what_the_pilot_has_goes_before_a_default(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_LEVEL", "of the user")
+    pilot.start()
+    pilot.configure(
+        "echo $BFT_TRAINER, $A_LEVEL, $B_LEVEL, $AN_INTERFACE; exec sleep 1000",
+        defaults={"A_LEVEL": "fatal", "B_LEVEL": "fatal"},
+        interface_variables=["AN_INTERFACE"],
+    )
+    assert pilot.next()["line"] == "7, of the user, fatal, lo"
+
+
+def test_a_line_of_output_that_is_endless_does_not_stop_the_output(pilot: Pilot) -> None:
+    pilot.start()
+    pilot.configure("head -c 3000000 /dev/zero | tr '\\0' x\necho\necho after\nexec sleep 1000")
+    while pilot.next()["line"] != "after":
+        pass
+
+
+def test_an_agent_started_by_hand_says_in_one_line_what_it_is() -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BFT_")}
+    said = subprocess.run([sys.executable, "-m", "elastic.node.agent"], env=environ, capture_output=True, check=False)
+    assert (said.returncode, said.stdout) == (2, b"")
+    assert said.stderr.startswith(b"bft: an agent is started by a trainer's driver")
+    assert said.stderr.count(b"\n") == 1
+
+
+def test_an_agent_is_up_at_once_since_it_knows_no_back_end_and_imports_nothing_that_is_installed() -> None:
+    words = "import sys, elastic.node.agent; print(*{name.partition('.')[0] for name in sys.modules}, *sys.modules)"
+    said = subprocess.run([sys.executable, "-S", "-c", words], capture_output=True, text=True, check=True)
+    imported = set(said.stdout.split())
+    assert "elastic.node.agent" in imported
+    assert imported.isdisjoint({"elastic.backends", "elastic.driver", "torch", "horovod", "aiohttp", "slurm_plugin"})
