@@ -18,6 +18,8 @@ from bftd.protocol.reports import NO_SUMMARY, Report, Summary
 from bftd.protocol.sizes import Sizes
 
 TrainerState = Literal["waiting", "running", "suspended", "finished"]
+# The nodes of each trainer, by its id.
+Assignment = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class Planned:
 
     pool_version: int = 0
     time_s: float = float("-inf")
-    assignment: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

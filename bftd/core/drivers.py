@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bftd.core import learn
+from bftd.core import learn, timing
 from bftd.core.domain import Failure, Lease, Trainer
-from bftd.core.planning import REFUSED_ROUNDS
 from bftd.core.turn import Turn, doubling
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
@@ -94,7 +93,7 @@ def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: LeaseReport) ->
     if lease.granted_s > trainer.refused_round_s:  # the leases granted together count as one round
         rounds = trainer.refused_rounds + 1
         trainer = turn.change(trainer, refused_rounds=rounds, refused_round_s=lease.granted_s)
-    if trainer.refused_rounds < REFUSED_ROUNDS:
+    if trainer.refused_rounds < timing.REFUSED_ROUNDS:
         turn.back_off(lease.node)
         return
     # a limit of the user's or the account's: its nodes are as good as any, and the next trainer may have them

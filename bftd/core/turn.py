@@ -205,6 +205,10 @@ class Turn:
         count = self.backoff[node].count + 1 if node in self.backoff else 1
         self.backoff[node] = Backoff(self.now + doubling(count), count)
 
+    def backs_off(self, node: str) -> bool:
+        """Whether a node is left out for now because it refused a pilot."""
+        return node in self.backoff and self.backoff[node].until_s > self.now
+
     def rest(self, node: str) -> None:
         """Leave a node alone that Slurm took a pilot from: it did so for a job, which may need another cycle to start.
 
