@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
+from bftd.core.sentences import Mood, sentence
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import NO_SUMMARY, Report, Summary
@@ -365,10 +367,16 @@ class LeaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision as a sentence for people."""
+    """One decision, about a trainer or about none; in the conditional it only would have been taken."""
 
     trainer: str | None
-    text: str
+    decision: Decision
+    mood: Mood = "indicative"
+
+    @property
+    def text(self) -> str:
+        """The decision as a sentence for people."""
+        return sentence(self.decision, self.mood)
 
 
 @dataclass(frozen=True, slots=True)

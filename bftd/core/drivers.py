@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bftd.core import learn, timing
+from bftd.core.decisions import Finished, Lost, NodeAvoided, Noted, Saved
 from bftd.core.domain import Failure, Lease, Trainer
 from bftd.core.turn import Turn, doubling
 from bftd.protocol.lease import Phase
@@ -42,9 +43,11 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
             turn.revoke(lease, reason, vacate=False)
     trainer = turn.trainers[trainer_id]
     turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
-    ended = "is lost" if exit_code is None else f"has finished with exit code {exit_code}"
-    turn.say(trainer_id, f"{trainer.name} {ended}: {reason}" if reason else f"{trainer.name} {ended}")
-    turn.happened("finished", trainer_id, data={"exit_code": exit_code, "reason": reason, "summary": summary.to_json()})
+    if turn.explain:
+        name = trainer.name
+        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Finished(name, exit_code, reason))
+        told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json()}
+        turn.happened("finished", trainer_id, data=told)
     turn.plan_due = True
 
 
@@ -143,7 +146,8 @@ def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
 def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
     turn.change(trainer, state="suspended", suspends=trainer.suspends + 1, step=step, samples_per_s=0.0)
-    turn.say(trainer.id, f"{trainer.name} is suspended to disk at step {step}")
+    if turn.explain:
+        turn.say(trainer.id, Saved(trainer.name, step))
 
 
 def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
@@ -167,12 +171,13 @@ def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
     if len(turn.failures[node]) >= settings.quarantine_after:
         turn.quarantined[node] = turn.now + settings.quarantine_s
         del turn.failures[node]
-        pilots = f"{settings.quarantine_after} different pilots"
-        turn.say(None, f"{node} is left alone for {settings.quarantine_s:.0f} s: {pilots} failed there")
+        if turn.explain:
+            turn.say(None, NodeAvoided(node, settings.quarantine_s, settings.quarantine_after))
 
 
 def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
-    turn.say(trainer.id, f"{trainer.name}: {report.text}")
+    if turn.explain:
+        turn.say(trainer.id, Noted(trainer.name, report.text))
 
 
 _HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {

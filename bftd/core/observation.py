@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from bftd.core import caps, drivers, sentences, strays, timing
+from bftd.core import caps, drivers, strays, timing
+from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView, Usage
 from bftd.core.turn import Turn, growth_allowed
 from bftd.protocol.reports import NO_SUMMARY
@@ -122,10 +123,10 @@ def _take_back_lost_nodes(turn: Turn) -> None:
             lost[lease.trainer][lease.node] = why
         turn.revoke(lease, why, vacate=node is not None and node.wanted)
     for trainer_id, nodes in lost.items():
-        left = sum(lease.live for lease in turn.leases_of(trainer_id))
         if turn.explain:
+            left = sum(lease.live for lease in turn.leases_of(trainer_id))
             why = "; ".join(sorted(set(nodes.values())))
-            turn.say(trainer_id, sentences.loss(turn.trainers[trainer_id], list(nodes), left, why))
+            turn.say(trainer_id, GaveBack(turn.trainers[trainer_id].name, tuple(nodes), left, why))
 
 
 def _follow_deadlines(turn: Turn, lease: Lease) -> None:
@@ -146,8 +147,9 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
     if overstays_s > _grace_s(turn, lease):
         turn.cancel_pilot(lease, f"it is still there {overstays_s:.1f} s after its node was asked back")
     if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.give_back_bound_s:
-        turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
-        turn.say(None, f"{lease.node} was asked back {overstays_s:.1f} s ago and is still in use by {lease.trainer}")
+        if turn.explain:
+            turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
+            turn.say(None, NodeOverdue(lease.node, overstays_s, lease.trainer))
         turn.leases[lease.id] = replace(turn.leases[lease.id], alarmed=True)
 
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from math import inf
 
 import milp
-from bftd.core import caps, execution, learn, objective, sentences, timing
+from bftd.core import caps, execution, learn, objective, timing
+from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
 from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
@@ -37,14 +38,15 @@ def replan(turn: Turn, solve: Solver) -> None:
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
             turn.actions.append(SolverFailed(text))
-            turn.say(None, f"the current map is kept: the solver failed: {text}")
+            if turn.explain:
+                turn.say(None, MapKept(text))
     if assignment is None:
         assignment = _kept(turn, admitted, held, ordered)
     execution.carry_out(turn, assignment, held, curves, waiting)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
-def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, sentences.Points]:
+def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, objective.Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
@@ -85,7 +87,7 @@ def _solved(turn: Turn, problem: Problem, trainers: list[Trainer], solve: Solver
 def build_problem(
     turn: Turn,
     trainers: list[Trainer],
-    curves: Mapping[str, sentences.Points],
+    curves: Mapping[str, objective.Points],
     current: Assignment,
     nodes: Sequence[str],
 ) -> Problem:
@@ -132,7 +134,7 @@ _spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(points: sentences.Points) -> Curve:
+def _curve(points: objective.Points) -> Curve:
     return Curve(tuple(size for size, _ in points), tuple(value for _, value in points))
 
 

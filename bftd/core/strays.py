@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftd.core import timing
+from bftd.core.decisions import JobStrays
 from bftd.core.domain import CancelPilot, Stray, Trainer
 from bftd.core.turn import Turn
-from slurm_plugin.nodeset import fold
 
 
 def follow(turn: Turn) -> None:
@@ -78,7 +78,8 @@ def _named(turn: Turn, stray: Stray) -> Stray:
     if stray.named:
         return stray
     job = stray.job
-    turn.say(None, f"{job.user} has {fold(job.nodes)} with job {job.id}, which no lease stands behind")
-    whose = {"job_id": job.id, "user": job.user, "account": job.account}
-    turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
+    if turn.explain:
+        turn.say(None, JobStrays(job.user, job.nodes, job.id))
+        whose = {"job_id": job.id, "user": job.user, "account": job.account}
+        turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
     return replace(stray, named=True)

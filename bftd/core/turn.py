@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from bftd.core.decisions import Decision
 from bftd.core.domain import (
     Action,
     Backoff,
@@ -123,10 +124,10 @@ class Turn:
         self.leases[lease.id] = changed
         return changed
 
-    def say(self, trainer: str | None, text: str) -> None:
-        """Record one decision as a sentence."""
+    def say(self, trainer: str | None, decision: Decision) -> None:
+        """Record one decision."""
         if self.explain:
-            self.actions.append(Decided(trainer, text))
+            self.actions.append(Decided(trainer, decision))
 
     def happened(
         self, kind: str, trainer: str | None = None, node: str | None = None, data: Mapping[str, Any] | None = None
