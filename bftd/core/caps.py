@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
-from bftd.core.domain import Settings, State, Trainer
+from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 
 
@@ -77,7 +77,37 @@ def trainer_room(settings: Settings) -> Room:
     return Room("trainers", settings.trainers_per_user, settings.trainers_per_account)
 
 
-def admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the caps say before a plan is made.
+
+    `admitted` are the trainers that it is made for, in order of arrival, and `waiting` says why others wait. `most`
+    has the most nodes that each admitted trainer may get, and `limits` the caps that bind several of them together.
+    `exceeded` says of which trainers the user or account holds too many nodes already; nobody needs it without words.
+    """
+
+    admitted: Sequence[Trainer]
+    waiting: Mapping[str, str]
+    most: Mapping[str, int]
+    limits: tuple[milp.Cap, ...]
+    exceeded: Mapping[str, str]
+
+
+def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
+    """The ruling on a plan for the draft, where the trainers hold the nodes `held` and the pool has `pool_size`."""
+    admitted, waiting = _admit((trainer for trainer in turn.trainers.values() if trainer.active), turn.settings)
+    wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
+    most, limits = _in_problem(wanted, pool_size, turn.settings)
+    exceeded = _over(turn, held, more=0) if turn.explain else {}
+    return Ruling(admitted, waiting, most, limits, exceeded)
+
+
+def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
+    """Of trainers that a cap does not let have their next larger size beside what is assigned, the sentence."""
+    return _over(turn, assignment, more=1)
+
+
+def _admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
     """The trainers that a plan is made for, first come first served, and why others before the last of them wait.
 
     One whose user or account has enough trainers is passed over, and those behind it may go ahead.
@@ -96,7 +126,7 @@ def admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer
     return admitted, waiting
 
 
-def in_problem(
+def _in_problem(
     wanted: Sequence[tuple[Trainer, int]], pool_size: int, settings: Settings
 ) -> tuple[dict[str, int], tuple[milp.Cap, ...]]:
     """The caps on nodes as a problem takes them: the most nodes of each trainer, and the caps on several together.
@@ -124,17 +154,8 @@ def in_problem(
     return most_of, tuple(shared)
 
 
-def exceeded(turn: Turn, held: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Of trainers whose user or account holds more nodes than its cap allows, the sentence that says so."""
-    return _over(turn, held, more=0)
-
-
-def full(turn: Turn, assignment: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Of trainers that a cap does not let have their next larger size beside what is assigned, the sentence."""
-    return _over(turn, assignment, more=1)
-
-
-def _over(turn: Turn, nodes: Mapping[str, Sequence[str]], more: int) -> dict[str, str]:
+def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
+    """Of trainers that a cap forbids the nodes that they have, or with `more` their next larger size, the sentence."""
     room = node_room(turn.settings)
     if not any(room.caps.values()):
         return {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bftd.core import caps, learn, sentences, timing
+from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
 from bftd.core.objective import Points
@@ -20,9 +21,9 @@ def carry_out(
     assignment: Assignment,
     held: Assignment,
     curves: Mapping[str, Points],
-    waiting: Mapping[str, str],
+    ruling: Ruling,
 ) -> None:
-    """Revoke what the plan takes away, then grant what it gives and nobody still holds; `waiting` wait for a cap."""
+    """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
@@ -38,7 +39,7 @@ def carry_out(
             decision = None
             if turn.explain:
                 others = [name for id_, name in growing.items() if id_ != trainer.id]
-                why = waiting.get(trainer.id) or caps.exceeded(turn, held).get(trainer.id)
+                why = ruling.waiting.get(trainer.id) or ruling.exceeded.get(trainer.id)
                 why = why or _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
@@ -52,7 +53,7 @@ def carry_out(
         elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
             _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id], full.get(trainer.id))
     if turn.explain:
-        for id_, why in waiting.items():
+        for id_, why in ruling.waiting.items():
             _say_once(turn, turn.trainers[id_], why, Waits(turn.trainers[id_].name, why))
 
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from math import inf
 
 import milp
-from bftd.core import caps, execution, learn, objective, timing
+from bftd.core import caps, execution, learn, objective
+from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
@@ -25,35 +26,34 @@ SOLVER_GAP = 1e-4
 
 def replan(turn: Turn, solve: Solver) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
-    active = (trainer for trainer in turn.trainers.values() if trainer.active)
-    admitted, waiting = caps.admit(active, turn.settings)
-    curves = _curves(turn, admitted)
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
+    ruling = caps.rule(turn, held, len(ordered))
+    curves = _curves(turn, ruling.admitted)
     assignment: Assignment | None = None
-    if turn.may_grow and admitted:
+    if turn.may_grow and ruling.admitted:
         try:
-            problem = build_problem(turn, admitted, curves, held, ordered)
-            assignment = _solved(turn, problem, admitted, solve)
+            problem = build_problem(turn, ruling, curves, held, ordered)
+            assignment = _solved(turn, problem, ruling.admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
             turn.actions.append(SolverFailed(text))
             if turn.explain:
                 turn.say(None, MapKept(text))
     if assignment is None:
-        assignment = _kept(turn, admitted, held, ordered)
-    execution.carry_out(turn, assignment, held, curves, waiting)
+        assignment = _kept(turn, ruling.admitted, held, ordered)
+    execution.carry_out(turn, assignment, held, curves, ruling)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
-def _curves(turn: Turn, trainers: list[Trainer]) -> dict[str, objective.Points]:
+def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, objective.Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
     return {trainer.id: learn.curve(trainer.knowledge, trainer.sizes.high, guess) for trainer in trainers}
 
 
-def _kept(turn: Turn, trainers: list[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
+def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
     """The map as it is, as far as pool, sizes and caps allow; the least wanted nodes of a trainer go first."""
     places = {name: place for place, name in enumerate(nodes)}
     room = caps.node_room(turn.settings)
@@ -76,7 +76,7 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     return names
 
 
-def _solved(turn: Turn, problem: Problem, trainers: list[Trainer], solve: Solver) -> Assignment:
+def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solver) -> Assignment:
     settings = turn.settings
     plan = solve(problem, settings.solver, time_limit_s=settings.solve_time_limit_s, gap=SOLVER_GAP)
     milp.verify(problem, plan)
@@ -86,7 +86,7 @@ def _solved(turn: Turn, problem: Problem, trainers: list[Trainer], solve: Solver
 
 def build_problem(
     turn: Turn,
-    trainers: list[Trainer],
+    ruling: Ruling,
     curves: Mapping[str, objective.Points],
     current: Assignment,
     nodes: Sequence[str],
@@ -96,12 +96,11 @@ def build_problem(
     Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
     with different GPUs, and does so at the pace of the slowest.
     """
-    wanted = [(trainer, _most_nodes(turn, trainer, len(current.get(trainer.id, ())))) for trainer in trainers]
-    most_of, limits = caps.in_problem(wanted, len(nodes), turn.settings)
+    limits = ruling.limits
     specs = []
-    for trainer in trainers:
+    for trainer in ruling.admitted:
         mine = current.get(trainer.id, ())
-        most = most_of[trainer.id]
+        most = ruling.most[trainer.id]
         if most == 0:
             continue
         points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.request.weight)
@@ -136,17 +135,3 @@ _spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
 @lru_cache(maxsize=1 << 10)
 def _curve(points: objective.Points) -> Curve:
     return Curve(tuple(size for size, _ in points), tuple(value for _, value in points))
-
-
-def _most_nodes(turn: Turn, trainer: Trainer, held: int) -> int:
-    """The most nodes to plan for a trainer: one whose pilots were refused waits, then tries with as few as it can.
-
-    So a user at his limit takes no node from others again and again.
-    """
-    if trainer.refused_rounds < timing.REFUSED_ROUNDS:
-        return trainer.sizes.high
-    stays = trainer.sizes.largest(held)
-    if trainer.no_growth_until_s > turn.now:
-        return stays
-    larger = trainer.sizes.above(held)
-    return larger if larger > held else stays

@@ -39,6 +39,7 @@ from bftd.core.timing import (
     PREEMPTED_HOLD_S,
     PREEMPTED_REST_S,
     RATE_WINDOW_S,
+    REFUSED_ROUNDS,
 )
 from bftd.protocol.lease import Phase
 
@@ -205,6 +206,20 @@ class Turn:
         """Leave a node out for a while that doubles with every refusal in a row."""
         count = self.backoff[node].count + 1 if node in self.backoff else 1
         self.backoff[node] = Backoff(self.now + doubling(count), count)
+
+    def most_nodes(self, trainer: Trainer, held: int) -> int:
+        """The most nodes to plan for a trainer that holds `held`: fewer than it could use where Slurm refuses it.
+
+        One that was refused too often waits, then tries with as few nodes as it can. So a user at a limit of Slurm's
+        does not take nodes from others again and again.
+        """
+        if trainer.refused_rounds < REFUSED_ROUNDS:
+            return trainer.sizes.high
+        stays = trainer.sizes.largest(held)
+        if trainer.no_growth_until_s > self.now:
+            return stays
+        larger = trainer.sizes.above(held)
+        return larger if larger > held else stays
 
     def backs_off(self, node: str) -> bool:
         """Whether a node is left out for now because it refused a pilot."""
