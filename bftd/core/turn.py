@@ -254,6 +254,9 @@ def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:
     return at_s - pool.time_s <= settings.stale_after_s
 
 
+# A poll copies an object or two a lease and a trainer. `python -m benchmarks.core --plain-replace` compares the copying
+# below with `dataclasses.replace`: 14-19 % more polls a second with 200 trainers and 5,000 nodes, and no difference
+# beyond its noise with 35 and 800.
 def _slots(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, Any]]:
     """How to read all slots of a class at once, and their descriptors by name."""
     names = tuple(field.name for field in dataclass_fields(cls))
@@ -265,16 +268,18 @@ _PUT = type(Lease.__dict__["id"]).__set__
 
 
 def _evolved(item: _Item, fields: Mapping[str, Any]) -> _Item:
-    """`dataclasses.replace` for slotted classes without checks of their own, several times as fast.
-
-    What would change nothing returns the item itself.
-    """
+    """The item with these fields; what would change nothing returns the item itself."""
     for name, value in fields.items():
         before = getattr(item, name)
         if before is not value and before != value:
             break
     else:
         return item
+    return _copied(item, fields)
+
+
+def _copied(item: _Item, fields: Mapping[str, Any]) -> _Item:
+    """`dataclasses.replace` for slotted classes without checks of their own, several times as fast."""
     read, slots = _SLOTS[type(item)]
     evolved: _Item = object.__new__(type(item))
     deque(map(_PUT, slots.values(), repeat(evolved), read(item)), maxlen=0)
