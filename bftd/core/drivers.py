@@ -24,7 +24,7 @@ from bftd.protocol.reports import (
 
 
 def take(turn: Turn, trainer_id: str, report: Report) -> None:
-    """Fold one report of a driver in; one about a lease that has ended changes nothing."""
+    """Fold in one report of a driver. A report about a lease that has ended changes nothing."""
     trainer = turn.trainers[trainer_id]
     _HANDLERS[type(report)](turn, trainer, report)
     if turn.explain and not isinstance(report, LeaseReport):
@@ -32,7 +32,7 @@ def take(turn: Turn, trainer_id: str, report: Report) -> None:
 
 
 def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
-    """End a trainer: its leases are revoked, those that never had a pilot are over at once."""
+    """End a trainer and revoke its leases. Those that never had a pilot end at once."""
     trainer = turn.trainers.get(trainer_id)
     if trainer is None or not trainer.active:
         return
@@ -112,7 +112,7 @@ def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
 
 
 def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    """The agent leaves; of its own accord only because Slurm told it to, so the give-back began when it said so."""
+    """The agent leaves. If nobody here asked it to, Slurm did: then the give-back began when the agent said so."""
     if lease.live:
         asked_s = min(turn.now, report.at_s)
         lease = turn.change_lease(lease, asked_back_s=asked_s)
@@ -155,7 +155,7 @@ def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
 
 
 def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
-    """Count the crash against its node; failures of enough different pilots there put it into quarantine."""
+    """Count the crash against its node. Enough failures of different pilots there put the node into quarantine."""
     node = report.node
     if node is None:
         return

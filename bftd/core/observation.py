@@ -15,7 +15,7 @@ GONE = "its pilot is gone from Slurm"
 
 
 def observe(turn: Turn, view: PoolView) -> None:
-    """Fold one view of the pool into the draft; one that is not younger than the last is ignored (S9)."""
+    """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
     turn.usage = _used(turn, view.time_s)
@@ -48,13 +48,13 @@ def observe(turn: Turn, view: PoolView) -> None:
 
 
 def _unfilled(turn: Turn) -> bool:
-    """Whether a planned node is free and was not lent yet, because the rate of submissions did not allow it."""
+    """Whether a planned node is still free because the limit on submissions delayed its lease."""
     leased = {lease.node for lease in turn.leases.values()}
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
 
 
 def _used(turn: Turn, now_s: float) -> Usage:
-    """Node-seconds since the last snapshot, by what held at its time; a gap in which nobody looked counts nothing."""
+    """The usage, with the time since the last snapshot counted as things stood then; a gap too long counts nothing."""
     passed_s = now_s - turn.pool.time_s
     if not 0.0 < passed_s <= turn.settings.stale_after_s:
         return turn.usage
@@ -78,7 +78,7 @@ def _record_change(turn: Turn, view: PoolView) -> None:
 
 
 def _expire(turn: Turn, since_s: float) -> None:
-    """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
+    """Forget what has expired since the last snapshot. Where something may be tried again, a new plan is due."""
     if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
         turn.plan_due = True
     for node, backoff in list(turn.backoff.items()):
@@ -95,7 +95,7 @@ def _expire(turn: Turn, since_s: float) -> None:
 
 
 def _follow_pilot(turn: Turn, lease: Lease) -> None:
-    """Keep the observed set: is the pilot of this lease running? One that is missing twice in a row has gone."""
+    """Note whether the pilot of this lease is running. A pilot that is missing twice in a row is gone."""
     node = turn.pool.nodes.get(lease.node)
     running = node is not None and node.pilot is not None
     if lease.job_id is not None:
@@ -130,7 +130,7 @@ def _take_back_lost_nodes(turn: Turn) -> None:
 
 
 def _follow_deadlines(turn: Turn, lease: Lease) -> None:
-    """Revoke what is overdue, end what nobody will end, and cancel pilots that overstay."""
+    """Revoke a lease that is overdue, end one that nobody else will end, and cancel a pilot that overstays."""
     if lease.live:
         if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
             turn.back_off(lease.node)
@@ -165,7 +165,7 @@ def _grace_s(turn: Turn, lease: Lease) -> float:
 
 
 def _follow_drivers(turn: Turn) -> None:
-    """Finish trainers whose driver is silent and whose job is gone, and drop strays whose pilot is gone."""
+    """Finish trainers whose driver is silent and whose job is gone. Drop stray leases whose pilot is gone."""
     for trainer in list(turn.trainers.values()):
         if not trainer.active:
             continue

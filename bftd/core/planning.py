@@ -54,7 +54,7 @@ def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, objective.Poin
 
 
 def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
-    """The map as it is, as far as pool, sizes and caps allow; the least wanted nodes of a trainer go first."""
+    """The current map as far as pool, sizes and caps allow. A trainer loses the nodes that it prefers least."""
     places = {name: place for place, name in enumerate(nodes)}
     room = caps.node_room(turn.settings)
     kept = {}
@@ -80,7 +80,7 @@ def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: So
     settings = turn.settings
     plan = solve(problem, settings.solver, time_limit_s=settings.solve_time_limit_s, gap=SOLVER_GAP)
     milp.verify(problem, plan)
-    # a trainer that may not grow now and holds too few nodes was no part of the problem: it gets nothing
+    # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing
     return {trainer.id: tuple(plan.assignment.get(trainer.id, ())) for trainer in trainers}
 
 
@@ -93,8 +93,8 @@ def build_problem(
 ) -> Problem:
     """The allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
 
-    Nodes that back off are left out unless somebody has them. All nodes are one class: a trainer may run on nodes
-    with different GPUs, and does so at the pace of the slowest.
+    Nodes that back off are left out unless a trainer holds them. All nodes are of one class: a trainer may run on
+    nodes with different GPUs, at the pace of the slowest.
     """
     limits = ruling.limits
     specs = []

@@ -48,7 +48,7 @@ _FIELDS = tuple(field.name for field in dataclass_fields(State))
 
 
 class Turn:
-    """The draft of one step; see the module. Without `explain` nobody reads what it records, and nothing is."""
+    """The draft of one step; see the module. Without `explain` nothing is recorded, because nobody would read it."""
 
     settings: Settings
     time_s: float
@@ -158,7 +158,10 @@ class Turn:
         return lease
 
     def revoke(self, lease: Lease, reason: str, vacate: bool) -> Lease:
-        """Ask a node back, at once where a regular job needs it; a graceful revocation may turn into such a one."""
+        """Ask a node back; with `vacate` at once, because a regular job needs it.
+
+        A graceful revocation may be followed by one at once, never the other way round.
+        """
         if not lease.live and (lease.vacate or not vacate):
             return lease
         changed = self.change_lease(
@@ -183,7 +186,7 @@ class Turn:
     def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
         """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back.
 
-        A give-back that was over before anybody saw it begin has no duration and is not counted.
+        A give-back that had ended before anybody saw it begin has no duration, so it is not counted.
         """
         del self.leases[lease.id]
         self._tell("ended", lease, reason)
@@ -226,10 +229,10 @@ class Turn:
         return node in self.backoff and self.backoff[node].until_s > self.now
 
     def rest(self, node: str) -> None:
-        """Leave a node alone that Slurm took a pilot from: it did so for a job, which may need another cycle to start.
+        """Leave a node alone that Slurm took a pilot from, since the job behind that may need another cycle to start.
 
-        Until then nothing grows at all. A pilot that came first, on that node or on another that the job counts on,
-        would lock it out, since Slurm does not preempt for it again for a while.
+        Until then nothing grows at all. A new pilot, on that node or on another that the job counts on, would lock the
+        job out: Slurm does not preempt for the same job again for a while.
         """
         self.preempted_s = self.now
         before = self.backoff.get(node, Backoff(self.now, 0))
@@ -243,7 +246,7 @@ class Turn:
 def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Settings) -> bool:
     """Whether anything may grow at `at_s`: no job waits without a plan, and the last snapshot is fresh (S1b, S9).
 
-    Nor may it while what Slurm did at `preempted_s`, its last preemption of a pilot, is settling: the job that it was
+    Nothing may grow either for a while after `preempted_s`, when Slurm last preempted a pilot: the job that it did so
     for may not have started yet.
     """
     settled = at_s - preempted_s > PREEMPTED_HOLD_S
