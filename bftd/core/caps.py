@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
-from bftd.core.domain import Settings, State, Trainer
+from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 
 
@@ -28,7 +28,7 @@ class Group:
 
 
 class Room:
-    """What each user and each account may still have of something that is capped; a cap of 0 is none."""
+    """How much of something each user and each account may still have. A cap of 0 means no cap."""
 
     def __init__(self, what: str, per_user: int, per_account: int) -> None:
         self.what = what
@@ -41,18 +41,18 @@ class Room:
             self.taken[group] += count
 
     def left(self, trainer: Trainer) -> float:
-        """The most that the trainer may take now, infinity without a cap; below 0 where a cap is exceeded."""
+        """The most that the trainer may take now: infinity without a cap, and below 0 where a cap is exceeded."""
         return min((self.caps[group.kind] - self.taken[group] for group in self.groups(trainer)), default=inf)
 
     def reached(self, trainer: Trainer, more: int = 1) -> str | None:
-        """The sentence that names the cap that does not let the trainer have `more`, None where all do."""
+        """Name the cap that keeps the trainer from having `more`, in a sentence; None where no cap does."""
         for group in self.groups(trainer):
             if self.taken[group] + more > self.caps[group.kind]:
                 return self.sentence(group)
         return None
 
     def sentence(self, group: Group) -> str:
-        """That a user or an account is at its cap."""
+        """Say that a user or an account is at its cap."""
         most = self.caps[group.kind]
         things = self.what.removesuffix("s") if most == 1 else self.what
         return f"{group} is at the cap of {most} {things} per {group.kind}"
@@ -77,10 +77,41 @@ def trainer_room(settings: Settings) -> Room:
     return Room("trainers", settings.trainers_per_user, settings.trainers_per_account)
 
 
-def admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
-    """The trainers that a plan is made for, first come first served, and why others before the last of them wait.
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the caps say before a plan is made.
 
-    One whose user or account has enough trainers is passed over, and those behind it may go ahead.
+    `admitted` are the trainers that it is made for, in order of arrival, and `waiting` says why others wait. `most`
+    has the most nodes that each admitted trainer may get, and `limits` the caps that bind several of them together.
+    `exceeded` names the trainers whose user or account already holds too many nodes, each with a sentence; it is empty
+    where nothing is explained.
+    """
+
+    admitted: Sequence[Trainer]
+    waiting: Mapping[str, str]
+    most: Mapping[str, int]
+    limits: tuple[milp.Cap, ...]
+    exceeded: Mapping[str, str]
+
+
+def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
+    """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
+    admitted, waiting = _admit((trainer for trainer in turn.trainers.values() if trainer.active), turn.settings)
+    wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
+    most, limits = _in_problem(wanted, pool_size, turn.settings)
+    exceeded = _over(turn, held, more=0) if turn.explain else {}
+    return Ruling(admitted, waiting, most, limits, exceeded)
+
+
+def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
+    """For each trainer that a cap keeps from its next larger size once `assignment` holds, a sentence that says so."""
+    return _over(turn, assignment, more=1)
+
+
+def _admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
+    """The trainers that a plan is made for, first come first served, and why those that are passed over wait.
+
+    A trainer is passed over if its user or account has enough trainers. Those behind it may then go ahead.
     """
     room = trainer_room(settings)
     admitted: list[Trainer] = []
@@ -96,7 +127,7 @@ def admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer
     return admitted, waiting
 
 
-def in_problem(
+def _in_problem(
     wanted: Sequence[tuple[Trainer, int]], pool_size: int, settings: Settings
 ) -> tuple[dict[str, int], tuple[milp.Cap, ...]]:
     """The caps on nodes as a problem takes them: the most nodes of each trainer, and the caps on several together.
@@ -124,17 +155,8 @@ def in_problem(
     return most_of, tuple(shared)
 
 
-def exceeded(turn: Turn, held: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Of trainers whose user or account holds more nodes than its cap allows, the sentence that says so."""
-    return _over(turn, held, more=0)
-
-
-def full(turn: Turn, assignment: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Of trainers that a cap does not let have their next larger size beside what is assigned, the sentence."""
-    return _over(turn, assignment, more=1)
-
-
-def _over(turn: Turn, nodes: Mapping[str, Sequence[str]], more: int) -> dict[str, str]:
+def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
+    """For each trainer that a cap denies the nodes that it has, or its next larger size with `more`, a sentence."""
     room = node_room(turn.settings)
     if not any(room.caps.values()):
         return {}
@@ -150,9 +172,9 @@ def _over(turn: Turn, nodes: Mapping[str, Sequence[str]], more: int) -> dict[str
 
 
 def read_accounts(turn: Turn) -> None:
-    """Take over from the view whose account each trainer runs on: that of its job, else that of its oldest pilot.
+    """Read from the view which account each trainer runs on: that of its job, else that of its oldest pilot.
 
-    Only jobs of the trainer's own user count: its id and its pilots' ids are what a driver says.
+    Only jobs of the trainer's own user count, because a driver could claim any id as its own or as its pilots'.
     """
     of_pilots: dict[str, str] = {}
     for lease in turn.leases.values():
@@ -167,7 +189,7 @@ def read_accounts(turn: Turn) -> None:
 
 
 def account_of(turn: Turn, trainer: Trainer) -> str:
-    """The account of the trainer's own job, "" where it is no job or the last view does not show it."""
+    """The account of the trainer's own job; "" if it is not a job or the last view does not show it."""
     user, account = turn.pool.accounts.get(trainer.id, ("", ""))
     return account if user == trainer.user else ""
 

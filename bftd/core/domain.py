@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
+from bftd.core.sentences import Mood, sentence
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import NO_SUMMARY, Report, Summary
 from bftd.protocol.sizes import Sizes
 
 TrainerState = Literal["waiting", "running", "suspended", "finished"]
+# The nodes of each trainer, by its id.
+Assignment = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """One elastic training job (the paper's j): what its driver asked for last, and all that it told since."""
+    """One elastic training job (the paper's j): its driver's last request, and everything reported since."""
 
     # What the driver registered with, without the leases that it brought along.
     request: Registration
@@ -187,12 +191,12 @@ class Trainer:
 
     @property
     def user(self) -> str:
-        """Whose it is."""
+        """The user that it belongs to."""
         return self.request.user
 
     @property
     def sizes(self) -> Sizes:
-        """On how many nodes it can run."""
+        """The numbers of nodes that it can run on."""
         return self.request.sizes
 
     @property
@@ -207,7 +211,7 @@ class Planned:
 
     pool_version: int = 0
     time_s: float = float("-inf")
-    assignment: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +232,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A running job of the harvested partition that no lease stands behind, first seen so at `seen_s`.
+    """A running job of the harvested partition that no lease stands behind, first seen without one at `seen_s`.
 
-    `named` once it was there for longer than any pilot whose lease is on its way; `cancelled_s` is when it was last
-    asked to be cancelled.
+    It is `named` once it has been there for longer than a pilot whose lease is still on its way. `cancelled_s` is when
+    bftd last tried to cancel it.
     """
 
     job: ElasticJob
@@ -242,9 +246,9 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Node-seconds since the ledger began; none of them ever goes back.
+    """Node-seconds since the ledger began. None of the counters ever decreases.
 
-    pool: nodes in the pool or carrying our pilots; used: a pilot of a trainer runs; training: its workers take part.
+    pool: the node is in the pool or runs one of our pilots. used: it runs a pilot. training: its workers take part.
     """
 
     pool_node_seconds: float = 0.0
@@ -260,7 +264,7 @@ KEPT: Mapping[str, bool] = {"kept": True}
 class State:
     """All that the core knows between two events.
 
-    This is the one list of it: a step's draft and the ledger go by these fields. `trainers` is in order of arrival,
+    A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
     `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
     pilot. `plan_due` says that something changed since the last plan was made.
@@ -363,15 +367,21 @@ class LeaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision as a sentence for people."""
+    """One decision, about a trainer or about none. In the conditional it was not carried out, but would have been."""
 
     trainer: str | None
-    text: str
+    decision: Decision
+    mood: Mood = "indicative"
+
+    @property
+    def text(self) -> str:
+        """The decision as a sentence for people."""
+        return sentence(self.decision, self.mood)
 
 
 @dataclass(frozen=True, slots=True)
 class CancelPilot:
-    """A pilot is to be cancelled by the daemon because its driver did not end it, or none of ours started it."""
+    """The daemon is to cancel a job: a pilot that its driver did not end, or one that no driver of ours started."""
 
     job_id: str
     trainer: str | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bftd.core import learn
+from bftd.core import learn, timing
+from bftd.core.decisions import Finished, Lost, NodeAvoided, Noted, Saved
 from bftd.core.domain import Failure, Lease, Trainer
-from bftd.core.planning import REFUSED_ROUNDS
 from bftd.core.turn import Turn, doubling
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
@@ -24,7 +24,7 @@ from bftd.protocol.reports import (
 
 
 def take(turn: Turn, trainer_id: str, report: Report) -> None:
-    """Fold one report of a driver in; one about a lease that has ended changes nothing."""
+    """Fold in one report of a driver. A report about a lease that has ended changes nothing."""
     trainer = turn.trainers[trainer_id]
     _HANDLERS[type(report)](turn, trainer, report)
     if turn.explain and not isinstance(report, LeaseReport):
@@ -32,7 +32,7 @@ def take(turn: Turn, trainer_id: str, report: Report) -> None:
 
 
 def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
-    """End a trainer: its leases are revoked, those that never had a pilot are over at once."""
+    """End a trainer and revoke its leases. Those that never had a pilot end at once."""
     trainer = turn.trainers.get(trainer_id)
     if trainer is None or not trainer.active:
         return
@@ -43,9 +43,11 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
             turn.revoke(lease, reason, vacate=False)
     trainer = turn.trainers[trainer_id]
     turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
-    ended = "is lost" if exit_code is None else f"has finished with exit code {exit_code}"
-    turn.say(trainer_id, f"{trainer.name} {ended}: {reason}" if reason else f"{trainer.name} {ended}")
-    turn.happened("finished", trainer_id, data={"exit_code": exit_code, "reason": reason, "summary": summary.to_json()})
+    if turn.explain:
+        name = trainer.name
+        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Finished(name, exit_code, reason))
+        told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json()}
+        turn.happened("finished", trainer_id, data=told)
     turn.plan_due = True
 
 
@@ -94,7 +96,7 @@ def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: LeaseReport) ->
     if lease.granted_s > trainer.refused_round_s:  # the leases granted together count as one round
         rounds = trainer.refused_rounds + 1
         trainer = turn.change(trainer, refused_rounds=rounds, refused_round_s=lease.granted_s)
-    if trainer.refused_rounds < REFUSED_ROUNDS:
+    if trainer.refused_rounds < timing.REFUSED_ROUNDS:
         turn.back_off(lease.node)
         return
     # a limit of the user's or the account's: its nodes are as good as any, and the next trainer may have them
@@ -110,7 +112,7 @@ def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
 
 
 def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    """The agent leaves; of its own accord only because Slurm told it to, so the give-back began when it said so."""
+    """The agent leaves. If nobody here asked it to, Slurm did: then the give-back began when the agent said so."""
     if lease.live:
         asked_s = min(turn.now, report.at_s)
         lease = turn.change_lease(lease, asked_back_s=asked_s)
@@ -144,7 +146,8 @@ def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
 def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
     turn.change(trainer, state="suspended", suspends=trainer.suspends + 1, step=step, samples_per_s=0.0)
-    turn.say(trainer.id, f"{trainer.name} is suspended to disk at step {step}")
+    if turn.explain:
+        turn.say(trainer.id, Saved(trainer.name, step))
 
 
 def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
@@ -152,7 +155,7 @@ def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
 
 
 def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
-    """Count the crash against its node; failures of enough different pilots there put it into quarantine."""
+    """Count the crash against its node. Enough failures of different pilots there put the node into quarantine."""
     node = report.node
     if node is None:
         return
@@ -168,12 +171,13 @@ def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
     if len(turn.failures[node]) >= settings.quarantine_after:
         turn.quarantined[node] = turn.now + settings.quarantine_s
         del turn.failures[node]
-        pilots = f"{settings.quarantine_after} different pilots"
-        turn.say(None, f"{node} is left alone for {settings.quarantine_s:.0f} s: {pilots} failed there")
+        if turn.explain:
+            turn.say(None, NodeAvoided(node, settings.quarantine_s, settings.quarantine_after))
 
 
 def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
-    turn.say(trainer.id, f"{trainer.name}: {report.text}")
+    if turn.explain:
+        turn.say(trainer.id, Noted(trainer.name, report.text))
 
 
 _HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {

@@ -67,7 +67,7 @@ class Knowledge:
 
 
 def given(request: Registration) -> Knowledge:
-    """What a trainer's user told."""
+    """What a trainer's user has told about it."""
     return Knowledge(
         given=request.curve,
         given_up_cost_s=request.up_cost_s,
@@ -77,7 +77,7 @@ def given(request: Registration) -> Knowledge:
 
 
 def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Knowledge:
-    """Add one report of `samples_per_s` at a constant size of `nodes`; senseless ones change nothing."""
+    """Add one report of `samples_per_s` at a constant size of `nodes`. Values that make no sense change nothing."""
     if nodes < 1 or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return knowledge
     seen = dict(knowledge.seen)
@@ -87,7 +87,7 @@ def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Know
 
 
 def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
-    """Add one resize; starts from nothing and stops are not rescale costs and change nothing."""
+    """Add one resize. Starts from nothing and stops are not rescale costs, so they change nothing."""
     if from_nodes < 1 or to_nodes < 1 or not math.isfinite(stall_s) or stall_s < 0:
         return knowledge
     if to_nodes > from_nodes:
@@ -113,7 +113,7 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> 
 
 @lru_cache(maxsize=1 << 10)
 def _curve(given: _Points, seen: _Points, nodes_max: int, guess_per_node: float) -> _Points:
-    """The curve of what is given and seen; remembered, as every plan asks for that of every trainer."""
+    """The curve through what is given and seen. It is cached because every plan needs that of every trainer."""
     knowledge = Knowledge(given, seen)
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
     sizes |= {nodes for nodes, _ in (*knowledge.given, *knowledge.seen) if 0 < nodes <= nodes_max} | {nodes_max}

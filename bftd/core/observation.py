@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from bftd.core import caps, drivers, sentences, strays, timing
+from bftd.core import caps, drivers, strays, timing
+from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView, Usage
 from bftd.core.turn import Turn, growth_allowed
 from bftd.protocol.reports import NO_SUMMARY
@@ -14,7 +15,7 @@ GONE = "its pilot is gone from Slurm"
 
 
 def observe(turn: Turn, view: PoolView) -> None:
-    """Fold one view of the pool into the draft; one that is not younger than the last is ignored (S9)."""
+    """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
     turn.usage = _used(turn, view.time_s)
@@ -47,13 +48,13 @@ def observe(turn: Turn, view: PoolView) -> None:
 
 
 def _unfilled(turn: Turn) -> bool:
-    """Whether a planned node is free and was not lent yet, because the rate of submissions did not allow it."""
+    """Whether a planned node is still free because the limit on submissions delayed its lease."""
     leased = {lease.node for lease in turn.leases.values()}
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
 
 
 def _used(turn: Turn, now_s: float) -> Usage:
-    """Node-seconds since the last snapshot, by what held at its time; a gap in which nobody looked counts nothing."""
+    """The usage, with the time since the last snapshot counted as things stood then; a gap too long counts nothing."""
     passed_s = now_s - turn.pool.time_s
     if not 0.0 < passed_s <= turn.settings.stale_after_s:
         return turn.usage
@@ -77,7 +78,7 @@ def _record_change(turn: Turn, view: PoolView) -> None:
 
 
 def _expire(turn: Turn, since_s: float) -> None:
-    """Forget what time has settled since the last snapshot; what may be tried again is worth a new plan."""
+    """Forget what has expired since the last snapshot. Where something may be tried again, a new plan is due."""
     if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
         turn.plan_due = True
     for node, backoff in list(turn.backoff.items()):
@@ -94,7 +95,7 @@ def _expire(turn: Turn, since_s: float) -> None:
 
 
 def _follow_pilot(turn: Turn, lease: Lease) -> None:
-    """Keep the observed set: is the pilot of this lease running? One that is missing twice in a row has gone."""
+    """Note whether the pilot of this lease is running. A pilot that is missing twice in a row is gone."""
     node = turn.pool.nodes.get(lease.node)
     running = node is not None and node.pilot is not None
     if lease.job_id is not None:
@@ -122,14 +123,14 @@ def _take_back_lost_nodes(turn: Turn) -> None:
             lost[lease.trainer][lease.node] = why
         turn.revoke(lease, why, vacate=node is not None and node.wanted)
     for trainer_id, nodes in lost.items():
-        left = sum(lease.live for lease in turn.leases_of(trainer_id))
         if turn.explain:
+            left = sum(lease.live for lease in turn.leases_of(trainer_id))
             why = "; ".join(sorted(set(nodes.values())))
-            turn.say(trainer_id, sentences.loss(turn.trainers[trainer_id], list(nodes), left, why))
+            turn.say(trainer_id, GaveBack(turn.trainers[trainer_id].name, tuple(nodes), left, why))
 
 
 def _follow_deadlines(turn: Turn, lease: Lease) -> None:
-    """Revoke what is overdue, end what nobody will end, and cancel pilots that overstay."""
+    """Revoke a lease that is overdue, end one that nobody else will end, and cancel a pilot that overstays."""
     if lease.live:
         if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
             turn.back_off(lease.node)
@@ -146,8 +147,9 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
     if overstays_s > _grace_s(turn, lease):
         turn.cancel_pilot(lease, f"it is still there {overstays_s:.1f} s after its node was asked back")
     if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.give_back_bound_s:
-        turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
-        turn.say(None, f"{lease.node} was asked back {overstays_s:.1f} s ago and is still in use by {lease.trainer}")
+        if turn.explain:
+            turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
+            turn.say(None, NodeOverdue(lease.node, overstays_s, lease.trainer))
         turn.leases[lease.id] = replace(turn.leases[lease.id], alarmed=True)
 
 
@@ -163,7 +165,7 @@ def _grace_s(turn: Turn, lease: Lease) -> float:
 
 
 def _follow_drivers(turn: Turn) -> None:
-    """Finish trainers whose driver is silent and whose job is gone, and drop strays whose pilot is gone."""
+    """Finish trainers whose driver is silent and whose job is gone. Drop stray leases whose pilot is gone."""
     for trainer in list(turn.trainers.values()):
         if not trainer.active:
             continue

@@ -1,14 +1,122 @@
-"""Decisions as sentences for people: `bft explain` prints them."""
+"""Decisions in words, as `bft explain` prints them: the one place where the core's English is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from bftd.core import learn
-from bftd.core.domain import Settings, Trainer
+from bftd.core.decisions import (
+    Cancelled,
+    Decision,
+    Deed,
+    Finished,
+    GaveBack,
+    Grew,
+    JobStrays,
+    Keeps,
+    Lost,
+    MapKept,
+    NodeAvoided,
+    NodeOverdue,
+    Noted,
+    Notice,
+    Resumed,
+    Saved,
+    Shrank,
+    Started,
+    Stays,
+    Suspended,
+    Waits,
+)
 from slurm_plugin.nodeset import fold
 
-Points = tuple[tuple[int, float], ...]
+# What is, or what would be: a daemon in shadow mode only tells what it would have done.
+Mood = Literal["indicative", "conditional"]
+
+# Why a trainer gets nothing.
+REFUSED = "its last pilots were refused, it tries again with few"
+STALE = "the last good snapshot of Slurm is too old"
+SETTLING = "Slurm has just taken nodes back for a job, which may count on others too"
+
+_UNKNOWN_SPEED = "its speed is not known yet"
+
+
+def sentence(decision: Decision, mood: Mood = "indicative") -> str:
+    """A decision as a sentence; a notice has no conditional, so that there it gets a mark in front of it."""
+    if isinstance(decision, Notice):
+        text = _notice(decision)
+        return text if mood == "indicative" else f"(shadow) {text}"
+    verb = decision.verb.indicative if mood == "indicative" else f"would {decision.verb.conditional}"
+    return f"{decision.who} {verb}{_rest(decision)}"
+
+
+def _rest(deed: Deed) -> str:
+    """What comes after the verb."""
+    match deed:
+        case Started() | Resumed():
+            return f" on {nodes(deed.size)} ({fold(deed.added)}): {_rate(deed)}"
+        case Grew():
+            return f" from {deed.before} to {nodes(deed.before + len(deed.added))} ({fold(deed.added)}): {_gain(deed)}"
+        case Shrank():
+            after = nodes(deed.before - len(deed.dropped))
+            return f" from {deed.before} to {after}, {fold(deed.dropped)} given back: {deed.why}"
+        case Suspended():
+            return f" {fold(deed.dropped)}: {deed.why}"
+        case GaveBack():
+            left = f"{nodes(deed.left)} left" if deed.left else "none is left"
+            return f" {fold(deed.lost)} ({left}): {deed.why}"
+        case Stays():
+            return f" at {nodes(deed.held)}: {deed.why}"
+        case Keeps():
+            return (
+                f" {nodes(deed.held)}: {deed.more} more would add {deed.gain:.3g} samples/s, which over the next "
+                f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
+            )
+        case Saved():
+            return f" to disk at step {deed.step}"
+        case Finished():
+            return f" with exit code {deed.exit_code}{_because(deed.why)}"
+        case Waits() | Lost() | Cancelled():
+            return _because(deed.why)
+
+
+def _notice(notice: Notice) -> str:
+    match notice:
+        case Noted():
+            return f"{notice.who}: {notice.text}"
+        case MapKept():
+            return f"the current map is kept: the solver failed: {notice.error}"
+        case NodeAvoided():
+            pilots = f"{notice.pilots} different pilots"
+            return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
+        case NodeOverdue():
+            return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
+        case JobStrays():
+            return f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind"
+
+
+def _rate(deed: Started | Resumed) -> str:
+    if deed.samples_per_s is None:
+        return _UNKNOWN_SPEED
+    return f"{_about(deed.seen)}{deed.samples_per_s:.3g} samples/s expected"
+
+
+def _gain(deed: Grew) -> str:
+    if deed.gain is None:
+        return _UNKNOWN_SPEED
+    gain = f"{_about(deed.seen)}+{deed.gain:.3g} samples/s"
+    return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
+
+
+def _about(seen: bool) -> str:
+    return "" if seen else "about "
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+# Reasons, and other parts of a sentence.
 
 
 def nodes(count: int) -> str:
@@ -16,37 +124,19 @@ def nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def growth(trainer: Trainer, before: int, added: Sequence[str], points: Points, settings: Settings) -> str:
-    """Why a trainer starts or grows."""
-    after = before + len(added)
-    rate = learn.rate(points, after)
-    unknown = trainer.knowledge.rate_per_node is None
-    about = "" if any(size == after for size, _ in trainer.knowledge.seen) else "about "
-    if before < trainer.sizes.low:
-        verb = "resumes" if trainer.state == "suspended" else "starts"
-        expected = "its speed is not known yet" if unknown else f"{about}{rate:.3g} samples/s expected"
-        return f"{trainer.name} {verb} on {nodes(after)} ({fold(added)}): {expected}"
-    if unknown:
-        return f"{trainer.name} grows from {before} to {nodes(after)} ({fold(added)}): its speed is not known yet"
-    gain = rate - learn.rate(points, before)
-    return (
-        f"{trainer.name} grows from {before} to {nodes(after)} ({fold(added)}): {about}+{gain:.3g} samples/s over "
-        f"the next {settings.t_fwd_s:.0f} s outweigh {trainer.knowledge.up_cost_s:.1f} s of stall"
-    )
+def too_few_free(free: int, needed: int) -> str:
+    """That a trainer needs more nodes than are free."""
+    return f"{nodes(free) if free else 'no node'} free, it needs {needed}"
 
 
-def shrinkage(trainer: Trainer, before: int, dropped: Sequence[str], why: str) -> str:
-    """Why a trainer gives nodes back that nobody but bftd asks for."""
-    after = before - len(dropped)
-    if after == 0:
-        return f"{trainer.name} is suspended and gives back {fold(dropped)}: {why}"
-    return f"{trainer.name} shrinks from {before} to {nodes(after)}, {fold(dropped)} given back: {why}"
+def too_few_left(left: int, needed: int) -> str:
+    """That a trainer needs more nodes than it has left."""
+    return f"{nodes(left)} left, it needs {needed}"
 
 
-def loss(trainer: Trainer, lost: Sequence[str], left: int, why: str) -> str:
-    """Why nodes are taken from a trainer."""
-    rest = f"{nodes(left)} left" if left else "none is left"
-    return f"{trainer.name} gives back {fold(lost)} ({rest}): {why}"
+def not_among_the_first(count: int) -> str:
+    """That a plan is made for others, which came first."""
+    return f"it is not among the first {count} trainers"
 
 
 def beneficiaries(names: Sequence[str]) -> str:
@@ -54,15 +144,3 @@ def beneficiaries(names: Sequence[str]) -> str:
     if not names:
         return "fewer nodes are worth more to all trainers together"
     return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
-
-
-def no_growth(trainer: Trainer, held: int, free: int, points: Points, settings: Settings) -> str:
-    """Why a trainer that could take free nodes does not."""
-    if held == 0 and free < trainer.sizes.low:
-        return f"{trainer.name} waits: {nodes(free) if free else 'no node'} free, it needs {trainer.sizes.low}"
-    most = min(trainer.sizes.high, held + free)
-    gain = learn.rate(points, most) - learn.rate(points, held)
-    return (
-        f"{trainer.name} keeps {nodes(held)}: {most - held} more would add {gain:.3g} samples/s, which over the next "
-        f"{settings.t_fwd_s:.0f} s does not outweigh {trainer.knowledge.up_cost_s:.1f} s of stall"
-    )

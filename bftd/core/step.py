@@ -47,13 +47,13 @@ def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State,
 def fold(
     state: State, events: Sequence[Event], solve: Solver = milp.solve, *, explain: bool = True
 ) -> tuple[State, tuple[Action, ...]]:
-    """Fold events that come together, and plan at most once, for all of them.
+    """Fold events that come together, and plan at most once for all of them.
 
-    Without `explain` there are no sentences and nothing for the ledger, only what is to be done. An event about a
-    trainer that is not known changes nothing, and before the first snapshot nothing is planned: what a restarted
-    daemon finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next
-    snapshot: eight pilots that Slurm takes are eight reports, and where their nodes went only Slurm knows; a trainer
-    that has finished still has pilots that end.
+    Without `explain` there are no decisions and nothing for the ledger, only what is to be done. An event about an
+    unknown trainer changes nothing. Nothing is planned before the first snapshot, so that what a restarted daemon
+    finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next snapshot:
+    if Slurm takes eight pilots, that makes eight reports, and only Slurm knows where their nodes went. The pilots of a
+    trainer that has finished also take a while to end.
     """
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
@@ -71,7 +71,7 @@ def _on_pool(turn: Turn, event: PoolObserved) -> None:
 
 
 def _on_tick(turn: Turn, event: Tick) -> None:
-    """Time alone changes nothing but what is too old to grow on, which `Turn.may_grow` knows."""
+    """Change nothing: that a snapshot has become too old to grow on is noticed by `Turn.may_grow`."""
 
 
 def _on_configured(turn: Turn, event: Configured) -> None:
@@ -80,7 +80,7 @@ def _on_configured(turn: Turn, event: Configured) -> None:
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
-    """A driver came: take it in or take it back, and sort out the leases that it still holds."""
+    """Take in a driver that came, for the first time or again, and sort out the leases that it still holds."""
     request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
         trainer = Trainer(replace(request, held=()), turn.now, learn.given(request), heard_s=turn.now)
@@ -103,7 +103,7 @@ def _on_registered(turn: Turn, event: Registered) -> None:
 
 
 def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
-    """A driver of a known trainer came back: a new epoch fences the old driver, and what was learned stays."""
+    """Take back a driver of a known trainer. A new epoch fences the old driver, and what was learned stays."""
     learned = replace(before.knowledge, given=request.curve or before.knowledge.given)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
         del turn.trainers[before.id]

@@ -1,8 +1,8 @@
-"""Jobs of the harvested partition that no lease stands behind: named, and cancelled where that is bftd's to do.
+"""Jobs of the harvested partition that no lease stands behind: they are named, and some of them cancelled.
 
-A pilot that one of our trainers left behind is always ours to cancel (L3). Any other such job is that of a user who
-goes round the daemon, or of a driver gone mad: it is named for the administrators, and cancelled with
-`[slurm] operator` unless it is their own.
+A pilot that one of our trainers left behind is always ours to cancel (L3). Any other such job belongs to a user who
+goes round the daemon, or to a driver that misbehaves. It is named for the administrators. With `[slurm] operator` it
+is cancelled too, unless it is the administrators' own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftd.core import timing
+from bftd.core.decisions import JobStrays
 from bftd.core.domain import CancelPilot, Stray, Trainer
 from bftd.core.turn import Turn
-from slurm_plugin.nodeset import fold
 
 
 def follow(turn: Turn) -> None:
@@ -61,7 +61,7 @@ def _judged(turn: Turn, stray: Stray) -> Stray:
 
 
 def _due(turn: Turn, stray: Stray, ours: Trainer | None) -> bool:
-    """Whether a job is to be cancelled now; one of which Slurm lets nobody rid us is tried again now and then."""
+    """Whether a job is to be cancelled now. One that could not be cancelled is tried again now and then."""
     if stray.cancelled_s is not None and turn.now - stray.cancelled_s <= timing.CANCEL_AGAIN_S:
         return False
     if ours:
@@ -78,7 +78,8 @@ def _named(turn: Turn, stray: Stray) -> Stray:
     if stray.named:
         return stray
     job = stray.job
-    turn.say(None, f"{job.user} has {fold(job.nodes)} with job {job.id}, which no lease stands behind")
-    whose = {"job_id": job.id, "user": job.user, "account": job.account}
-    turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
+    if turn.explain:
+        turn.say(None, JobStrays(job.user, job.nodes, job.id))
+        whose = {"job_id": job.id, "user": job.user, "account": job.account}
+        turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
     return replace(stray, named=True)

@@ -3,6 +3,8 @@
 # A refusal is mostly a race lost to Slurm: try again at the next poll, then ever later, as a site's limits refuse too.
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MOST_S = 60.0
+# Rounds of placements in which a trainer was refused before it is held to be at a limit: fewer are lost races.
+REFUSED_ROUNDS = 3
 # Refusals of one node are forgotten when it was left in peace this long.
 BACKOFF_FORGET_S = 120.0
 

@@ -27,8 +27,8 @@ async def explain(request: web.Request) -> web.Response:
     if trainer is None and not decisions:
         raise Refused(404, f"no trainer {id_} is known: `bft status` lists those there are")
     shown = None if trainer is None else _visible(caller, shown_status.trainer(service.state, trainer))
-    sentences = [{"at_s": item["at_s"], "text": item["text"]} for item in decisions]
-    return web.json_response({"trainer": shown, "decisions": sentences})
+    told = [{name: value for name, value in item.items() if name != "trainer"} for item in decisions]
+    return web.json_response({"trainer": shown, "decisions": told})
 
 
 async def status(request: web.Request) -> web.Response:

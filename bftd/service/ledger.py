@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bftd.core import decisions
 from bftd.core.domain import Action, CancelPilot, Decided, Happened, Lease, LeaseChanged, SolverFailed, State, Trainer
 from bftd.errors import LedgerError
 from bftd.service import codec, schema
@@ -118,13 +119,16 @@ class Ledger:
         return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
 
     def decisions(self, trainer: str | None, limit: int) -> list[dict[str, Any]]:
-        """The last sentences about one trainer, or about all, oldest first."""
+        """The last decisions about one trainer, or about all, oldest first: each as a sentence and as data.
+
+        Those that an older bftd wrote down are sentences only.
+        """
         where = "kind = 'decision'" + (" AND trainer = ?" if trainer is not None else "")
         rows = self._db.execute(
             f"SELECT at_s, trainer, data FROM events WHERE {where} ORDER BY rowid DESC LIMIT ?",
             (limit,) if trainer is None else (trainer, limit),
         ).fetchall()
-        return [{"at_s": at_s, "trainer": who, "text": json.loads(data)["text"]} for at_s, who, data in reversed(rows)]
+        return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(rows)]
 
     def give_backs_s(self) -> list[float]:
         """Durations of the last give-backs in seconds, newest first."""
@@ -205,7 +209,8 @@ class Ledger:
 def _row(action: Action) -> tuple[str, str | None, str | None, str]:
     """Kind, trainer, node and data of an action as the events table holds them."""
     if isinstance(action, Decided):
-        return "decision", action.trainer, None, json.dumps({"text": action.text})
+        told = {"text": action.text, "decision": decisions.to_json(action.decision)}
+        return "decision", action.trainer, None, json.dumps(told)
     if isinstance(action, Happened):
         return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
     if isinstance(action, SolverFailed):

@@ -145,7 +145,8 @@ class Service:
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
-        decisions = self.ledger.decisions(None, 20)
+        last = self.ledger.decisions(None, 20)
+        decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
         return status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
 
     def apply(self, *events: Event) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from bftd.core.decisions import Cancelled, Waits
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -28,7 +29,6 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow import guests
 from bftd.shadow.totals import Totals
-from bftd.shadow.words import conditional
 from bftd.simulated.driver import Crews, in_order
 from slurm_plugin.types import Snapshot
 
@@ -163,9 +163,9 @@ class ShadowService(Service):
         """Answer a real driver, and say once that it waits."""
         before = self._guests.state
         for trainer in self._guests.apply(event):
-            text = f"{trainer.name} of {trainer.user} waits: {guests.SENTENCE}"
-            self.ledger.save(self.core, self.core, [Decided(trainer.id, text)])
-            log.info("%s", text)
+            waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", guests.SENTENCE))
+            self.ledger.save(self.core, self.core, [waits])
+            log.info("%s", waits.text)
         self._wake_changed(before, self._guests.state)
 
     def _look_around(self, snapshot: Snapshot) -> None:
@@ -205,9 +205,9 @@ class ShadowService(Service):
 
 def _would(action: Action) -> Action:
     if isinstance(action, Decided):
-        return Decided(action.trainer, conditional(action.text))
+        return dataclasses.replace(action, mood="conditional")
     if isinstance(action, CancelPilot):
-        return Decided(action.trainer, f"pilot {action.job_id} would be cancelled: {action.reason}")
+        return Decided(action.trainer, Cancelled(f"pilot {action.job_id}", action.reason), "conditional")
     return action
 
 

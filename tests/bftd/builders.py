@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bftd.core.domain import (
     Action,
@@ -36,6 +36,8 @@ from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import LeaseReport, Report
 from bftd.protocol.sizes import Sizes
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
+
+A = TypeVar("A", bound=Action)
 
 PARTITION = "elastic"
 CONFIG = PoolConfig()
@@ -221,7 +223,7 @@ class Core:
 
     def sentences(self) -> list[str]:
         """All decisions so far."""
-        return [action.text for action in self.actions if isinstance(action, Decided)]
+        return [action.text for action in of(self.actions, Decided)]
 
 
 # The time of a report that is to be that of its event.
@@ -239,11 +241,20 @@ def lease(id_: str, state: LeaseState, at_s: float = NOW_S, **fields: Any) -> Le
     return LeaseReport(at_s, id_, state, **fields)
 
 
+def of(actions: Iterable[Action], cls: type[A], /, **fields: Any) -> list[A]:
+    """The actions of one class whose fields have these values, in order."""
+    return [
+        action
+        for action in actions
+        if isinstance(action, cls) and all(getattr(action, name) == value for name, value in fields.items())
+    ]
+
+
 def granted(actions: Iterable[Action]) -> list[Lease]:
     """The leases granted by these actions."""
-    return [action.lease for action in actions if isinstance(action, LeaseChanged) and action.kind == "granted"]
+    return [action.lease for action in of(actions, LeaseChanged, kind="granted")]
 
 
 def revoked(actions: Iterable[Action]) -> list[Lease]:
     """The leases revoked by these actions."""
-    return [action.lease for action in actions if isinstance(action, LeaseChanged) and action.kind == "revoked"]
+    return [action.lease for action in of(actions, LeaseChanged, kind="revoked")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import milp
-from bftd.core.caps import at_caps
+from bftd.core.caps import at_caps, rule
 from bftd.core.domain import Configured, ElasticJob, Settings, Trainer
 from bftd.core.planning import build_problem, by_preference
 from bftd.core.turn import Turn
@@ -196,16 +196,15 @@ def test_a_problem_allows_just_the_plans_that_the_caps_allow(
         core.arrive(registration(str(at), low, low + more, user=user))
     core.pool(*names(size))
     turn = Turn(core.state, core.time_s)
-    trainers = list(core.state.trainers.values())
-    curves: dict[str, Any] = {item.id: ((0, 0.0), (1, 1.0), (9, 9.0)) for item in trainers}
+    by_id = core.state.trainers
+    curves: dict[str, Any] = {item.id: ((0, 0.0), (1, 1.0), (9, 9.0)) for item in by_id.values()}
     ordered = by_preference(core.state.pool.nodes)
-    problem = build_problem(turn, trainers, curves, {}, ordered)
+    problem = build_problem(turn, rule(turn, {}, size), curves, {}, ordered)
     plain = Turn(core.state, core.time_s)
     plain.settings = Settings()
-    full = build_problem(plain, trainers, curves, {}, ordered)
+    full = build_problem(plain, rule(plain, {}, size), curves, {}, ordered)
     written = [milp.Cap(caps[0], user=user) for user in "ab" if caps[0]]
     written += [milp.Cap(caps[1], account=account) for account in "xy" if caps[1]]
-    by_id = {item.id: item for item in trainers}
     specs = tuple(_with_owner(spec, by_id[spec.name]) for spec in full.trainers)
     reference = milp.Problem(full.nodes, specs, full.t_fwd_s, tuple(written))
     found, best = milp.solve(problem), milp.solve(reference)

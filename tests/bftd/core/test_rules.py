@@ -34,7 +34,7 @@ from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeRep
 from milp import solve
 from milp.errors import MilpError
 from slurm_plugin.types import Job, Snapshot
-from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, pilot, registration, reported
+from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, of, pilot, registration, reported
 
 NODES = [f"n{number}" for number in range(1, 7)]
 CONFIG = PoolConfig(debounce_polls=2, min_window_s=20, vacate_ahead_s=5, plan_wait_s=10)
@@ -91,14 +91,13 @@ class Cluster(RuleBasedStateMachine):
             assert where.window_s is None or item.limit_s <= max(60.0, where.window_s), "S1: longer than the window"
             assert item.node in self.state.planned.assignment[item.trainer], "S5: granted what was not planned"
         self.ids |= {item.id for item in new}
-        for action in actions:
-            if isinstance(action, CancelPilot):
-                assert action.job_id not in self.running, "a regular job was cancelled"
-                user = self.pilot_user(action.job_id)
-                assert action.trainer is None or user == self.users[action.trainer], "another user's job was cancelled"
-                assert user != "root", "a job of root was cancelled"
-                self.pilots.pop(action.job_id, None)
-                self.rogues.pop(action.job_id, None)
+        for action in of(actions, CancelPilot):
+            assert action.job_id not in self.running, "a regular job was cancelled"
+            user = self.pilot_user(action.job_id)
+            assert action.trainer is None or user == self.users[action.trainer], "another user's job was cancelled"
+            assert user != "root", "a job of root was cancelled"
+            self.pilots.pop(action.job_id, None)
+            self.rogues.pop(action.job_id, None)
         for name in ("pool_node_seconds", "used_node_seconds", "training_node_seconds"):
             assert getattr(self.state.usage, name) >= getattr(before.usage, name), "S10: node-seconds went back"
         for id_, item in self.state.trainers.items():

@@ -11,7 +11,7 @@ from bftd.core.domain import CancelPilot, Configured, Happened, PoolNode, Settin
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
 from milp.errors import MilpError
-from tests.bftd.builders import NOW_S, Core, granted, lease, registration, revoked
+from tests.bftd.builders import NOW_S, Core, granted, lease, of, registration, revoked
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
 DRAINED = PoolNode("n1", "IDLE+DRAIN", False, "is draining")
@@ -69,7 +69,7 @@ def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back
     assert "train-1 gives back n1 (1 node left): n1 is needed by job 9 in 3 s" in core.sentences()
     (back,) = core.leases("1", live=False)
     actions = core.report("1", lease(back.id, "ended"), after_s=0.25)
-    (measured,) = [action for action in actions if isinstance(action, Happened) and action.kind == "give_back"]
+    (measured,) = of(actions, Happened, kind="give_back")
     assert measured.data["duration_s"] == pytest.approx(0.25)
 
 
@@ -81,8 +81,8 @@ def test_S2_a_pilot_that_overstays_is_cancelled_and_alarmed_once() -> None:
     cancelled, alarms = [], []
     for _ in range(9):
         actions = core.pool(out={"n1": OUT})
-        cancelled.append(any(isinstance(action, CancelPilot) for action in actions))
-        alarms += [action for action in actions if isinstance(action, Happened) and action.kind == "alarm"]
+        cancelled.append(bool(of(actions, CancelPilot)))
+        alarms += of(actions, Happened, kind="alarm")
     assert cancelled == [False, False] + [True] * 7
     assert len(alarms) == 1
 
@@ -95,7 +95,7 @@ def test_a_pilot_that_slurm_asks_to_leave_is_measured_from_its_notice() -> None:
     asked, _ = core.leases("1")
     core.time_s += 10
     actions = core.report("1", lease(asked.id, "leaving", at_s=1009.0), lease(asked.id, "ended", at_s=1009.5))
-    (measured,) = [action for action in actions if isinstance(action, Happened) and action.kind == "give_back"]
+    (measured,) = of(actions, Happened, kind="give_back")
     assert measured.data["duration_s"] == pytest.approx(0.5)
 
 
@@ -114,7 +114,7 @@ def test_a_give_back_that_the_driver_does_not_report_is_measured_by_the_snapshot
     core.pilots.clear()
     for _ in range(2):  # gone for two polls: the first one counts
         actions += core.pool(out={"n1": OUT})
-    measured = [action for action in actions if isinstance(action, Happened) and action.kind == "give_back"]
+    measured = of(actions, Happened, kind="give_back")
     assert [item.data["duration_s"] for item in measured] == durations
     assert not core.state.leases
 
@@ -373,7 +373,7 @@ def test_a_lost_driver_ends_its_trainer_and_its_pilots_are_cancelled() -> None:
     cancelled = set()
     for _ in range(70):
         actions = core.pool("n1", "n2")
-        cancelled |= {(action.job_id, action.trainer) for action in actions if isinstance(action, CancelPilot)}
+        cancelled |= {(action.job_id, action.trainer) for action in of(actions, CancelPilot)}
     assert core.state.trainers["1"].state == "finished"
     assert core.state.trainers["2"].active
     assert {trainer_id for _, trainer_id in cancelled} == {"1"}
@@ -402,7 +402,7 @@ def test_L3_a_pilot_of_a_known_trainer_that_belongs_to_no_lease_is_cancelled_aft
     core.pilots, core.owners = {"55": "n1", "56": "n2"}, {"55": "1", "56": "of-another-daemon"}
     cancelled = []
     for _ in range(17):
-        cancelled.append([action.job_id for action in core.pool() if isinstance(action, CancelPilot)])
+        cancelled.append([action.job_id for action in of(core.pool(), CancelPilot)])
     assert cancelled == [[]] * 16 + [["55"]]
 
 

@@ -12,7 +12,7 @@ from bftd.core.domain import CancelPilot, ElasticJob, Happened, Settings
 from bftd.protocol.registration import Held
 from bftd.service.status import overview
 from bftd.view import render
-from tests.bftd.builders import Core, Pool, lease, members, node, pilot, registration
+from tests.bftd.builders import Core, Pool, lease, members, node, of, pilot, registration
 
 OPERATOR = Settings(operator=True)
 
@@ -26,9 +26,8 @@ def cancelled(core: Core, seconds: int, *names: str) -> dict[str, int]:
     """Job ids cancelled in that many polls, and after how many of them first."""
     found: dict[str, int] = {}
     for second in range(seconds):
-        for action in core.pool(*names):
-            if isinstance(action, CancelPilot):
-                found.setdefault(action.job_id, second)
+        for action in of(core.pool(*names), CancelPilot):
+            found.setdefault(action.job_id, second)
     return found
 
 
@@ -55,7 +54,7 @@ def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_no
     }
     named = [text for text in core.sentences() if "no lease stands behind" in text]
     assert named == ["bob has n9 with job 55, which no lease stands behind"]
-    assert len([action for action in core.actions if isinstance(action, Happened) and action.kind == "stray"]) == 1
+    assert len(of(core.actions, Happened, kind="stray")) == 1
 
 
 def test_a_stray_job_is_forgotten_when_it_is_gone() -> None:
@@ -73,7 +72,7 @@ def test_with_operator_rights_it_is_cancelled_after_a_grace_and_then_only_now_an
     core.elastic["55"] = own()
     times = []
     for second in range(130):
-        times += [second for action in core.pool("n1") if isinstance(action, CancelPilot)]
+        times += [second for _ in of(core.pool("n1"), CancelPilot)]
     assert [second - times[0] for second in times] == [0, 61, 122]
     assert timing.STRAY_GRACE_S < times[0] <= timing.STRAY_GRACE_S + 1
     assert shown(core)[0]["cancelled"] is True

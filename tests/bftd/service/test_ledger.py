@@ -126,6 +126,8 @@ def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_p
         "train-a has finished with exit code 0",
     ]
     assert all("train-b" not in text for text in told)
+    ended = {"kind": "finished", "who": "train-a", "exit_code": 0, "why": ""}
+    assert service.ledger.decisions("1", 1)[0]["decision"] == ended
     assert len(service.ledger.decisions(None, 1)) == 1
     events = service.ledger.events(0, 1000)
     rows = [event["rowid"] for event in events]

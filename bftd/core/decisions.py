@@ -1,0 +1,259 @@
+"""Decisions as data: what was decided about whom, by which numbers and why.
+
+`bftd.core.sentences` puts them into words. A `Deed` is about somebody, and may be told as what is or as what would be;
+a `Notice` is about nodes, jobs or the plan as a whole. `kind` names the class of a decision in the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb in the third person, and as it is after "would"."""
+
+    indicative: str
+    conditional: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Deed:
+    """What somebody does, or does not do; `who` is what people call it."""
+
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning(_Deed):
+    """With `added` nodes a trainer has `size` of them, and can run; `samples_per_s` is None where it is not known.
+
+    `seen` says that the trainer was seen running on this many nodes. Otherwise the rate is an estimate.
+    """
+
+    size: int
+    added: tuple[str, ...]
+    samples_per_s: float | None
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started(_Beginning):
+    """A new trainer gets its first nodes."""
+
+    kind = "started"
+    verb = Verb("starts", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(_Beginning):
+    """A suspended trainer gets nodes again."""
+
+    kind = "resumed"
+    verb = Verb("resumes", "resume")
+
+
+@dataclass(frozen=True, slots=True)
+class Grew(_Deed):
+    """A trainer gets `added` nodes beside the `before` that it has.
+
+    `gain` is in samples/s, None where its speed is not known; over `t_fwd_s` it outweighs `stall_s` of standing still.
+    `seen` is as in `Started`.
+    """
+
+    kind = "grew"
+    verb = Verb("grows", "grow")
+
+    before: int
+    added: tuple[str, ...]
+    gain: float | None
+    seen: bool
+    t_fwd_s: float
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shrank(_Deed):
+    """A trainer gives back some of its nodes because the plan says so."""
+
+    kind = "shrank"
+    verb = Verb("shrinks", "shrink")
+
+    before: int
+    dropped: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended(_Deed):
+    """A trainer gives back all of its nodes because the plan says so."""
+
+    kind = "suspended"
+    verb = Verb("is suspended and gives back", "be suspended and give back")
+
+    dropped: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GaveBack(_Deed):
+    """A trainer loses nodes that left the pool, and has `left` of them."""
+
+    kind = "gave_back"
+    verb = Verb("gives back", "give back")
+
+    lost: tuple[str, ...]
+    left: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits(_Deed):
+    """A trainer without nodes gets none."""
+
+    kind = "waits"
+    verb = Verb("waits", "wait")
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stays(_Deed):
+    """A trainer may not grow beyond the `held` nodes that it has."""
+
+    kind = "stays"
+    verb = Verb("stays", "stay")
+
+    held: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps(_Deed):
+    """Growing from `held` nodes by `more` would not pay: `gain` samples/s over `t_fwd_s`, for `stall_s` of stall."""
+
+    kind = "keeps"
+    verb = Verb("keeps", "keep")
+
+    held: int
+    more: int
+    gain: float
+    t_fwd_s: float
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(_Deed):
+    """A suspended trainer's driver has written its progress down, up to `step`."""
+
+    kind = "saved"
+    verb = Verb("is suspended", "be suspended")
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(_Deed):
+    """A trainer's driver is gone."""
+
+    kind = "lost"
+    verb = Verb("is lost", "be lost")
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(_Deed):
+    """A trainer's driver has ended it; `why` may be empty."""
+
+    kind = "finished"
+    verb = Verb("has finished", "have finished")
+
+    exit_code: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(_Deed):
+    """The pilot or job `who` is cancelled."""
+
+    kind = "cancelled"
+    verb = Verb("is cancelled", "be cancelled")
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A driver told something about its trainer `who`."""
+
+    kind = "noted"
+
+    who: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapKept:
+    """No plan could be made, so that all trainers keep what they have."""
+
+    kind = "map_kept"
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAvoided:
+    """A node is left alone for `for_s` seconds, as the workers of `pilots` different pilots failed there."""
+
+    kind = "node_avoided"
+
+    node: str
+    for_s: float
+    pilots: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOverdue:
+    """A node was asked back `since_s` seconds ago and the trainer with the id `trainer` still has it."""
+
+    kind = "node_overdue"
+
+    node: str
+    since_s: float
+    trainer: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStrays:
+    """A user has nodes of the harvested partition with a job that no lease stands behind."""
+
+    kind = "job_strays"
+
+    user: str
+    nodes: tuple[str, ...]
+    job_id: str
+
+
+Deed = (
+    Started
+    | Resumed
+    | Grew
+    | Shrank
+    | Suspended
+    | GaveBack
+    | Waits
+    | Stays
+    | Keeps
+    | Saved
+    | Lost
+    | Finished
+    | Cancelled
+)
+Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays
+Decision = Deed | Notice
+
+
+def to_json(decision: Decision) -> dict[str, Any]:
+    """A decision's kind and fields as a JSON object."""
+    return {"kind": decision.kind} | asdict(decision)

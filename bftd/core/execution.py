@@ -1,0 +1,183 @@
+"""From a plan to leases granted and revoked, and the decisions that say why.
+
+The map that results is always one that the plan allows: what is planned but not free yet waits for a later plan, and
+a trainer that falls below nodes_min gives back what it has left (L4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bftd.core import caps, learn, sentences, timing
+from bftd.core.caps import Ruling
+from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
+from bftd.core.domain import Assignment, Trainer
+from bftd.core.objective import Points
+from bftd.core.turn import Turn
+
+
+def carry_out(
+    turn: Turn,
+    assignment: Assignment,
+    held: Assignment,
+    curves: Mapping[str, Points],
+    ruling: Ruling,
+) -> None:
+    """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
+    concerned = _concerned(turn, assignment, held)
+    sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
+    growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
+    added = _grantable(turn, concerned, assignment, held)
+    for trainer in concerned:
+        mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
+        kept = [node for node in mine if node in target]
+        # what is planned but not free yet does not make a size that the trainer can run on now (L4)
+        kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
+        if len(kept) < len(mine):
+            stay = set(kept)
+            dropped = [node for node in mine if node not in stay]
+            decision = None
+            if turn.explain:
+                others = [name for id_, name in growing.items() if id_ != trainer.id]
+                why = ruling.waiting.get(trainer.id) or ruling.exceeded.get(trainer.id)
+                why = why or _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
+                decision = _shrinkage(trainer, len(mine), dropped, why)
+            _drop(turn, trainer, dropped, decision)
+    free = _free_nodes(turn, assignment) if turn.explain else 0
+    full = caps.full(turn, assignment) if turn.explain else {}
+    for trainer in concerned:
+        if new := added[trainer.id]:
+            points = curves[trainer.id]
+            decision = _growth(turn, trainer, sizes[trainer.id], new, points) if turn.explain else None
+            _add(turn, trainer, new, decision)
+        elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
+            _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id], full.get(trainer.id))
+    if turn.explain:
+        for id_, why in ruling.waiting.items():
+            _say_once(turn, turn.trainers[id_], why, Waits(turn.trainers[id_].name, why))
+
+
+def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
+    """The active trainers that the plan speaks of or that hold nodes, in order of arrival."""
+    if assignment.keys() >= held.keys():
+        return [turn.trainers[trainer] for trainer in assignment]
+    trainers = turn.trainers.values()
+    return [trainer for trainer in trainers if trainer.active and (trainer.id in assignment or trainer.id in held)]
+
+
+def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
+    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
+    taken = {lease.node for lease in turn.leases.values()}
+    left = turn.budget if turn.may_grow else 0
+    added = {}
+    for trainer in trainers:
+        target = assignment.get(trainer.id, ())
+        wanted = set(target)
+        kept = sum(node in wanted for node in held.get(trainer.id, ()))
+        free = [node for node in target if node not in taken][:left]
+        added[trainer.id] = free[: max(0, trainer.sizes.largest(kept + len(free)) - kept)]
+        left -= len(added[trainer.id])
+    return added
+
+
+def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
+    if not admitted:
+        return sentences.not_among_the_first(turn.settings.pj_max)
+    if held < trainer.sizes.low:
+        return sentences.too_few_left(held, trainer.sizes.low)
+    return sentences.beneficiaries(others)
+
+
+def _drop(turn: Turn, trainer: Trainer, dropped: list[str], decision: Decision | None) -> None:
+    """Take nodes from a trainer that nobody but the plan asks for."""
+    reason = sentences.sentence(decision) if decision else ""
+    gone = set(dropped)
+    for lease in turn.leases_of(trainer.id):
+        if lease.live and lease.node in gone:
+            turn.revoke(lease, reason, vacate=False)
+    _say_anew(turn, trainer, decision)
+
+
+def _add(turn: Turn, trainer: Trainer, added: list[str], decision: Decision | None) -> None:
+    """Lend a trainer free nodes."""
+    reason = sentences.sentence(decision) if decision else ""
+    for name in added:
+        turn.grant(trainer.id, turn.pool.nodes[name], reason)
+    _say_anew(turn, trainer, decision)
+
+
+def _say_anew(turn: Turn, trainer: Trainer, decision: Decision | None) -> None:
+    """Say what changes a trainer's nodes, after which its staying as it is may be worth a word again."""
+    if decision:
+        turn.say(trainer.id, decision)
+    turn.change(turn.trainers[trainer.id], said="")
+
+
+def _shrinkage(trainer: Trainer, held: int, dropped: list[str], why: str) -> Decision:
+    """What a trainer does that gives back nodes which nobody but the plan asks for."""
+    if len(dropped) == held:
+        return Suspended(trainer.name, tuple(dropped), why)
+    return Shrank(trainer.name, held, tuple(dropped), why)
+
+
+def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: Points) -> Decision:
+    """What a trainer does that gets nodes."""
+    after = held + len(added)
+    known = trainer.knowledge.rate_per_node is not None
+    seen = any(size == after for size, _ in trainer.knowledge.seen)
+    rate = learn.rate(points, after)
+    if held < trainer.sizes.low:
+        kind = Resumed if trainer.state == "suspended" else Started
+        return kind(trainer.name, after, tuple(added), rate if known else None, seen)
+    gain = rate - learn.rate(points, held) if known else None
+    stall_s = trainer.knowledge.up_cost_s
+    return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.t_fwd_s, stall_s)
+
+
+def _free_nodes(turn: Turn, assignment: Assignment) -> int:
+    """How many nodes of the pool the plan leaves to nobody though they could be lent now."""
+    used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
+    unused = (node.name for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
+    return sum(not turn.backs_off(name) for name in unused)
+
+
+def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: Points, at_cap: str | None) -> None:
+    """Say once why a trainer below nodes_max does not take free nodes; `at_cap` is the cap that forbids it."""
+    if held >= trainer.sizes.high or (held > 0 and not free):
+        return
+    if not turn.may_grow:
+        key, decision = "hold", _stay(trainer, held, _why_no_growth(turn))
+    elif trainer.refused_rounds >= timing.REFUSED_ROUNDS:
+        key, decision = "refused", _stay(trainer, held, sentences.REFUSED)
+    elif at_cap:
+        key, decision = at_cap, _stay(trainer, held, at_cap)
+    else:
+        key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, points)
+    _say_once(turn, trainer, key, decision)
+
+
+def _stay(trainer: Trainer, held: int, why: str) -> Decision:
+    return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
+
+
+def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, points: Points) -> Decision:
+    """Why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
+    if held == 0 and free < trainer.sizes.low:
+        return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low))
+    most = min(trainer.sizes.high, held + free)
+    gain = learn.rate(points, most) - learn.rate(points, held)
+    stall_s = trainer.knowledge.up_cost_s
+    return Keeps(trainer.name, held, most - held, gain, turn.settings.t_fwd_s, stall_s)
+
+
+def _say_once(turn: Turn, trainer: Trainer, key: str, decision: Decision) -> None:
+    """Say something of a trainer unless `key` is what was said of it last."""
+    if turn.trainers[trainer.id].said != key:
+        turn.say(trainer.id, decision)
+        turn.change(turn.trainers[trainer.id], said=key)
+
+
+def _why_no_growth(turn: Turn) -> str:
+    if turn.pool.hold is not None:
+        return turn.pool.hold
+    return sentences.SETTLING if turn.fresh else sentences.STALE
