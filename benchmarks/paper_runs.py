@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 import bftd.whatif.trace
+from bftd.simulated.driver import Charge
 from bftd.simulated.trainers import SimTrainer
 from bftd.simulated.trainers import read as read_trainers
 from bftd.whatif.replay import EXACT, REFERENCE, Mends, Options, Result, run
-from bftd.whatif.replay.account import Charge
 from bftd.whatif.replay.options import Accounting
 from bftd.whatif.trace import Trace
 

@@ -28,8 +28,8 @@ from bftd.pool import imagined, judgement
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow import guests
+from bftd.shadow.imaginary import ImaginaryTrainers, in_order
 from bftd.shadow.totals import Totals
-from bftd.simulated.driver import Crews, in_order
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -77,7 +77,7 @@ class ShadowService(Service):
         super().__init__(config, ledger, _cancel_nothing, now)
         # the ledger tells no order for those that arrived together, and the first come are the first considered
         self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
-        self._crews = Crews(self.core, now())
+        self._imaginary = ImaginaryTrainers(self.core, now())
         self._totals = Totals.restored(ledger.kept(_KEPT), now())
         self._calls = calls
         self._calls_before = calls()
@@ -108,19 +108,19 @@ class ShadowService(Service):
         if passed_s <= 0:
             return
         counts = passed_s <= before.settings.stale_after_s
-        earned = self._crews.earned
-        self._crews.advance(now_s, counts)
-        told = self._crews.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
+        earned = self._imaginary.earned
+        self._imaginary.advance(now_s, counts)
+        told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
         done = {event.trainer for event in told if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
-        shown, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._crews.crews)
+        shown, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._imaginary.ids)
         harvest = imagined.harvest(self.partition)
         self._memory, view = judgement.observe(self._memory, shown, self.config.pool, harvest, lent, before.quarantined)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
-        if reports := self._crews.obey(now_s, self.core.leases.values()):
+        if reports := self._imaginary.obey(now_s, self.core.leases.values()):
             super().apply(*reports)
-        self._count(before, passed_s if counts else 0.0, self._crews.earned - earned, len(done))
+        self._count(before, passed_s if counts else 0.0, self._imaginary.earned - earned, len(done))
         self._look_around(snapshot)
         self.ledger.keep(_KEPT, self._totals.to_json())
 
@@ -134,7 +134,7 @@ class ShadowService(Service):
             node["why"] = node["why"].replace("runs a pilot", "would run a pilot")
         totals = self._totals.shown(self.core.usage.pool_node_seconds, self._pj_max)
         shown["shadow"] = totals | {
-            "samples_per_s": self._crews.rate,
+            "samples_per_s": self._imaginary.rate,
             "submissions_last_min": len(self.core.grants),
             "trace": self._recorder.told if self._recorder else "",
             "waiting": [

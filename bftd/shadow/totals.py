@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.service import codec
-from bftd.simulated.driver import NETWORKS
+from bftd.shadow.imaginary import NETWORKS
 from bftd.whatif.replay import static
 from bftd.whatif.replay.options import Options
 

@@ -1,209 +1,293 @@
-"""The imaginary trainers: an endless list of the paper's networks, at work on what the core lends them.
+"""Simulated drivers: each obeys the daemon at once, and its trainer earns samples on the nodes that it holds.
 
-They do what they are told at once: a pilot is placed when its node is lent, works `WARM_UP_S` later, and is gone when
-it is revoked. Resizes cost what the project's Horovod back-end was measured to cost.
+Nodes that were lent warm up while the others train on; then a resize stands still for as long as it costs. The drivers
+have no clock: who runs them says what time it is, a replay at every event and shadow mode at every snapshot.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
 
-from bftd.core.domain import Event, Finished, Lease, Registered, Reported, State, Trainer
-from bftd.pool.imagined import PREFIX, pilot_id
-from bftd.protocol.lease import LeaseState
-from bftd.protocol.reports import LeaseReport, ProgressReport, Report, ResizeReport, SuspendReport
-from bftd.simulated import measured
-from bftd.simulated.crew import Crew, registration
-from bftd.simulated.networks import TABLE_2, representative
-from bftd.simulated.trainers import SimTrainer
+from bftd.core.domain import Event, Finished, Lease, Reported
+from bftd.protocol.lease import LeaseState, Phase
+from bftd.protocol.registration import Registration
+from bftd.protocol.reports import LeaseReport
+from bftd.protocol.sizes import Sizes
+from bftd.simulated.trainers import Points, SimTrainer
 
-# A driver reports its progress when its speed changes, and at least so often.
-PROGRESS_EVERY_S = 60.0
-# Samples that count as one step, a usual batch.
-STEP_SAMPLES = 256
-
-NETWORKS = tuple(
-    replace(spec, up_cost_s=measured.UP_STALL_S, down_cost_s=measured.DOWN_STALL_S) for spec in representative()
-)
+# Samples are lost to a resize that the daemon wants, to nodes that are taken away, and beyond a trainer's work.
+Charge = Literal["rescale", "preempt", "overshoot"]
 
 
-def in_order(trainers: Mapping[str, Trainer]) -> dict[str, Trainer]:
-    """Imaginary trainers as they arrived: those that came in the same instant by their number."""
-    return {id_: trainers[id_] for id_ in sorted(trainers, key=_number)}
+class Books(Protocol):
+    """Who is told of every charge."""
+
+    def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
+        """Charge samples, which may be none."""
+        ...
 
 
-class Crews:
-    """The crews of the active imaginary trainers, in order of arrival; `earned` counts all their samples."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all drivers of one simulation go by.
 
-    def __init__(self, state: State, now_s: float) -> None:
-        """Go on with the trainers and leases of `state`, those of the ledger."""
-        self.earned = 0.0
-        self.crews: dict[str, Crew] = {}
-        self._told: dict[str, tuple[float, float]] = {}
-        self._last = max(map(_number, state.trainers), default=0)
-        for trainer in state.trainers.values():
-            if trainer.active:
-                self.crews[trainer.id] = self._resumed(trainer, state.leases.values(), now_s)
+    A node takes part in training `warm_up_s` after it was lent, at once where that is 0. With `startup_charge` a start
+    on nodes that are warm costs R_up too. With `debt` a trainer may lose samples that it has yet to earn. Two times
+    that are less than `instant_s` apart are one. A pilot's job id is that of its lease behind `prefix`.
+    """
+
+    warm_up_s: float = 0.0
+    startup_charge: bool = False
+    debt: bool = True
+    instant_s: float = 0.0
+    prefix: str = ""
+
+    def pilot(self, lease: str) -> str:
+        """The job id of a lease's pilot."""
+        return self.prefix + lease
+
+
+class SimulatedDriver:
+    """One driver and its trainer: it has the pilots of `leases`, by node, and `training` of them take part.
+
+    `warming` says when the other nodes do. `samples` counts up to `since_s`, and from there on the trainer earns `rate`
+    samples/s. What a resize costs is taken off at once, so that right after one `samples` may be lower than before.
+    """
+
+    __slots__ = (
+        "_books",
+        "_terms",
+        "admitted_s",
+        "id",
+        "leases",
+        "rate",
+        "samples",
+        "since_s",
+        "spec",
+        "training",
+        "warming",
+    )
+
+    def __init__(self, id_: str, spec: SimTrainer, admitted_s: float, terms: Terms, books: Books) -> None:
+        self.id = id_
+        self.spec = spec
+        self.admitted_s = admitted_s
+        self.leases: dict[str, str] = {}
+        self.warming: dict[str, float] = {}
+        self.training = 0
+        self.rate = 0.0
+        self.samples = 0.0
+        self.since_s = admitted_s
+        self._terms = terms
+        self._books = books
+
+    @property
+    def done_s(self) -> float:
+        """When its work is done at the present rate."""
+        work = self.spec.work_samples
+        if self.samples >= work:
+            return self.since_s
+        return self.since_s + (work - self.samples) / self.rate if self.rate > 0 else inf
+
+    def advance(self, now_s: float) -> None:
+        """Earn up to `now_s`."""
+        self.samples += self.rate * (now_s - self.since_s)
+        self.since_s = now_s
+
+    def report(self, node: str, state: LeaseState, now_s: float) -> LeaseReport:
+        """That the lease of a node has come to `state`."""
+        lease = self.leases[node]
+        return LeaseReport(now_s, lease, state, self._terms.pilot(lease))
+
+    def leave(self, node: str, now_s: float) -> LeaseReport:
+        """End the pilot on a node, and say so."""
+        told = self.report(node, "ended", now_s)
+        del self.leases[node]
+        return told
+
+    def grow(self, nodes: Sequence[str], now_s: float) -> None:
+        """Train on more nodes, as soon as they are warm."""
+        self.advance(now_s)
+        if self._terms.warm_up_s:
+            self.warming |= dict.fromkeys(nodes, now_s + self._terms.warm_up_s)
+        else:
+            self._join(len(nodes), now_s)
+
+    def shrink(self, nodes: Sequence[str], now_s: float, charge: Charge) -> None:
+        """Train on without some nodes; those that were still warming up are no loss."""
+        self.advance(now_s)
+        lost = sum(self.warming.pop(node, None) is None for node in nodes)
+        if lost:
+            self._charge(now_s, charge, self.spec.down_cost_s)
+            self.training -= lost
+        self.pace()
+
+    def warm(self, now_s: float) -> list[str]:
+        """Let the nodes that are warm take part, and return them; while they warmed up, the others went on."""
+        ready = [node for node, ready_s in self.warming.items() if ready_s <= now_s + self._terms.instant_s]
+        if ready:
+            self.advance(now_s)
+            for node in ready:
+                del self.warming[node]
+            self._join(len(ready), now_s)
+        return ready
+
+    def finish(self, now_s: float) -> list[Event]:
+        """End the trainer, whose work is done, and leave all nodes; what it did beyond its work does not count."""
+        self.advance(now_s)
+        self._books.take_off(now_s, "overshoot", max(0.0, self.samples - self.spec.work_samples))
+        self.samples = self.spec.work_samples
+        events: list[Event] = [Finished(now_s, self.id, exit_code=0, reason="its work is done")]
+        if self.leases:
+            ended = tuple(self.report(node, "ended", now_s) for node in self.leases)
+            events.append(Reported(now_s, self.id, ended))
+        return events
+
+    def pace(self) -> None:
+        """Go on at the rate of the nodes that take part now."""
+        self.rate = self.spec.rates[self.training]
+
+    def _join(self, nodes: int, now_s: float) -> None:
+        """More nodes take part from now on."""
+        starts = self.rate == 0.0
+        self._charge(now_s, "rescale", self.spec.up_cost_s)
+        self.training += nodes
+        self.pace()
+        if starts and self._terms.startup_charge:
+            self._charge(now_s, "rescale", self.spec.up_cost_s)
+
+    def _charge(self, now_s: float, charge: Charge, stall_s: float) -> None:
+        """Stand still for `stall_s` at the present rate."""
+        samples = self.rate * stall_s
+        if not self._terms.debt:
+            samples = min(self.samples, samples)
+        self.samples -= samples
+        self._books.take_off(now_s, charge, samples)
+
+
+class Drivers:
+    """The drivers of the trainers in play, by trainer and in order of arrival.
+
+    `holders` says by node which trainer has it, and `pilots` by job id on which node a pilot is.
+    """
+
+    def __init__(self, terms: Terms, books: Books) -> None:
+        self.terms = terms
+        self.books = books
+        self.in_play: dict[str, SimulatedDriver] = {}
+        self.holders: dict[str, str] = {}
+        self.pilots: dict[str, str] = {}
+        # What they were told and has not shown in their trainers' sizes yet: nodes by trainer.
+        self._joining: dict[str, list[str]] = defaultdict(list)
+        self._leaving: dict[str, list[str]] = defaultdict(list)
 
     @property
     def rate(self) -> float:
         """Samples/s of all together."""
-        return sum(crew.rate for crew in self.crews.values())
+        return sum(driver.rate for driver in self.in_play.values())
 
-    def advance(self, now_s: float, counts: bool) -> None:
-        """Let all work until `now_s`; time in which nobody looked does not count."""
-        for crew in self.crews.values():
-            before = crew.samples
-            if counts:
-                crew.advance(now_s)
-            crew.since_s = now_s
-            self.earned += crew.samples - before
+    def add(self, id_: str, spec: SimTrainer, admitted_s: float) -> SimulatedDriver:
+        """A driver comes, with nothing yet."""
+        driver = self.in_play[id_] = SimulatedDriver(id_, spec, admitted_s, self.terms, self.books)
+        return driver
 
-    def told(self, now_s: float, leases: Iterable[Lease], wanted: int) -> list[Event]:
-        """What their drivers report at `now_s`: who is done and who comes, which nodes are warm, and the progress.
+    def hold(self, driver: SimulatedDriver, lease: Lease) -> None:
+        """Note that a driver has placed the pilot of a lease."""
+        driver.leases[lease.node] = lease.id
+        self.holders[lease.node] = lease.trainer
+        self.pilots[self.terms.pilot(lease.id)] = lease.node
 
-        `wanted` is how many trainers there are to be.
+    def done(self, now_s: float) -> list[SimulatedDriver]:
+        """Those whose work is done."""
+        return [driver for driver in self.in_play.values() if driver.done_s <= now_s + self.terms.instant_s]
+
+    def finish(self, driver: SimulatedDriver, now_s: float) -> list[Event]:
+        """Take one whose work is done out of play; returns what it tells the daemon."""
+        del self.in_play[driver.id]
+        for node, lease in driver.leases.items():
+            del self.holders[node]
+            del self.pilots[self.terms.pilot(lease)]
+        return driver.finish(now_s)
+
+    def obey(self, leases: Iterable[Lease], now_s: float) -> dict[str, list[LeaseReport]]:
+        """Place a pilot for each lease that is new and end that of each revoked one; returns the reports by trainer.
+
+        What it changes in their trainers' sizes shows with `resize`, once for all that is told in one instant.
         """
-        held: dict[str, list[Lease]] = defaultdict(list)
+        reports: dict[str, list[LeaseReport]] = defaultdict(list)
+        placed: Phase = "placed" if self.terms.warm_up_s else "working"
         for lease in leases:
-            held[lease.trainer].append(lease)
+            driver = self.in_play.get(lease.trainer)
+            if not lease.live:
+                if driver is not None and driver.leases.get(lease.node) == lease.id:
+                    reports[lease.trainer].append(driver.leave(lease.node, now_s))
+                    del self.holders[lease.node]
+                    del self.pilots[self.terms.pilot(lease.id)]
+                    self._leaving[lease.trainer].append(lease.node)
+                else:  # whose driver is gone, or was before it could place a pilot
+                    told = LeaseReport(now_s, lease.id, "ended", self.terms.pilot(lease.id))
+                    reports[lease.trainer].append(told)
+            elif lease.job_id is None and driver is not None:
+                self.hold(driver, lease)
+                reports[lease.trainer].append(driver.report(lease.node, placed, now_s))
+                self._joining[lease.trainer].append(lease.node)
+        return reports
+
+    def resize(self, now_s: float) -> None:
+        """Carry out what `obey` was told since: first those go on that lose nodes, then those that got some."""
+        for id_, nodes in self._leaving.items():
+            self.in_play[id_].shrink(nodes, now_s, "rescale")
+        for id_, nodes in self._joining.items():
+            self.in_play[id_].grow(nodes, now_s)
+        self._leaving.clear()
+        self._joining.clear()
+
+    def lose(self, nodes: Iterable[str], now_s: float) -> list[Event]:
+        """Nodes are gone, those of a driver at once; returns what each that had some tells the daemon."""
+        lost: dict[str, list[str]] = defaultdict(list)
+        for node in nodes:
+            if (holder := self.holders.pop(node, None)) is not None:
+                lost[holder].append(node)
         events: list[Event] = []
-        for id_, crew in list(self.crews.items()):
-            if crew.done_s <= now_s:
-                events += self._finished(id_, crew, held[id_], now_s)
-                continue
-            reports = self._warm(crew, now_s)
-            reports += [
-                _lease(lease, "working", now_s)
-                for lease in held[id_]
-                if lease.live and lease.phase == "placed" and lease.node not in crew.warming
-            ]
-            reports += self._progress(id_, crew, now_s)
-            if reports:
-                events.append(Reported(now_s, id_, tuple(reports)))
-        while len(self.crews) < wanted:
-            events.append(self._next(now_s))
+        for id_, gone in lost.items():
+            driver = self.in_play[id_]
+            reports = []
+            for node in gone:
+                del self.pilots[self.terms.pilot(driver.leases[node])]
+                if node in driver.warming:  # else the daemon would take it that nothing came of the pilot
+                    reports.append(driver.report(node, "leaving", now_s))
+                reports.append(driver.leave(node, now_s))
+            driver.shrink(gone, now_s, "preempt")
+            events.append(Reported(now_s, id_, tuple(reports)))
         return events
 
-    def obey(self, now_s: float, leases: Iterable[Lease]) -> list[Event]:
-        """Place what was lent and leave what was revoked; returns what the drivers report on it."""
-        reports: dict[str, list[Report]] = defaultdict(list)
-        left: dict[str, list[str]] = defaultdict(list)
-        for lease in leases:
-            if not lease.live:
-                left[lease.trainer].append(lease.node)
-                reports[lease.trainer].append(_lease(lease, "ended", now_s))
-            elif lease.job_id is None:
-                crew = self.crews[lease.trainer]
-                crew.held += 1
-                crew.warming[lease.node] = now_s + measured.WARM_UP_S
-                reports[lease.trainer].append(_lease(lease, "placed", now_s))
-        for id_, nodes in left.items():
-            reports[id_] += self._leave(id_, nodes, now_s)
-        return [Reported(now_s, id_, tuple(told)) for id_, told in reports.items()]
-
-    def _finished(self, id_: str, crew: Crew, held: Iterable[Lease], now_s: float) -> list[Event]:
-        self.earned -= crew.overshoot
-        crew.samples = crew.spec.work_samples
-        del self.crews[id_]
-        self._told.pop(id_, None)
-        return [
-            Reported(now_s, id_, (_progressed(crew, now_s),)),
-            Finished(now_s, id_, exit_code=0, reason="its work is done"),
-            Reported(now_s, id_, tuple(_lease(lease, "ended", now_s) for lease in held)),
-        ]
-
-    def _leave(self, id_: str, nodes: list[str], now_s: float) -> list[Report]:
-        crew = self.crews.get(id_)
-        if crew is None:
-            return []
-        before = crew.working
-        crew.held -= len(nodes)
-        for node in nodes:
-            crew.warming.pop(node, None)
-        if crew.working < before:
-            self._stall(crew, crew.spec.down_cost_s)
-        crew.pace()
-        return _resized(before, crew.working, now_s)
-
-    def _warm(self, crew: Crew, now_s: float) -> list[Report]:
-        """Nodes that are warm take part; the others went on while they warmed up."""
-        before = crew.working
-        ready = [node for node, ready_s in crew.warming.items() if ready_s <= now_s]
-        for node in ready:
-            del crew.warming[node]
-        if ready:
-            self._stall(crew, crew.spec.up_cost_s)
-            crew.pace()
-        return _resized(before, crew.working, now_s)
-
-    def _stall(self, crew: Crew, stall_s: float) -> None:
-        """Stand still for `stall_s` at the present rate."""
-        samples = min(crew.samples, crew.rate * stall_s)
-        crew.samples -= samples
-        self.earned -= samples
-
-    def _progress(self, id_: str, crew: Crew, now_s: float) -> list[Report]:
-        rate, told_s = self._told.get(id_, (0.0, now_s))
-        if rate == crew.rate and (rate == 0.0 or now_s - told_s < PROGRESS_EVERY_S):
-            return []
-        self._told[id_] = (crew.rate, now_s)
-        progress = _progressed(crew, now_s)
-        return [progress] if crew.rate > 0 else [progress, SuspendReport(now_s, progress.step)]
-
-    def _next(self, now_s: float) -> Registered:
-        self._last += 1
-        spec = _spec(self._last)
-        id_ = f"{PREFIX}{self._last}"
-        self.crews[id_] = Crew(spec, now_s)
-        # each is a user of its own: together they are none who could be at a cap
-        name = f"{spec.kind}-{self._last}"
-        # each is a user of its own: together they are none who could be at a cap
-        request = registration(spec, spec.curve, measured.WARM_UP_S, id_=id_, name=name, user=id_)
-        return Registered(now_s, request)
-
-    def _resumed(self, trainer: Trainer, leases: Iterable[Lease], now_s: float) -> Crew:
-        crew = Crew(_spec(_number(trainer.id)), trainer.arrived_s)
-        crew.samples, crew.since_s = trainer.samples, now_s
-        mine = [lease for lease in leases if lease.trainer == trainer.id and lease.job_id is not None]
-        crew.held = len(mine)
-        crew.warming = {
-            lease.node: (lease.placed_s or now_s) + measured.WARM_UP_S for lease in mine if lease.phase != "working"
-        }
-        crew.pace()
-        return crew
+    def warm(self, now_s: float) -> list[Event]:
+        """Let all nodes that are warm take part; returns what the drivers tell of it."""
+        events: list[Event] = []
+        for id_, driver in self.in_play.items():
+            if ready := driver.warm(now_s):
+                reports = tuple(driver.report(node, "working", now_s) for node in ready)
+                events.append(Reported(now_s, id_, reports))
+        return events
 
 
-def _progressed(crew: Crew, now_s: float) -> ProgressReport:
-    return ProgressReport(
-        at_s=now_s,
-        step=int(crew.samples // STEP_SAMPLES),
-        samples=crew.samples,
-        samples_per_s=crew.rate,
-        nodes=crew.working,
+def registration(spec: SimTrainer, points: Points, warm_up_s: float, *, id_: str, name: str, user: str) -> Registration:
+    """How a simulated trainer that is planned by the curve `points` introduces itself."""
+    given = tuple(point for point in points if point[0] > 0)
+    if given[-1][0] < spec.nodes_max:  # constant beyond, where the core would go on rising
+        given = (*given, (spec.nodes_max, given[-1][1]))
+    return Registration(
+        id=id_,
+        name=name,
+        user=user,
+        backend="simulated",
+        sizes=Sizes(spec.nodes_min, spec.nodes_max),
+        curve=given,
+        up_cost_s=spec.up_cost_s,
+        down_cost_s=spec.down_cost_s,
+        warm_up_s=warm_up_s,
     )
-
-
-def _resized(before: int, after: int, now_s: float) -> list[Report]:
-    """The resize of a trainer that goes on, as its driver tells it; a start or a suspension is none.
-
-    It tells no stall: what is known of that is what the crew reckons with.
-    """
-    if not before or not after or before == after:
-        return []
-    return [ResizeReport(now_s, before, after, "up" if after > before else "down")]
-
-
-def _number(id_: str) -> int:
-    return int(id_.removeprefix(PREFIX))
-
-
-def _spec(number: int) -> SimTrainer:
-    """The trainer that comes as the `number`-th, counted from 1."""
-    return NETWORKS[(number - 1) % len(TABLE_2)]
-
-
-def _lease(lease: Lease, state: LeaseState, now_s: float) -> LeaseReport:
-    return LeaseReport(now_s, lease.id, state, job_id=pilot_id(lease))

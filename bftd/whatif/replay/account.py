@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from bftd.simulated.driver import Charge
 from bftd.simulated.trainers import SimTrainer
 
-Charge = Literal["rescale", "preempt", "overshoot"]
 Floats = npt.NDArray[np.float64]
 
 

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bftd.core.domain import Event, Registered
 from bftd.errors import UsageError
 from bftd.protocol.registration import Registration
 from bftd.simulated import measured
-from bftd.simulated.crew import Crew, registration
+from bftd.simulated.driver import Drivers, Terms, registration
 from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.replay import scavenger
-from bftd.whatif.replay.account import Account, Charge
+from bftd.whatif.replay.account import Account
 from bftd.whatif.replay.backlog import Backlog
+from bftd.whatif.replay.cluster import SimulatedCluster, settings
 from bftd.whatif.replay.options import Options
 from bftd.whatif.replay.planner import Planner
 from bftd.whatif.replay.result import Result, made_of
-from bftd.whatif.replay.site import Moves, Site, settings
 
 if TYPE_CHECKING:
     from bftd.whatif.trace import Change, Trace
@@ -82,27 +83,33 @@ def _costing(trainer: SimTrainer, options: Options) -> SimTrainer:
 
 
 class _Replay:
-    """The state of a replay between two events."""
+    """The state of a replay between two events: the clock and the backlog, around the cluster and the books."""
 
     def __init__(self, trainers: Sequence[SimTrainer], options: Options) -> None:
         self.options = options
         self.mends = options.mended
         self.account = Account()
+        paper_costs = options.rescale_model == "paper"
         self.planner = Planner(
-            paper_big_m=not self.mends.right_big_m,
-            startup_charge=self.mends.startup_charge and options.rescale_model == "paper",
+            paper_big_m=not self.mends.right_big_m, startup_charge=self.mends.startup_charge and paper_costs
         )
+        warm_up_s = 0.0 if paper_costs else measured.WARM_UP_S * options.cost_multiplier
+        self.terms = Terms(
+            warm_up_s=warm_up_s,
+            startup_charge=self.mends.startup_charge and not warm_up_s,
+            instant_s=_INSTANT_S,
+        )
+        self.drivers = Drivers(self.terms, self.account)
         solver = "equal-share" if options.policy == "equal-share" else options.solver
         objective = "efficiency" if options.objective == "efficiency" else "throughput"
-        self.site = Site(
-            settings(t_fwd_s=options.t_fwd_s, pj_max=options.pj_max, objective=objective, solver=solver), self.planner
+        self.cluster = SimulatedCluster(
+            settings(t_fwd_s=options.t_fwd_s, pj_max=options.pj_max, objective=objective, solver=solver),
+            self.planner,
+            self.drivers,
         )
         self.backlog = Backlog(trainers, endless=options.endless)
-        self.warm_up_s = measured.WARM_UP_S * options.cost_multiplier if options.rescale_model == "measured" else 0.0
-        # In order of arrival: those that the core considers, and those that wait for one of them to be done.
-        self.crews: dict[str, Crew] = {}
+        # In order of arrival, those that wait for one that the core considers to be done.
         self.waiting: deque[SimTrainer] = deque()
-        self.used = 0
 
     def through(self, trace: Trace, progress: Callable[[float], None] | None) -> Account:
         """Replay it all."""
@@ -123,131 +130,62 @@ class _Replay:
 
     def _next(self, change_s: float, now_s: float) -> float:
         """When something happens next."""
-        at_s = change_s
+        at_s, in_play = change_s, self.drivers.in_play.values()
         if self.mends.completion_events:
-            at_s = min(at_s, self.backlog.next_s, *(crew.done_s for crew in self.crews.values()))
-        if self.warm_up_s:
-            at_s = min(at_s, *(ready_s for crew in self.crews.values() for ready_s in crew.warming.values()), inf)
+            at_s = min(at_s, self.backlog.next_s, *(driver.done_s for driver in in_play))
+        if self.terms.warm_up_s:
+            at_s = min(at_s, *(ready_s for driver in in_play for ready_s in driver.warming.values()), inf)
         return max(at_s, now_s)
 
     def _instant(self, now_s: float, change: Change | None) -> None:
         """All that happens at `now_s`."""
-        if self.warm_up_s:
-            self._join_warm(now_s)
+        if self.terms.warm_up_s and (warm := self.drivers.warm(now_s)):
+            self.cluster.tell(warm)
         # Who is done at this very moment loses nothing by it; but the reference looks only after the loss.
-        done = self._complete_all(now_s) if self.mends.completion_events else []
-        left = change.left if change is not None else ()
+        events = self._complete(now_s) if self.mends.completion_events else []
         if change is not None:
-            self._lose(now_s, self.site.change_pool(change.joined, left))
+            self.cluster.change_pool(change.joined, change.left)
+            events += self._lose(now_s, change.left)
         if not self.mends.completion_events:
-            done = self._complete_all(now_s)
-        admitted = self._admitted(now_s)
-        self.crews |= {spec.name: Crew(spec, now_s) for spec in admitted}
-        if change is not None or done or admitted or not self.account.decided_s:
-            registered = [self._registered(spec) for spec in admitted]
-            works_at_once = not self.warm_up_s
-            moves = self.site.decide(now_s, lost=left, finished=done, admitted=registered, works_at_once=works_at_once)
+            events += self._complete(now_s)
+        events += self._admit(now_s)
+        if change is not None or events or not self.account.decided_s:
             self.account.decided_s.append(now_s)
-            self._resize(now_s, moves)
-        rate = sum(crew.rate for crew in self.crews.values())
-        self.account.note(now_s, rate, self.site.pool_size, self.used)
+            self.cluster.decide(now_s, events)
+        self.account.note(now_s, self.drivers.rate, self.cluster.pool_size, len(self.drivers.holders))
 
-    def _admitted(self, now_s: float) -> list[SimTrainer]:
-        """Who comes into play now: the core considers pj_max trainers, and those behind them are no event to it."""
-        free = self.options.pj_max - len(self.crews)
+    def _admit(self, now_s: float) -> list[Event]:
+        """Let in who comes now: the core considers pj_max trainers, and those behind them are no event to it."""
+        free = self.options.pj_max - len(self.drivers.in_play)
         self.waiting.extend(self.backlog.arrived(now_s, spare=free - len(self.waiting)))
-        return [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        admitted = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        for spec in admitted:
+            self.drivers.add(spec.name, spec, now_s)
+        return [Registered(now_s, self._registration(spec)) for spec in admitted]
 
-    def _done(self, now_s: float) -> list[str]:
-        return [name for name, crew in self.crews.items() if crew.done_s <= now_s + _INSTANT_S]
-
-    def _lose(self, now_s: float, lost: dict[str, list[str]]) -> None:
-        """Nodes left the pool: once per trainer R_dw is lost, at the rate that it had."""
-        hit = [(self.crews[name], nodes) for name, nodes in lost.items() if name in self.crews]
-        if hit:
+    def _lose(self, now_s: float, nodes: Sequence[str]) -> list[Event]:
+        """Take the nodes that left the pool from the trainers, and count each trainer that lost some once."""
+        told = self.drivers.lose(nodes, now_s)
+        if told:
             self.account.preempted_s.append(now_s)
-            self.account.preemptions += len(hit)
-        for crew, nodes in hit:
-            before = crew.working
-            self._drop(now_s, crew, nodes)
-            if crew.working < before:
-                self._charge(now_s, crew, "preempt", crew.spec.down_cost_s)
-            crew.pace()
+            self.account.preemptions += len(told)
+        return told
 
-    def _drop(self, now_s: float, crew: Crew, nodes: Sequence[str]) -> None:
-        crew.advance(now_s)
-        crew.held -= len(nodes)
-        self.used -= len(nodes)
-        for node in nodes:
-            crew.warming.pop(node, None)
-
-    def _complete_all(self, now_s: float) -> list[str]:
+    def _complete(self, now_s: float) -> list[Event]:
         """Take out who is done."""
-        done = self._done(now_s)
-        for name in done:
-            self._complete(now_s, self.crews.pop(name))
-        return done
+        events: list[Event] = []
+        for driver in self.drivers.done(now_s):
+            events += self.drivers.finish(driver, max(driver.since_s, now_s))
+            self.account.completed(driver.spec, driver.since_s - driver.admitted_s)
+        return events
 
-    def _complete(self, now_s: float, crew: Crew) -> None:
-        crew.advance(now_s)
-        self.used -= crew.held
-        self.account.take_off(now_s, "overshoot", crew.overshoot)
-        self.account.completed(crew.spec, now_s - crew.admitted_s)
-
-    def _resize(self, now_s: float, moves: Moves) -> None:
-        """Carry out the plan, and charge each trainer that it resizes: equation (13)."""
-        for name, nodes in moves.taken.items():
-            crew = self.crews[name]
-            before = crew.working
-            self._drop(now_s, crew, nodes)
-            if crew.working < before:
-                self._charge(now_s, crew, "rescale", crew.spec.down_cost_s)
-            crew.pace()
-        for name, nodes in moves.given.items():
-            crew = self.crews[name]
-            crew.advance(now_s)
-            crew.held += len(nodes)
-            self.used += len(nodes)
-            if self.warm_up_s:
-                crew.warming |= dict.fromkeys(nodes, now_s + self.warm_up_s)
-            else:
-                self._grow(now_s, crew)
-
-    def _grow(self, now_s: float, crew: Crew) -> None:
-        """More nodes work from now on; a start from nothing costs R_up at the new rate, where that is charged."""
-        from_nothing = crew.rate == 0.0
-        if not from_nothing:
-            self._charge(now_s, crew, "rescale", crew.spec.up_cost_s)
-        crew.pace()
-        if from_nothing and self.mends.startup_charge and not self.warm_up_s:
-            self._charge(now_s, crew, "rescale", crew.spec.up_cost_s)
-
-    def _join_warm(self, now_s: float) -> None:
-        """Nodes that are warm take part; while they warmed up, the others went on."""
-        for name, crew in self.crews.items():
-            ready = [node for node, ready_s in crew.warming.items() if ready_s <= now_s + _INSTANT_S]
-            if ready:
-                crew.advance(now_s)
-                for node in ready:
-                    del crew.warming[node]
-                self._grow(now_s, crew)
-                self.site.report_working(now_s, name, ready)
-
-    def _charge(self, now_s: float, crew: Crew, charge: Charge, stall_s: float) -> None:
-        """The trainer stands still for `stall_s` at its present rate."""
-        samples = crew.rate * stall_s
-        crew.samples -= samples
-        self.account.take_off(now_s, charge, samples)
-
-    def _registered(self, spec: SimTrainer) -> Registration:
+    def _registration(self, spec: SimTrainer) -> Registration:
         points = spec.objective if self.options.objective == "curve" else spec.curve
-        return registration(spec, points, self.warm_up_s, id_=spec.name, name=spec.name, user="replay")
+        return registration(spec, points, self.terms.warm_up_s, id_=spec.name, name=spec.name, user="replay")
 
     def _close(self, end_s: float) -> None:
         """The end of the trace: work past a trainer's end does not count."""
-        for name in self._done(end_s):
-            crew = self.crews.pop(name)
-            self._complete(max(crew.since_s, end_s), crew)
-        for crew in self.crews.values():
-            crew.advance(end_s)
-            self.account.earned[crew.spec.name] = crew.samples
+        self._complete(end_s)
+        for driver in self.drivers.in_play.values():
+            driver.advance(end_s)
+            self.account.earned[driver.spec.name] = driver.samples

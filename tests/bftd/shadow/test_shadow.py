@@ -29,12 +29,12 @@ from bftd.pool.imagined import PREFIX, idle_nodes
 from bftd.protocol.registration import Held
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
+from bftd.shadow import imaginary
 from bftd.shadow.guests import SENTENCE
+from bftd.shadow.imaginary import ImaginaryTrainers
 from bftd.shadow.read_only_client import ReadingClient
 from bftd.shadow.service import ShadowService
 from bftd.shadow.trace_recorder import TraceRecorder
-from bftd.simulated import driver as crews_module
-from bftd.simulated.driver import Crews
 from bftd.simulated.measured import WARM_UP_S
 from bftd.view import render
 from bftd.whatif import trace
@@ -125,13 +125,13 @@ class LiveSite:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.drivers = Crews(service.core, BEGIN_S)
+        self.imaginary = ImaginaryTrainers(service.core, BEGIN_S)
 
     def see(self, snapshot: Snapshot) -> None:
         """One poll; regular jobs have preempted the pilots on their nodes."""
         service, now_s = self.service, snapshot.time_s
-        self.drivers.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.stale_after_s)
-        told = self.drivers.told(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
+        self.imaginary.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.stale_after_s)
+        told = self.imaginary.told(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
         busy = {name for item in snapshot.jobs for name in item.nodes}
         free = {name for name, item in snapshot.nodes.items() if item.state == "IDLE" and name not in busy}
         placed = [lease for lease in service.core.leases.values() if lease.job_id and lease.node in free]
@@ -139,7 +139,7 @@ class LiveSite:
             pilot(lease.job_id or "", lease.node, user=lease.trainer, comment=f"bft {lease.trainer} {lease.id}")
             for lease in placed
         ]
-        drivers = [job(id_, "RUNNING", user=id_, partition=("bft-driver",)) for id_ in self.drivers.crews]
+        drivers = [job(id_, "RUNNING", user=id_, partition=("bft-driver",)) for id_ in self.imaginary.ids]
         held = {lease.node: replace(snapshot.nodes[lease.node], state="ALLOCATED") for lease in placed}
         seen = replace(snapshot, nodes=snapshot.nodes | held, jobs=(*snapshot.jobs, *drivers, *pilots))
         service._memory, view = judgement.observe(
@@ -151,7 +151,7 @@ class LiveSite:
             {},
         )
         service.apply(*told, PoolObserved(now_s, view))
-        for event in self.drivers.obey(now_s, service.core.leases.values()):
+        for event in self.imaginary.obey(now_s, service.core.leases.values()):
             service.apply(event)
 
 
@@ -230,11 +230,11 @@ def test_the_figures_add_up_and_only_idle_nodes_are_ever_lent(tmp_path_factory, 
 
 def test_a_node_that_a_regular_job_gets_leaves_its_imaginary_trainer_at_once(site: Site) -> None:
     site.idle(polls=15)
-    samples_per_s = site.service._crews.rate
+    samples_per_s = site.service._imaginary.rate
     owner = site.lent["n2"]
     site.idle("n2")
     assert "n2" not in site.lent
-    assert site.service._crews.rate < samples_per_s
+    assert site.service._imaginary.rate < samples_per_s
     shadow = site.shadow
     assert (shadow["preemptions"], shadow["nodes_taken"], shadow["nodes_vacated"]) == (1, 1, 0)
     name = site.service.core.trainers[owner].name
@@ -301,11 +301,11 @@ def test_S1b_nothing_grows_while_a_job_waits_without_a_plan(tmp_path: Path) -> N
 
 
 def test_nodes_train_only_when_warm(site: Site) -> None:
-    assert site.service._crews.rate == 0
+    assert site.service._imaginary.rate == 0
     site.idle(polls=int(WARM_UP_S) - 1)
-    assert site.service._crews.rate == 0
+    assert site.service._imaginary.rate == 0
     site.idle(polls=2)
-    assert site.service._crews.rate > 0
+    assert site.service._imaginary.rate > 0
     assert {lease.phase for lease in site.service.core.leases.values()} == {"working"}
 
 
@@ -340,8 +340,8 @@ def test_on_a_pool_that_never_changes_nearly_all_of_dedicated_nodes_is_recovered
 
 
 def test_a_trainer_whose_work_is_done_makes_room_for_the_next(tmp_path: Path, monkeypatch) -> None:
-    small = tuple(replace(spec, work_samples=1e5) for spec in crews_module.NETWORKS)
-    monkeypatch.setattr(crews_module, "NETWORKS", small)
+    small = tuple(replace(spec, work_samples=1e5) for spec in imaginary.NETWORKS)
+    monkeypatch.setattr(imaginary, "NETWORKS", small)
     site = Site(tmp_path / "ledger")
     with closing(site.service.ledger):
         site.idle(polls=60)
@@ -367,7 +367,7 @@ def test_a_restart_goes_on_with_totals_trainers_and_leases(tmp_path: Path) -> No
     site.idle(polls=30)
     site.idle("n1", polls=70)  # the progress that is told every minute is what survives
     before, lent, order = site.status, site.lent, list(site.service.core.trainers)
-    rate = site.service._crews.rate
+    rate = site.service._imaginary.rate
     site.service.ledger.close()
 
     again = Site(tmp_path / "ledger", now_s=site.now_s + 500.0)
@@ -375,7 +375,7 @@ def test_a_restart_goes_on_with_totals_trainers_and_leases(tmp_path: Path) -> No
         assert list(again.service.core.trainers) == order
         again.idle("n1")
         assert again.lent == lent
-        assert again.service._crews.rate == rate
+        assert again.service._imaginary.rate == rate
         assert again.shadow["samples"] == pytest.approx(before["shadow"]["samples"])
         assert again.shadow["observed_s"] == before["shadow"]["observed_s"], "nobody looked while it was down"
         again.idle("n1", polls=10)

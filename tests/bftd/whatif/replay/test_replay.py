@@ -17,7 +17,7 @@ from bftd.core.invariants import validate_state
 from bftd.errors import UsageError
 from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.replay import EXACT, Mends, Options, Result, run
-from bftd.whatif.replay.site import Site
+from bftd.whatif.replay.cluster import SimulatedCluster
 from bftd.whatif.trace import Trace
 from tests.bftd.whatif.replay.making import linear, trace_of, week
 
@@ -266,16 +266,15 @@ def test_samples_are_conserved_and_the_order_of_nodes_does_not_matter(
 def test_the_core_stays_valid_and_holds_what_the_simulation_holds(
     trace: Trace, trainers: Sequence[SimTrainer], options: Options
 ) -> None:
-    decide = Site.decide
+    decide = SimulatedCluster.decide
 
-    def checked(site: Site, *args: Any, **keywords: Any) -> Any:
-        moves = decide(site, *args, **keywords)
-        validate_state(site.state)
-        held = {lease.node: lease.trainer for lease in site.state.leases.values()}
-        assert held == site.owner
-        assert all(site.state.trainers[trainer].active for trainer in held.values())
-        return moves
+    def checked(cluster: SimulatedCluster, *args: Any, **keywords: Any) -> None:
+        decide(cluster, *args, **keywords)
+        validate_state(cluster.state)
+        held = {lease.node: lease.trainer for lease in cluster.state.leases.values()}
+        assert held == cluster.drivers.holders
+        assert all(cluster.state.trainers[trainer].active for trainer in held.values())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Site, "decide", checked)
+        patch.setattr(SimulatedCluster, "decide", checked)
         run(trace, trainers, options)

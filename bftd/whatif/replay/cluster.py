@@ -1,0 +1,124 @@
+"""A simulated cluster around the daemon's own core: a pool that changes, and drivers that obey within the instant."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from math import nextafter
+
+from bftd.core.domain import (
+    Event,
+    Lease,
+    LeaseChanged,
+    PoolNode,
+    PoolObserved,
+    PoolView,
+    Reported,
+    Settings,
+    SolverFailed,
+    State,
+)
+from bftd.core.step import fold
+from bftd.errors import BftError
+from bftd.simulated.driver import Drivers
+from bftd.whatif.replay.planner import Planner
+
+# A simulated cluster has no limit on submissions, no stale snapshot and pilots without end: the plan alone decides.
+_NEVER_S = 1e12
+_NO_LIMIT = 10**9
+
+
+def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Settings:
+    """The core's settings on a cluster where nothing but the plan limits anything."""
+    return Settings(
+        t_fwd_s=t_fwd_s,
+        objective=objective,
+        pj_max=pj_max,
+        solver=solver,
+        solve_time_limit_s=60.0,
+        stale_after_s=_NEVER_S,
+        pilot_limit_s=_NEVER_S,
+        give_back_bound_s=_NEVER_S,
+        submit_rate_per_min=_NO_LIMIT,
+    )
+
+
+class SimulatedCluster:
+    """The core with its pool of simulated nodes, and the drivers of the trainers in play."""
+
+    def __init__(self, settings: Settings, planner: Planner, drivers: Drivers) -> None:
+        self.state = State(settings=settings)
+        self.drivers = drivers
+        self._planner = planner
+        # In the core's order of preference, so that it has nothing to sort.
+        self._names: list[tuple[int, str]] = []
+        self._nodes: dict[str, PoolNode] = {}
+        self._version = 0
+        self._viewed_s = -1.0
+
+    @property
+    def pool_size(self) -> int:
+        """How many nodes are idle."""
+        return len(self._names)
+
+    def change_pool(self, joined: Iterable[str], left: Iterable[str]) -> None:
+        """Let nodes join and leave; the core sees it in `decide`."""
+        for name in left:
+            del self._names[bisect_left(self._names, (len(name), name))]
+        for name in joined:
+            insort(self._names, (len(name), name))
+        self._version += 1
+        ready = self._nodes
+        self._nodes = {
+            name: ready.get(name) or PoolNode(name, state="IDLE", in_pool=True, why="") for _, name in self._names
+        }
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Tell the core what happened, without a look at the pool: so nothing is decided."""
+        self.state, _ = fold(self.state, events, self._planner, explain=False)
+
+    def decide(self, now_s: float, events: Sequence[Event]) -> None:
+        """Tell the core what happened, all of it before the core plans, and let the drivers do what it decides."""
+        reports, left = self._advance(now_s, [*events, self._observed(now_s)])
+        if left and self._to_settle():
+            self._planner.settling = self.state.planned.assignment
+            reports, _ = self._advance(now_s, [*reports, self._observed(now_s)])
+            self._planner.settling = None
+        if reports:
+            self._advance(now_s, reports)
+        self.drivers.resize(now_s)
+
+    def _observed(self, now_s: float) -> PoolObserved:
+        self._viewed_s = max(now_s, nextafter(self._viewed_s, _NEVER_S))
+        view = PoolView(
+            version=self._version,
+            time_s=self._viewed_s,
+            nodes=self._nodes,
+            pilots=self.drivers.pilots.copy(),
+            job_ids=frozenset(self.drivers.in_play),
+        )
+        return PoolObserved(self._viewed_s, view)
+
+    def _advance(self, now_s: float, events: Sequence[Event]) -> tuple[list[Event], bool]:
+        """Fold events into the core, and let the drivers obey.
+
+        Returned are what they report on it, and whether any of them left a node.
+        """
+        self.state, actions = fold(self.state, events, self._planner, explain=False)
+        changed: list[Lease] = []
+        for action in actions:
+            if isinstance(action, SolverFailed):  # the daemon would go on with the map that it has, a replay must not
+                raise BftError(f"no plan at {now_s:g} s of the trace: {action.error}")
+            # what has ended in the same step is nobody's to obey
+            if isinstance(action, LeaseChanged) and action.kind != "ended" and action.lease.id in self.state.leases:
+                changed.append(action.lease)
+        reports = self.drivers.obey(changed, now_s)
+        left = any(not lease.live for lease in changed)
+        return [Reported(now_s, trainer, tuple(told)) for trainer, told in reports.items()], left
+
+    def _to_settle(self) -> bool:
+        """Whether nodes are planned for somebody who could not have them yet."""
+        holders = self.drivers.holders
+        return any(
+            holders.get(node) != trainer for trainer, nodes in self.state.planned.assignment.items() for node in nodes
+        )
