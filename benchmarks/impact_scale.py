@@ -237,7 +237,7 @@ def _parts(client: SlurmClient, repeats: int = 7) -> dict[str, float]:
 def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     """The first plan for a pool of all nodes, and the one after a tenth of them has gone."""
     config = PoolConfig(debounce_polls=1)
-    state = State(settings=Settings(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
+    state = State(settings=Settings().changed(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
         state, _ = step(state, Registered(snapshot.time_s, request(number, len(snapshot.nodes))))
     memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, HARVEST, {}, {})

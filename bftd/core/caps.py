@@ -69,12 +69,12 @@ class Room:
 
 def node_room(settings: Settings) -> Room:
     """The caps on nodes, with nothing taken."""
-    return Room("nodes", settings.nodes_per_user, settings.nodes_per_account)
+    return Room("nodes", settings.limits.nodes_per_user, settings.limits.nodes_per_account)
 
 
 def trainer_room(settings: Settings) -> Room:
     """The caps on trainers, with nothing taken."""
-    return Room("trainers", settings.trainers_per_user, settings.trainers_per_account)
+    return Room("trainers", settings.limits.trainers_per_user, settings.limits.trainers_per_account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Traine
     admitted: list[Trainer] = []
     waiting = {}
     for trainer in trainers:
-        if len(admitted) == settings.pj_max:
+        if len(admitted) == settings.decide.pj_max:
             break
         if why := room.reached(trainer):
             waiting[trainer.id] = why

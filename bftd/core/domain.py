@@ -8,12 +8,13 @@ Three sets are never mixed up: *planned* (what the last plan wants), *requested*
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
 from bftd.core.sentences import Mood, sentence
+from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import NO_SUMMARY, Report, Summary
@@ -26,28 +27,24 @@ Assignment = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: the [decide] and [limits] sections, and what it enforces of [pool] and [slurm].
+    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled."""
 
-    Jobs of the users in `spared` are never cancelled for want of a lease.
-    """
-
-    t_fwd_s: float = 120.0
-    objective: str = "throughput"
-    pj_max: int = 10
-    solver: str = "auto"
-    solve_time_limit_s: float = 1.0
-    stale_after_s: float = 10.0
-    quarantine_s: float = 300.0
-    quarantine_after: int = 3
-    pilot_limit_s: float = 3600.0
-    give_back_bound_s: float = 5.0
-    submit_rate_per_min: int = 600
-    nodes_per_user: int = 0
-    nodes_per_account: int = 0
-    trainers_per_user: int = 0
-    trainers_per_account: int = 0
-    operator: bool = False
+    decide: DecideConfig = field(default_factory=DecideConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
+
+    def changed(self, **keys: Any) -> Settings:
+        """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
+        sections = {}
+        for section in ("decide", "limits", "pool", "slurm"):
+            before = getattr(self, section)
+            mine = {name: keys.pop(name) for name in list(keys) if hasattr(before, name)}
+            sections[section] = replace(before, **mine)
+        if keys:
+            raise TypeError(f"the core has no settings {', '.join(keys)}")
+        return replace(self, **sections)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,14 +165,14 @@ def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
     recent = [
         failure
         for failure in turn.failures.get(node, ())
-        if turn.now - failure.at_s < settings.quarantine_s and failure.pilot != pilot
+        if turn.now - failure.at_s < settings.pool.quarantine_s and failure.pilot != pilot
     ]
     turn.failures[node] = (*recent, Failure(pilot, turn.now))
-    if len(turn.failures[node]) >= settings.quarantine_after:
-        turn.quarantined[node] = turn.now + settings.quarantine_s
+    if len(turn.failures[node]) >= settings.pool.quarantine_after:
+        turn.quarantined[node] = turn.now + settings.pool.quarantine_s
         del turn.failures[node]
         if turn.explain:
-            turn.say(None, NodeAvoided(node, settings.quarantine_s, settings.quarantine_after))
+            turn.say(None, NodeAvoided(node, settings.pool.quarantine_s, settings.pool.quarantine_after))
 
 
 def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:

@@ -82,7 +82,7 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
 
 def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
     if not admitted:
-        return sentences.not_among_the_first(turn.settings.pj_max)
+        return sentences.not_among_the_first(turn.settings.decide.pj_max)
     if held < trainer.sizes.low:
         return sentences.too_few_left(held, trainer.sizes.low)
     return sentences.beneficiaries(others)
@@ -131,7 +131,7 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
         return kind(trainer.name, after, tuple(added), rate if known else None, seen)
     gain = rate - learn.rate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s
-    return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.t_fwd_s, stall_s)
+    return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
 def _free_nodes(turn: Turn, assignment: Assignment) -> int:
@@ -167,7 +167,7 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, points: Point
     most = min(trainer.sizes.high, held + free)
     gain = learn.rate(points, most) - learn.rate(points, held)
     stall_s = trainer.knowledge.up_cost_s
-    return Keeps(trainer.name, held, most - held, gain, turn.settings.t_fwd_s, stall_s)
+    return Keeps(trainer.name, held, most - held, gain, turn.settings.decide.t_fwd_s, stall_s)
 
 
 def _say_once(turn: Turn, trainer: Trainer, key: str, decision: Decision) -> None:

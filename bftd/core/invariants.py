@@ -20,7 +20,7 @@ def validate_state(state: State) -> None:
     usage = state.usage
     _require(usage.training_node_seconds <= usage.used_node_seconds + 1e-6, "S10: more training than used time")
     _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more used than pool time")
-    _require(len(state.grants) <= state.settings.submit_rate_per_min, "S8: more grants in a minute than allowed")
+    _require(len(state.grants) <= state.settings.slurm.submit_rate_per_min, "S8: more grants in a minute than allowed")
 
 
 def _require(true: bool, rule: str) -> None:
@@ -79,8 +79,8 @@ def _check_caps(state: State) -> None:
             for whose in (("user", trainer.user), ("account", trainer.account)):
                 nodes[whose] += 1
                 holders.setdefault(whose, set()).add(trainer.id)
-    most_nodes = {"user": limits.nodes_per_user, "account": limits.nodes_per_account}
-    most_trainers = {"user": limits.trainers_per_user, "account": limits.trainers_per_account}
+    most_nodes = {"user": limits.limits.nodes_per_user, "account": limits.limits.nodes_per_account}
+    most_trainers = {"user": limits.limits.trainers_per_user, "account": limits.limits.trainers_per_account}
     for (kind, name), count in nodes.items():
         if name and most_nodes[kind]:
             _require(count <= most_nodes[kind], f"caps: {kind} {name} holds {count} of {most_nodes[kind]} nodes")

@@ -56,7 +56,7 @@ def _unfilled(turn: Turn) -> bool:
 def _used(turn: Turn, now_s: float) -> Usage:
     """The usage, with the time since the last snapshot counted as things stood then; a gap too long counts nothing."""
     passed_s = now_s - turn.pool.time_s
-    if not 0.0 < passed_s <= turn.settings.stale_after_s:
+    if not 0.0 < passed_s <= turn.settings.pool.stale_after_s:
         return turn.usage
     observed = [lease for lease in turn.leases.values() if lease.observed]
     nodes = turn.pool.nodes
@@ -146,7 +146,7 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
     overstays_s = turn.now - (lease.asked_back_s if lease.asked_back_s is not None else revoked_s)
     if overstays_s > _grace_s(turn, lease):
         turn.cancel_pilot(lease, f"it is still there {overstays_s:.1f} s after its node was asked back")
-    if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.give_back_bound_s:
+    if lease.asked_back_s is not None and not lease.alarmed and overstays_s > turn.settings.pool.give_back_bound_s:
         if turn.explain:
             turn.happened("alarm", lease.trainer, lease.node, {"lease": lease.id, "overdue_s": overstays_s})
             turn.say(None, NodeOverdue(lease.node, overstays_s, lease.trainer))

@@ -78,7 +78,7 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
 
 def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solver) -> Assignment:
     settings = turn.settings
-    plan = solve(problem, settings.solver, time_limit_s=settings.solve_time_limit_s, gap=SOLVER_GAP)
+    plan = solve(problem, settings.decide.solver, time_limit_s=settings.decide.solve_time_limit_s, gap=SOLVER_GAP)
     milp.verify(problem, plan)
     # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing
     return {trainer.id: tuple(plan.assignment.get(trainer.id, ())) for trainer in trainers}
@@ -103,8 +103,8 @@ def build_problem(
         most = ruling.most[trainer.id]
         if most == 0:
             continue
-        points, weight = objective.values(curves[trainer.id], turn.settings.objective, trainer.request.weight)
-        points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.t_fwd_s)
+        points, weight = objective.values(curves[trainer.id], turn.settings.decide.objective, trainer.request.weight)
+        points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.decide.t_fwd_s)
         specs.append(
             _spec(
                 name=trainer.id,
@@ -124,7 +124,7 @@ def build_problem(
     if turn.backoff:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not turn.backs_off(name)]
-    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.t_fwd_s, limits)
+    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.decide.t_fwd_s, limits)
 
 
 # Most of a problem is that of the plan before, and what is the same need not be checked again.

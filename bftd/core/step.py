@@ -58,7 +58,7 @@ def fold(
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
-    outdated = turn.now - turn.planned.time_s >= turn.settings.t_fwd_s
+    outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
     if turn.pool.seen and (turn.plan_due or outdated) and planned_now:
         replan(turn, solve)

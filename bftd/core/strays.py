@@ -66,7 +66,7 @@ def _due(turn: Turn, stray: Stray, ours: Trainer | None) -> bool:
         return False
     if ours:
         return turn.now - stray.seen_s > timing.ORPHAN_GRACE_S
-    if not turn.settings.operator or stray.job.user in turn.settings.spared:
+    if not turn.settings.slurm.operator or stray.job.user in turn.settings.spared:
         return False
     due_s = stray.seen_s + timing.STRAY_GRACE_S
     if stray.job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon

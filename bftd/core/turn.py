@@ -99,7 +99,7 @@ class Turn:
     @property
     def budget(self) -> int:
         """Pilots that may still be asked for in this minute (S8)."""
-        return max(0, self.settings.submit_rate_per_min - len(self.grants))
+        return max(0, self.settings.slurm.submit_rate_per_min - len(self.grants))
 
     def leases_of(self, trainer: str) -> list[Lease]:
         """All leases of a trainer that have not ended, oldest first."""
@@ -140,8 +140,8 @@ class Turn:
     def grant(self, trainer: str, node: PoolNode, reason: str) -> Lease:
         """Lend a free node to a trainer under a new lease id."""
         self.sequence += 1
-        limit_s = self.settings.pilot_limit_s if node.window_s is None else node.window_s
-        limit_s = max(MINUTE_S, min(limit_s, self.settings.pilot_limit_s) // MINUTE_S * MINUTE_S)
+        limit_s = self.settings.pool.pilot_limit_s if node.window_s is None else node.window_s
+        limit_s = max(MINUTE_S, min(limit_s, self.settings.pool.pilot_limit_s) // MINUTE_S * MINUTE_S)
         lease = Lease(
             id=f"{node.name}.{self.sequence}",
             node=node.name,
@@ -254,7 +254,7 @@ def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Se
 
 
 def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:
-    return at_s - pool.time_s <= settings.stale_after_s
+    return at_s - pool.time_s <= settings.pool.stale_after_s
 
 
 # A poll copies an object or two a lease and a trainer. `python -m benchmarks.core --plain-replace` compares the copying

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import grp
 import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bftd import keys
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -36,16 +36,7 @@ log = logging.getLogger("bftd")
 def settings_of(config: Config) -> Settings:
     """The core's settings as the configuration file has them."""
     return Settings(
-        **dataclasses.asdict(config.decide),
-        **dataclasses.asdict(config.limits),
-        stale_after_s=config.pool.stale_after_s,
-        quarantine_s=config.pool.quarantine_s,
-        quarantine_after=config.pool.quarantine_after,
-        pilot_limit_s=config.pool.pilot_limit_s,
-        give_back_bound_s=config.pool.give_back_bound_s,
-        submit_rate_per_min=config.slurm.submit_rate_per_min,
-        operator=config.slurm.operator,
-        spared=_administrators(config.daemon.administrators),
+        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators)
     )
 
 
@@ -107,14 +98,14 @@ class Service:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
         settings = settings_of(config)
-        # as far as this version knows them
-        tuned = {name: value for name, value in self.ledger.tuned().items() if hasattr(settings, name)}
-        self.apply(Configured(self.now(), dataclasses.replace(settings, **tuned)))
+        known = {key.name for key in keys.tunable()}
+        tuned = {name: value for name, value in self.ledger.tuned().items() if name in known}
+        self.apply(Configured(self.now(), settings.changed(**tuned)))
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
         self.ledger.set_tuned(self.ledger.tuned() | changes)
-        self.apply(Configured(self.now(), dataclasses.replace(self.state.settings, **changes)))
+        self.apply(Configured(self.now(), self.state.settings.changed(**changes)))
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""

@@ -97,7 +97,7 @@ def strays(state: State) -> list[dict[str, Any]]:
 
 def settings(item: Settings) -> dict[str, Any]:
     """The settings that `bft tune` changes."""
-    return {key.name: getattr(item, key.name) for key in keys.tunable()}
+    return {key.name: getattr(getattr(item, key.section), key.name) for key in keys.tunable()}
 
 
 def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:

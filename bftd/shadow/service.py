@@ -97,7 +97,7 @@ class ShadowService(Service):
             if isinstance(event, (Registered, Heard, Reported, Finished)):
                 self._host(event)
             elif isinstance(event, Configured):  # whatever rights it has in Slurm, it uses none
-                super().apply(dataclasses.replace(event, settings=dataclasses.replace(event.settings, operator=False)))
+                super().apply(dataclasses.replace(event, settings=event.settings.changed(operator=False)))
             else:
                 super().apply(event)
 
@@ -107,7 +107,7 @@ class ShadowService(Service):
         before, passed_s = self.core, now_s - self.core.pool.time_s
         if passed_s <= 0:
             return
-        counts = passed_s <= before.settings.stale_after_s
+        counts = passed_s <= before.settings.pool.stale_after_s
         earned = self._imaginary.earned
         self._imaginary.advance(now_s, counts)
         told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
@@ -153,7 +153,7 @@ class ShadowService(Service):
 
     @property
     def _pj_max(self) -> int:
-        return min(self.core.settings.pj_max, self.config.daemon.shadow_trainers)
+        return min(self.core.settings.decide.pj_max, self.config.daemon.shadow_trainers)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
         """Write down what would be done."""

@@ -30,7 +30,7 @@ _NO_LIMIT = 10**9
 
 def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Settings:
     """The core's settings on a cluster where nothing but the plan limits anything."""
-    return Settings(
+    return Settings().changed(
         t_fwd_s=t_fwd_s,
         objective=objective,
         pj_max=pj_max,

@@ -42,7 +42,7 @@ def names(count: int) -> list[str]:
 
 
 def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
-    core = Core(Settings(nodes_per_user=3))
+    core = Core(Settings().changed(nodes_per_user=3))
     core.pool(*names(8))
     core.arrive(registration("1", nodes_max=8))
     core.arrive(registration("2", nodes_max=8), after_s=1)
@@ -55,7 +55,7 @@ def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
 
 
 def test_an_account_shares_its_cap_among_its_users() -> None:
-    core = Core(Settings(nodes_per_account=4))
+    core = Core(Settings().changed(nodes_per_account=4))
     core.accounts = {"1": ("ann", "chem"), "2": ("bob", "chem"), "3": ("cyd", "bio")}
     core.pool(*names(12))
     for id_, user in (("1", "ann"), ("2", "bob"), ("3", "cyd")):
@@ -79,7 +79,7 @@ def test_lower_caps_shrink_at_once_also_where_nothing_may_grow_or_the_solver_fai
         core.place_all()
         core.pool(*names(6), hold=hold)
         core.solve = solve
-        core.apply(Configured(core.time_s, Settings(nodes_per_user=4)))
+        core.apply(Configured(core.time_s, Settings().changed(nodes_per_user=4)))
         left = {id_: len(core.nodes(id_)) for id_ in "12"}
         # whoever shrinks stops at a size it can run on
         assert 0 < sum(left.values()) <= 4
@@ -91,13 +91,13 @@ def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
     core = Core(Settings())
     core.pool(*names(4))
     core.arrive(registration("1", nodes_min=3, nodes_max=4))
-    core.apply(Configured(core.time_s, Settings(nodes_per_user=2)))
+    core.apply(Configured(core.time_s, Settings().changed(nodes_per_user=2)))
     assert core.nodes("1") == set()
     assert "train-1 is suspended and gives back n[1-4]: ann is at the cap of 2 nodes per user" in core.sentences()
 
 
 def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
-    core = Core(Settings(trainers_per_user=1, pj_max=2))
+    core = Core(Settings().changed(trainers_per_user=1, pj_max=2))
     core.pool(*names(6))
     core.arrive(registration("1", nodes_max=2))
     core.arrive(registration("2", nodes_max=2), after_s=1)
@@ -122,14 +122,14 @@ def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     core.arrive(registration("1", nodes_max=2))
     core.arrive(registration("2", nodes_max=2), after_s=1)
     core.solve = broken
-    core.apply(Configured(core.time_s, Settings(trainers_per_user=1)))
+    core.apply(Configured(core.time_s, Settings().changed(trainers_per_user=1)))
     assert [len(core.nodes(id_)) for id_ in "12"] == [2, 0]
     told = "train-2 is suspended and gives back n[3-4]: ann is at the cap of 1 trainer per user"
     assert told in core.sentences()
 
 
 def test_the_account_is_that_of_the_job_as_slurm_shows_it_and_never_what_the_driver_says() -> None:
-    core = Core(Settings(nodes_per_account=1))
+    core = Core(Settings().changed(nodes_per_account=1))
     core.accounts = {"1": ("ann", "chem"), "2": ("eve", "bio")}
     core.pool("n1", "n2", "n3")
     core.arrive(registration("1", nodes_max=2))
@@ -140,7 +140,7 @@ def test_the_account_is_that_of_the_job_as_slurm_shows_it_and_never_what_the_dri
 
 
 def test_a_trainer_that_is_no_job_is_on_the_account_of_its_pilots() -> None:
-    core = Core(Settings(nodes_per_account=1))
+    core = Core(Settings().changed(nodes_per_account=1))
     core.arrive(registration("run-a-7", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()
@@ -155,10 +155,10 @@ def test_a_trainer_that_is_no_job_is_on_the_account_of_its_pilots() -> None:
 @pytest.mark.parametrize(
     ("limits", "exact"),
     [
-        (Settings(nodes_per_user=12), True),  # nobody can use more
-        (Settings(nodes_per_user=8), True),  # the pool has no more
-        (Settings(nodes_per_account=5), True),  # one trainer each: a smaller nodes_max
-        (Settings(nodes_per_user=7), False),
+        (Settings().changed(nodes_per_user=12), True),  # nobody can use more
+        (Settings().changed(nodes_per_user=8), True),  # the pool has no more
+        (Settings().changed(nodes_per_account=5), True),  # one trainer each: a smaller nodes_max
+        (Settings().changed(nodes_per_user=7), False),
     ],
 )
 def test_only_a_cap_that_can_bind_several_trainers_costs_a_solver_that_knows_caps(
@@ -189,7 +189,7 @@ def test_a_problem_allows_just_the_plans_that_the_caps_allow(
     wanted: list[tuple[int, int, str, str]], caps: tuple[int, int], size: int
 ) -> None:
     """The best plan of the problem is that of the same problem with every cap written out."""
-    core = Core(Settings(nodes_per_user=caps[0], nodes_per_account=caps[1], pj_max=9))
+    core = Core(Settings().changed(nodes_per_user=caps[0], nodes_per_account=caps[1], pj_max=9))
     core.accounts = {str(at): (user, account) for at, (_, _, user, account) in enumerate(wanted) if account}
     core.solve = broken
     for at, (low, more, user, _) in enumerate(wanted):
@@ -225,7 +225,7 @@ def _with_owner(spec: milp.TrainerSpec, item: Trainer) -> milp.TrainerSpec:
 
 
 def test_a_lease_on_its_way_out_does_not_count_towards_a_cap() -> None:
-    core = Core(Settings(nodes_per_user=2))
+    core = Core(Settings().changed(nodes_per_user=2))
     core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()

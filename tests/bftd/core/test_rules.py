@@ -38,7 +38,7 @@ from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, of,
 
 NODES = [f"n{number}" for number in range(1, 7)]
 CONFIG = PoolConfig(debounce_polls=2, min_window_s=20, vacate_ahead_s=5, plan_wait_s=10)
-SETTINGS = Settings(pilot_limit_s=600, quarantine_s=60, submit_rate_per_min=20, operator=True)
+SETTINGS = Settings().changed(pilot_limit_s=600, quarantine_s=60, submit_rate_per_min=20, operator=True)
 USERS = ("ann", "bob")
 ACCOUNTS = ("", "chem", "bio")
 # Few of the caps at once: each is to be the one that binds.
@@ -85,7 +85,7 @@ class Cluster(RuleBasedStateMachine):
         for item in new:
             assert item.id not in self.ids, "a lease id came back"
             assert self.state.pool.hold is None, "S1b: granted while a job waits without a plan"
-            assert self.now - self.state.pool.time_s <= SETTINGS.stale_after_s, "S9: granted on a stale snapshot"
+            assert self.now - self.state.pool.time_s <= SETTINGS.pool.stale_after_s, "S9: granted on a stale snapshot"
             where = self.state.pool.nodes[item.node]
             assert where.in_pool, "S5: granted a node that is not in the pool"
             assert where.window_s is None or item.limit_s <= max(60.0, where.window_s), "S1: longer than the window"
@@ -307,13 +307,13 @@ class Cluster(RuleBasedStateMachine):
     @rule(pj_max=st.integers(1, 4), objective=st.sampled_from(["throughput", "efficiency", "priority"]))
     def the_operator_tunes(self, pj_max: int, objective: str) -> None:
         """Settings change at any time."""
-        self.settings = replace(self.settings, pj_max=pj_max, objective=objective)
+        self.settings = self.settings.changed(pj_max=pj_max, objective=objective)
         self.apply(Configured(self.now, self.settings))
 
     @rule(caps=CAPS)
     def the_caps_are_read_again(self, caps: dict[str, int]) -> None:
         """Higher, lower or none."""
-        self.settings = replace(self.settings, **caps)
+        self.settings = self.settings.changed(**caps)
         self.apply(Configured(self.now, self.settings))
 
     @precondition(lambda self: self.state.trainers)
@@ -372,8 +372,8 @@ class Cluster(RuleBasedStateMachine):
             return
         items = [self.state.trainers[one.trainer] for one in self.state.leases.values() if one.live]
         for field, nodes, trainers in (
-            ("user", self.settings.nodes_per_user, self.settings.trainers_per_user),
-            ("account", self.settings.nodes_per_account, self.settings.trainers_per_account),
+            ("user", self.settings.limits.nodes_per_user, self.settings.limits.trainers_per_user),
+            ("account", self.settings.limits.nodes_per_account, self.settings.limits.trainers_per_account),
         ):
             for whose in {getattr(item, field) for item in items} - {""}:
                 held = [item.id for item in items if getattr(item, field) == whose]
@@ -387,7 +387,7 @@ class Cluster(RuleBasedStateMachine):
         self.waiting.clear()
         self.running.clear()
         self.rogues.clear()
-        self.settings = replace(SETTINGS, pj_max=10)
+        self.settings = SETTINGS.changed(pj_max=10)
         self.apply(Configured(self.now, self.settings))
         for _ in range(12):  # longer than any back-off, quarantine or grace
             self.poll(11.0 if self.state.pool.time_s > 0 else 1.0)

@@ -130,7 +130,7 @@ def eventful() -> list[Event]:
         )
 
     return [
-        Configured(1.0, Settings(quarantine_after=1, pj_max=2)),
+        Configured(1.0, Settings().changed(quarantine_after=1, pj_max=2)),
         Registered(1.0, registration("1", nodes_min=2)),
         Registered(1.0, registration("2", curve=((1, 10.0), (4, 12.0)), up_cost_s=1e4)),
         pool(2.0, "n1", "n2", "n3"),
@@ -139,7 +139,7 @@ def eventful() -> list[Event]:
         reported(4.0, "1", SuspendReport(4.0, 7), NoteReport(4.0, "hello"), CrashReport(4.0, "n5", 1)),
         Registered(5.0, registration("3")),
         pool(6.0, "n2", "n6", "n7"),
-        Configured(7.0, Settings(nodes_per_user=1)),
+        Configured(7.0, Settings().changed(nodes_per_user=1)),
         Ended(8.0, "1", 0, ""),
         pool(9.0),
         pool(90.0, "n1"),

@@ -44,7 +44,7 @@ def test_decisions_are_sentences_with_numbers() -> None:
 
 
 def test_S1_a_pilot_gets_whole_minutes_that_fit_the_window_of_its_node() -> None:
-    core = Core(Settings(pilot_limit_s=3600))
+    core = Core(Settings().changed(pilot_limit_s=3600))
     core.arrive(registration("1"))
     core.pool("n1", "n2", "n3", "n4", windows={"n1": 179.0, "n2": 30.0, "n4": 1e6})
     limits = {item.node: item.limit_s for item in core.leases("1")}
@@ -74,7 +74,7 @@ def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back
 
 
 def test_S2_a_pilot_that_overstays_is_cancelled_and_alarmed_once() -> None:
-    core = Core(Settings(give_back_bound_s=5.0))
+    core = Core(Settings().changed(give_back_bound_s=5.0))
     core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
@@ -171,7 +171,7 @@ def test_S9_nothing_grows_while_a_job_waits_without_a_plan_and_shrinking_goes_on
 
 
 def test_S9_nothing_grows_on_a_stale_snapshot() -> None:
-    core = Core(Settings(stale_after_s=10))
+    core = Core(Settings().changed(stale_after_s=10))
     core.pool("n1", "n2")
     core.tick(after_s=10.5)
     assert not granted(core.arrive(registration("1")))
@@ -255,14 +255,14 @@ def test_allowed_sizes_are_kept_when_a_node_is_lost() -> None:
 
 
 def test_trainers_beyond_pj_max_wait_first_come_first_served() -> None:
-    core = Core(Settings(pj_max=1))
+    core = Core(Settings().changed(pj_max=1))
     core.pool("n1", "n2", "n3", "n4")
     core.arrive(registration("1", nodes_max=2))
     core.arrive(registration("2", nodes_max=2), after_s=1)
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 0)
-    core.apply(Configured(core.time_s, Settings(pj_max=2)))
+    core.apply(Configured(core.time_s, Settings().changed(pj_max=2)))
     assert len(core.nodes("2")) == 2
-    core.apply(Configured(core.time_s, Settings(pj_max=1)))
+    core.apply(Configured(core.time_s, Settings().changed(pj_max=1)))
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 0)
     core.finish("1")
     core.pool("n1", "n2", "n3", "n4")
@@ -308,7 +308,7 @@ def test_a_trainer_that_is_refused_everywhere_stops_taking_nodes_that_others_cou
 
 
 def test_three_different_pilots_failing_on_a_node_put_it_into_quarantine() -> None:
-    core = Core(Settings(quarantine_after=3, quarantine_s=300))
+    core = Core(Settings().changed(quarantine_after=3, quarantine_s=300))
     crash = CrashReport(NOW_S, "n1", 1, "bus error")
     for number in range(3):
         core.arrive(registration(f"{number}", nodes_max=1), after_s=1)
@@ -351,7 +351,7 @@ def test_a_lease_that_nobody_places_is_revoked() -> None:
 
 
 def test_a_pilot_is_given_back_gracefully_before_its_time_limit_ends() -> None:
-    core = Core(Settings(pilot_limit_s=120))
+    core = Core(Settings().changed(pilot_limit_s=120))
     core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
     core.place_all()
@@ -430,7 +430,7 @@ def test_a_lease_id_never_comes_back() -> None:
 
 
 def test_S8_no_more_pilots_are_asked_for_in_a_minute_than_allowed() -> None:
-    core = Core(Settings(submit_rate_per_min=3))
+    core = Core(Settings().changed(submit_rate_per_min=3))
     core.arrive(registration("1", nodes_max=8))
     names = [f"n{number}" for number in range(1, 9)]
     counts = []
@@ -468,7 +468,7 @@ def test_S10_node_seconds_are_counted_once_and_split_by_what_the_pilots_do() -> 
 
 
 def test_S10_time_in_which_nobody_looked_is_not_counted() -> None:
-    core = Core(Settings(stale_after_s=10))
+    core = Core(Settings().changed(stale_after_s=10))
     core.arrive(registration("1"))
     core.pool("n1")
     before = core.state.usage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,7 @@ from bftd.service.status import overview
 from bftd.view import render
 from tests.bftd.builders import Core, Pool, lease, members, node, of, pilot, registration
 
-OPERATOR = Settings(operator=True)
+OPERATOR = Settings().changed(operator=True)
 
 
 def own(id_: str = "55", user: str = "bob", *nodes: str) -> ElasticJob:
@@ -79,7 +80,7 @@ def test_with_operator_rights_it_is_cancelled_after_a_grace_and_then_only_now_an
 
 
 def test_jobs_of_root_and_of_administrators_are_named_and_left_alone() -> None:
-    core = Core(Settings(operator=True, spared=frozenset({"root", "ada"})))
+    core = Core(replace(OPERATOR, spared=frozenset({"root", "ada"})))
     core.elastic = {"1": own("1", "root", "n8"), "2": own("2", "ada"), "3": own("3", "bob", "n7")}
     assert set(cancelled(core, 20)) == {"3"}
     assert {stray["user"] for stray in shown(core)} == {"root", "ada", "bob"}

@@ -315,7 +315,7 @@ def test_tuning_acts_at_once_and_is_kept(tmp_path: Path) -> None:
         code, answer = await served.ask("POST", "/v1/tune", {"t_fwd_s": 30, "objective": "efficiency", "pj_max": 2})
         assert code == 200
         assert answer == {"settings": {"t_fwd_s": 30.0, "objective": "efficiency", "pj_max": 2}}
-        assert served.service.state.settings.t_fwd_s == 30.0
+        assert served.service.state.settings.decide.t_fwd_s == 30.0
         assert served.service.ledger.tuned() == answer["settings"]
 
     run(test, tmp_path)

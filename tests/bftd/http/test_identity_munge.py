@@ -211,7 +211,7 @@ def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not
             )
             assert code == 401
             assert "the hosts must share one munge key" in error
-            assert served.service.state.settings.pj_max != 1
+            assert served.service.state.settings.decide.pj_max != 1
             with pytest.raises(
                 DaemonUnreachable, match=r"is not believed: .*it says: the credential is not valid here"
             ):
@@ -368,7 +368,7 @@ def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_n
             with pytest.raises(DaemonUnreachable, match="the credential is for the daemon at"):
                 await asyncio.to_thread(client.tune, pj_max=1)
         assert statuses == [401]
-        assert served.service.state.settings.pj_max != 1
+        assert served.service.state.settings.decide.pj_max != 1
 
     scene(test)
 

@@ -107,8 +107,8 @@ def test_tuned_settings_survive_a_restart_and_win_over_the_file(tmp_path: Path) 
     first.configure(Config())
     first.ledger.close()
     second = start(tmp_path / "ledger", clock)
-    assert (second.state.settings.t_fwd_s, second.state.settings.pj_max) == (33.0, 2)
-    assert second.state.settings.objective == "throughput"
+    assert (second.state.settings.decide.t_fwd_s, second.state.settings.decide.pj_max) == (33.0, 2)
+    assert second.state.settings.decide.objective == "throughput"
     second.ledger.close()
 
 
@@ -243,7 +243,7 @@ def test_a_ledger_of_the_first_schema_is_opened_with_all_that_it_holds(tmp_path:
     assert jobs == {"n1.1": "71", "n2.2": "72", "n3.3": "73"}
     assert (service.state.sequence, service.state.usage.used_node_seconds) == (3, 3.0)
     assert set(service.state.failures) == {"n1"}
-    assert service.state.settings.pj_max == 7
+    assert service.state.settings.decide.pj_max == 7
     assert any("starts on 2 nodes" in told["text"] for told in service.ledger.decisions("17", 50))
     see(service, clock, "n1 n2 n3", n1="71", n2="72", n3="73")
     assert all(item.live and item.observed for item in service.state.leases.values())

@@ -130,7 +130,7 @@ class LiveSite:
     def see(self, snapshot: Snapshot) -> None:
         """One poll; regular jobs have preempted the pilots on their nodes."""
         service, now_s = self.service, snapshot.time_s
-        self.imaginary.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.stale_after_s)
+        self.imaginary.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.pool.stale_after_s)
         told = self.imaginary.told(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
         busy = {name for item in snapshot.jobs for name in item.nodes}
         free = {name for name, item in snapshot.nodes.items() if item.state == "IDLE" and name not in busy}
@@ -434,7 +434,7 @@ def test_nobody_can_speak_for_an_imaginary_trainer(site: Site) -> None:
 def test_operator_rights_are_not_used(tmp_path: Path) -> None:
     site = Site(tmp_path / "ledger", replace(CONFIG, slurm=SlurmConfig(operator=True)))
     with closing(site.service.ledger):
-        assert not site.service.core.settings.operator
+        assert not site.service.core.settings.slurm.operator
         for _ in range(200):
             site.see([node(name) for name in NAMES[1:]], [pilot("66", "n1", user="mallory")])
         assert not [event for event in site.service.ledger.events(0, 10_000) if event["kind"] == "cancel"]
