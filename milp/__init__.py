@@ -7,8 +7,8 @@ from milp.checking import verify
 from milp.curves import Curve
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
 from milp.limits import Cap, NodeGroup
-from milp.model import NodeSpec, Plan, Problem, TrainerSpec
-from milp.solvers import names as solver_names
+from milp.problem import NodeSpec, Plan, Problem, TrainerSpec
+from milp.solvers.registry import names as solver_names
 from milp.solving import solve
 
 __all__ = [

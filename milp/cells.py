@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from milp.model import Problem
+from milp.problem import Problem
 
 
 @dataclass(frozen=True)

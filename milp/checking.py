@@ -12,8 +12,8 @@ from itertools import chain
 from typing import get_args
 
 from milp.errors import PlanError
-from milp.model import Plan, Problem, Status, TrainerSpec
-from milp.objective import outcome, relative_gap, rescale_cost
+from milp.problem import Plan, Problem, Status, TrainerSpec
+from milp.worth import outcome, relative_gap, rescale_cost
 
 # Summation order alone moves a sum of floats by far less, a wrong term by far more.
 _RELATIVE_TOLERANCE = 1e-9

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, combinations, pairwise
 
 from milp.curves import Curve
-from milp.model import Problem, TrainerSpec
-from milp.objective import rescale_cost
+from milp.problem import Problem, TrainerSpec
+from milp.worth import rescale_cost
 
 
 @dataclass(frozen=True)

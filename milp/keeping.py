@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from milp.assigning import assign_cells
 from milp.cells import Cell, cells, counts_in, sums
-from milp.model import Problem, TrainerSpec
-from milp.objective import outcome
+from milp.maps import assign_cells
+from milp.problem import Problem, TrainerSpec
+from milp.worth import outcome
 
 
 def keep(problem: Problem) -> dict[str, tuple[str, ...]]:

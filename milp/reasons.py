@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from milp.limits import Cap
-from milp.model import Problem, TrainerSpec
-from milp.objective import outcome, rescale_cost
+from milp.problem import Problem, TrainerSpec
+from milp.worth import outcome, rescale_cost
 
 
 @dataclass(slots=True)

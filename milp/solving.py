@@ -10,10 +10,10 @@ from milp.checking import verify
 from milp.choices import most_worth
 from milp.errors import PlanError
 from milp.keeping import keep
-from milp.model import Plan, Problem, Status
-from milp.objective import objective_of, relative_gap
+from milp.problem import Plan, Problem, Status
 from milp.reasons import explain
-from milp.solvers import Limits, Outcome, choose
+from milp.solvers.registry import Limits, Outcome, choose
+from milp.worth import objective_of, relative_gap
 
 # Relative difference below which two objectives are the same but for rounding.
 _ROUNDING = 1e-9

@@ -16,8 +16,8 @@ from bftd.cli import options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
-    from milp.model import Plan, Problem
-    from milp.solvers import Solver
+    from milp.problem import Plan, Problem
+    from milp.solvers.registry import Solver
 
 # Folding would read anything else in a name as an operator or a group: *, @, &, ...
 _FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
@@ -29,7 +29,7 @@ class _SolveCommand(click.Command):
     """A command whose help lists the solvers, which are imported only for it."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from milp import solvers
+        from milp.solvers import registry as solvers
 
         best = "the first of these that is ready, carries the problem and proves its answer (the default)"
         with formatter.section("Solvers"):
@@ -37,7 +37,7 @@ class _SolveCommand(click.Command):
 
 
 def _described(solver: Solver) -> str:
-    from milp.solvers import Feature
+    from milp.solvers.registry import Feature
 
     extras = ", ".join(feature.value for feature in Feature if feature in solver.features)
     carries = f"also carries {extras}" if extras else "carries no extras"

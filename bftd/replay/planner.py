@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import milp
-from milp.model import Plan, Problem, TrainerSpec
-from milp.objective import objective_of
-from milp.solvers import Limits, choose
+from milp.problem import Plan, Problem, TrainerSpec
+from milp.solvers.registry import Limits, choose
+from milp.worth import objective_of
 
 Assignment = Mapping[str, tuple[str, ...]]
 

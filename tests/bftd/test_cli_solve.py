@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import milp
 from bftd.cli import entry, solve
 from bftd.cli.main import bft
-from milp import solvers
+from milp.solvers import registry as solvers
 from slurm_plugin.nodeset import expand
 
 ROOT = Path(__file__).parents[2]

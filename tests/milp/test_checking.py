@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Cap, NodeGroup, NodeSpec, Plan, PlanError, Problem, solve, verify
-from milp.objective import objective_of
+from milp.worth import objective_of
 
 
 @pytest.fixture

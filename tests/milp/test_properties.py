@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from milp import NodeSpec, Problem, solve, verify
-from milp.objective import objective
+from milp.worth import objective
 from tests.milp.instances import one_class_problems as problems
 
 
