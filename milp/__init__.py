@@ -6,8 +6,7 @@ Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
 from milp.checking import verify
 from milp.curves import Curve
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
-from milp.limits import Cap, NodeGroup
-from milp.problem import NodeSpec, Plan, Problem, TrainerSpec
+from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
 from milp.solvers.registry import names as solver_names
 from milp.solving import solve
 

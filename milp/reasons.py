@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from milp.limits import Cap
-from milp.problem import Problem, TrainerSpec
+from milp.problem import Cap, Problem, TrainerSpec
 from milp.worth import outcome, rescale_cost
 
 

@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping
 
 from milp.checking import verify
-from milp.choices import most_worth
 from milp.errors import PlanError
-from milp.keeping import keep
+from milp.maps import keep
 from milp.problem import Plan, Problem, Status
 from milp.reasons import explain
 from milp.solvers.registry import Limits, Outcome, choose
-from milp.worth import objective_of, relative_gap
+from milp.worth import most_worth, objective_of, relative_gap
 
 # Relative difference below which two objectives are the same but for rounding.
 _ROUNDING = 1e-9

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, combinations, pairwise
 
+from milp.curves import Curve
 from milp.problem import Problem, TrainerSpec
 
 
@@ -54,3 +57,94 @@ def most_earned(problem: Problem) -> float:
 def relative_gap(objective_value: float, bound: float) -> float:
     """(bound - objective) over the larger magnitude of the two, 0 where the bound is reached."""
     return max(0.0, bound - objective_value) / max(abs(bound), abs(objective_value), math.ulp(0.0))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Counts `low`..`high` (1 or more), all of which the trainer may have; worth is linear from one to the other.
+
+    `worth_low` and `worth_high` are the trainer's terms of (16). `change` is -1, 0 or 1: fewer nodes, the very same
+    ones, more. The nodes are of `classes` only, not necessarily of all of them.
+    """
+
+    classes: frozenset[str]
+    low: int
+    high: int
+    worth_low: float
+    worth_high: float
+    change: int
+
+    @property
+    def slope(self) -> float:
+        """Worth of one more node."""
+        return (self.worth_high - self.worth_low) / (self.high - self.low) if self.high > self.low else 0.0
+
+
+def idle_worth(problem: Problem, trainer: TrainerSpec) -> float:
+    """The trainer's terms of (16) when it gets nothing: what giving up its nodes costs."""
+    return -rescale_cost(problem, trainer, 0)
+
+
+def pieces(problem: Problem, trainer: TrainerSpec) -> tuple[Piece, ...]:
+    """Every allowed count but 0, class choice by class choice, in ascending order of counts within one."""
+    held_on = problem.classes_of(trainer.current) if trainer.current else frozenset[str]()
+    return tuple(
+        piece
+        for classes in class_sets(problem, trainer)
+        for change, low, high in _ranges(problem, trainer, classes, held_on)
+        for piece in _split(problem, trainer, classes, change, low, high)
+    )
+
+
+def most_worth(problem: Problem, trainer: TrainerSpec) -> float:
+    """The most that a trainer can contribute to (16), were it alone in the pool."""
+    worths = ((piece.worth_low, piece.worth_high) for piece in pieces(problem, trainer))
+    return max(idle_worth(problem, trainer), *chain.from_iterable(worths), float("-inf"))
+
+
+def class_sets(problem: Problem, trainer: TrainerSpec) -> tuple[frozenset[str], ...]:
+    """The sets of classes that the trainer may be on: single ones, or for a mixing trainer the largest of each rate."""
+    if not trainer.mixes_classes:
+        return tuple(frozenset({name}) for name in problem.classes)
+    largest: dict[Curve, frozenset[str]] = {}
+    every = range(1, len(problem.classes) + 1)
+    for classes in chain.from_iterable(combinations(problem.classes, size) for size in every):
+        curve = trainer.curve_on(classes)
+        largest[curve] = largest.get(curve, frozenset()) | set(classes)
+    return tuple(largest.values())
+
+
+def _ranges(
+    problem: Problem, trainer: TrainerSpec, classes: frozenset[str], held_on: frozenset[str]
+) -> Iterator[tuple[int, int, int]]:
+    """(change, low, high) of the counts on these classes that no migration and nodes_min, nodes_max leave."""
+    held = len(trainer.current)
+    room = min(trainer.nodes_max, sum(problem.class_sizes[name] for name in classes))
+    if held_on & classes:
+        kept = sum(problem.class_of[node] in classes for node in trainer.current)
+        yield -1, trainer.nodes_min, min(held - 1, kept, trainer.nodes_max)
+    if held_on <= classes:
+        if held:
+            yield 0, max(held, trainer.nodes_min), min(held, room)
+        yield 1, max(held + 1, trainer.nodes_min), room
+
+
+def _split(
+    problem: Problem, trainer: TrainerSpec, classes: frozenset[str], change: int, low: int, high: int
+) -> Iterator[Piece]:
+    if low > high:
+        return
+    curve = trainer.curve_on(classes)
+    cost = rescale_cost(problem, trainer, len(trainer.current) + change)
+
+    def worth(count: int) -> float:
+        return problem.t_fwd_s * trainer.weight * curve(count) - cost
+
+    if trainer.sizes is not None:
+        steps = [(size, size) for size in trainer.sizes if low <= size <= high]
+    else:
+        inner = [point for point in curve.nodes if low < point < high]
+        ends = [low, *inner, high]
+        steps = list(pairwise(ends)) if low < high else [(low, low)]
+    for begin, end in steps:
+        yield Piece(classes, begin, end, worth(begin), worth(end), change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from milp import Cap, Curve, NodeGroup, NodeSpec, Problem
-from milp.keeping import keep
+from milp.maps import keep
 
 
 def test_a_trainer_keeps_its_most_preferred_nodes_as_far_as_its_sizes_allow(trainer, problem) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from milp import NodeSpec, Problem, ProblemError
-from milp.limits import Cap, NodeGroup
+from milp.problem import Cap, NodeGroup
 
 NODES = ("n0", "n1", "n2", "n3")
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from milp import Curve, NodeSpec, Problem
-from milp.choices import idle_worth, most_worth, pieces
-from milp.worth import objective, outcome, rescale_cost
+from milp.worth import idle_worth, most_worth, objective, outcome, pieces, rescale_cost
 from tests.milp.instances import one_class_problems, optimum, problems
 
 

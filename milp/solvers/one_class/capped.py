@@ -18,8 +18,7 @@ from math import inf
 
 import numpy as np
 
-from milp.keeping import keep
-from milp.maps import assign
+from milp.maps import assign, keep
 from milp.problem import Problem, TrainerSpec
 from milp.solver import Feature, Limits, Outcome, Solver
 from milp.solvers.one_class.cap_tree import Group, set_prices, tree

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from milp.errors import MilpError, UnsupportedError
-from milp.keeping import keep
+from milp.maps import keep
 from milp.solvers.programs import counts, gurobi, highs, nodes
 from milp.solvers.programs.lifeline import die_with_parent
 from milp.solvers.programs.linear import Solution

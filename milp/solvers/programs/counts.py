@@ -1,4 +1,4 @@
-"""The count model: what a trainer may do next as pieces of (16), and the cells of the pool as capacities.
+"""The count model: what a trainer may do next as pieces of (16), and the blocks of the pool as capacities.
 
 On interchangeable nodes equations (5)-(10) only limit counts, so there is no variable for a node: one binary for every
 piece (segment of the curve, changed or not) of which a trainer takes at most one, and the count within it.
@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from milp.cells import Cell, cells, counts_in
-from milp.choices import Piece, idle_worth, pieces
-from milp.maps import assign_cells
+from milp.maps import Block, assign_blocks, blocks, counts_in
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.programs.linear import Linear
+from milp.worth import Piece, idle_worth, pieces
 
 Expression = list[tuple[int, float]]
 
@@ -38,7 +37,7 @@ class _Run:
 
 @dataclass
 class _Part:
-    """One trainer's columns: its runs, its count and its count in every cell as sums of columns."""
+    """One trainer's columns: its runs, its count and its count in every block as sums of columns."""
 
     runs: list[_Run] = field(default_factory=list)
     count: Expression = field(default_factory=list)
@@ -50,7 +49,7 @@ class CountModel:
     """The program of a problem, and the way from its points to maps and back."""
 
     problem: Problem
-    parts: tuple[Cell, ...]
+    parts: tuple[Block, ...]
     linear: Linear
     trainers: Mapping[str, _Part]
     sos2: bool
@@ -61,7 +60,7 @@ class CountModel:
             name: [round(sum(factor * x[column] for column, factor in share)) for share in part.shares]
             for name, part in self.trainers.items()
         }
-        return assign_cells(self.problem, self.parts, shares)
+        return assign_blocks(self.problem, self.parts, shares)
 
     def point(self, assignment: Mapping[str, Sequence[str]]) -> list[float]:
         """The columns' values for an allowed map, for an engine to start from."""
@@ -71,9 +70,9 @@ class CountModel:
             part = self.trainers[trainer.name]
             if nodes:
                 self._pick(x, part, trainer, nodes)
-            for cell, share, count in zip(self.parts, part.shares, counts_in(nodes, self.parts), strict=True):
+            for block, share, count in zip(self.parts, part.shares, counts_in(nodes, self.parts), strict=True):
                 if len(share) == 1:  # a column of its own, not the sum of the runs' columns
-                    x[share[0][0]] = 1.0 if cell.whole and count else float(count)
+                    x[share[0][0]] = 1.0 if block.whole and count else float(count)
         return x
 
     def _pick(self, x: list[float], part: _Part, trainer: TrainerSpec, nodes: Sequence[str]) -> None:
@@ -102,7 +101,7 @@ class CountModel:
 def build(problem: Problem, *, sos2: bool) -> CountModel:
     """The count model; with `sos2` curves are special ordered sets (11)-(12), otherwise every segment has a binary."""
     linear = Linear()
-    parts = cells(problem)
+    parts = blocks(problem)
     add_trainer = _ordered_sets if sos2 else _segments
     trainers: dict[str, _Part] = {}
     for trainer in problem.trainers:
@@ -112,10 +111,10 @@ def build(problem: Problem, *, sos2: bool) -> CountModel:
         add_trainer(linear, part, pieces(problem, trainer), idle)
         linear.row("(3)", [term for run in part.runs for term in run.picked], high=1)
         _add_shares(linear, problem, parts, trainer, part)
-    for place, cell in enumerate(parts):
+    for place, block in enumerate(parts):
         # A share counts nodes, also of a group, all of whose nodes go to one trainer.
         terms = [term for part in trainers.values() for term in part.shares[place]]
-        linear.row("(5)", terms, high=len(cell.nodes))
+        linear.row("(5)", terms, high=len(block.nodes))
     for cap in problem.caps:
         covered = [t.name for t in problem.trainers if cap.covers(t.user, t.account)]
         linear.row("caps", [term for name in covered for term in trainers[name].count], high=cap.nodes_max)
@@ -166,26 +165,26 @@ def _neighbours(options: Sequence[Piece]) -> list[list[Piece]]:
     return runs
 
 
-def _add_shares(linear: Linear, problem: Problem, parts: Sequence[Cell], trainer: TrainerSpec, part: _Part) -> None:
-    """The trainer's count in every cell, with no migration (6) cell by cell."""
+def _add_shares(linear: Linear, problem: Problem, parts: Sequence[Block], trainer: TrainerSpec, part: _Part) -> None:
+    """The trainer's count in every block, with no migration (6) block by block."""
     if len(parts) == 1 and not parts[0].whole:
         part.shares = [part.count]
         return
-    for cell in parts:
-        if cell.whole:
-            part.shares.append([(linear.binary(), float(len(cell.nodes)))])
+    for block in parts:
+        if block.whole:
+            part.shares.append([(linear.binary(), float(len(block.nodes)))])
         else:
-            part.shares.append([(linear.column(0.0, len(cell.nodes), integer=True), 1.0)])
+            part.shares.append([(linear.column(0.0, len(block.nodes), integer=True), 1.0)])
     linear.row("(2)", [*(term for share in part.shares for term in share), *_negative(part.count)], low=0, high=0)
     held = counts_in(trainer.current, parts)
-    for cell, share, had in zip(parts, part.shares, held, strict=True):
-        column, limit = share[0][0], 1 if cell.whole else len(cell.nodes)
-        here = [term for run in part.runs if cell.classes <= run.pieces[0].classes for term in run.picked]
+    for block, share, had in zip(parts, part.shares, held, strict=True):
+        column, limit = share[0][0], 1 if block.whole else len(block.nodes)
+        here = [term for run in part.runs if block.classes <= run.pieces[0].classes for term in run.picked]
         linear.row("classes", [(column, 1.0), *((pick, -limit) for pick, _ in here)], high=0)
         # What a shrinking trainer has at most and others have at least, in units of the column.
         # Part of a group is no share: it is filled up or given up.
-        had_whole = limit if had == len(cell.nodes) else 0 if cell.whole else had
-        least = limit if cell.whole and had else had
+        had_whole = limit if had == len(block.nodes) else 0 if block.whole else had
+        least = limit if block.whole and had else had
         grows = [pick for run in part.runs if run.pieces[0].change > 0 for pick in run.picks]
         stays = [pick for run in part.runs if run.pieces[0].change == 0 for pick in run.picks]
         linear.row("(10)", [(column, 1.0), *((pick, -least) for pick in (*grows, *stays))], low=0)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milp.choices import class_sets
 from milp.curves import Curve
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.programs.linear import Linear
+from milp.worth import class_sets
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from milp.cells import cells
-from milp.maps import assign_cells
+from milp.maps import assign_blocks, blocks
 from milp.problem import Problem
 from milp.solver import Feature, Limits, Outcome, Solver
 from milp.solvers.one_class.tables import Floats
@@ -41,7 +40,7 @@ def _run(problem: Problem, limits: Limits) -> Outcome:
     tables = tabulate(problem)
     plan, bound = _solve(tables, limits.gap, lambda: time.perf_counter() >= stop_at)
     names = [trainer.name for trainer in problem.trainers]
-    assignment = assign_cells(problem, cells(problem), plan.shares(names, len(tables.capacity)))
+    assignment = assign_blocks(problem, blocks(problem), plan.shares(names, len(tables.capacity)))
     proven = bound <= plan.total + 2 * _NOISE * tables.size
     return Outcome(assignment, None if proven else bound + tables.tie_breaks)
 

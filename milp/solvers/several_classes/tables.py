@@ -1,6 +1,6 @@
 """What every choice of class and count is worth to every trainer, as arrays: equation (16) on several node classes.
 
-`milp.choices` says what a trainer may do as straight lines over ranges of counts. The ends of the lines, the *points*,
+`milp.worth` says what a trainer may do as straight lines over ranges of counts. The ends of the lines, the *points*,
 decide the Lagrangian bound; counts in between are looked at only where they can still matter.
 """
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.choices import idle_worth, pieces
 from milp.problem import Problem
 from milp.solvers.one_class.tables import TIE_BREAK, Floats, Ints, worst_that_matters
-from milp.worth import most_earned
+from milp.worth import idle_worth, most_earned, pieces
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Curve, NodeSpec, Problem, TrainerSpec
-from milp.limits import Cap, NodeGroup
+from milp.problem import Cap, NodeGroup
 from milp.solvers.programs.nodes import Columns, NodeModel, build
 
 CURVE = Curve((0, 1, 2, 3), (0.0, 2.0, 5.0, 6.0))

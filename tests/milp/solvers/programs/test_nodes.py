@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Curve, NodeSpec, Problem, TrainerSpec
-from milp.limits import Cap, NodeGroup
+from milp.problem import Cap, NodeGroup
 from milp.solver import Limits
 from milp.solvers.programs.nodes import NodeModel, build
 from milp.worth import objective_of

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, solve, verify
-from milp.keeping import keep
+from milp.maps import keep
 from milp.solvers.programs import process as worker
 from milp.worth import objective_of
 

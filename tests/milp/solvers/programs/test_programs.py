@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Curve, NodeGroup, NodeSpec, Problem, UnsupportedError, solve, verify
-from milp.keeping import keep
+from milp.maps import keep
 from milp.solver import Limits
 from milp.solvers.programs import counts, gurobi, highs, nodes
 from milp.worth import objective_of
