@@ -6,6 +6,7 @@ Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
 from milp.checking import verify
 from milp.curves import Curve
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
+from milp.files import plan_to_json, problem_from_json, problem_to_json
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
 from milp.solvers.registry import names as solver_names
 from milp.solving import solve
@@ -22,6 +23,9 @@ __all__ = [
     "ProblemError",
     "TrainerSpec",
     "UnsupportedError",
+    "plan_to_json",
+    "problem_from_json",
+    "problem_to_json",
     "solve",
     "solver_names",
     "verify",

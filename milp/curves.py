@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from milp import fields
 from milp.errors import ProblemError
@@ -42,17 +41,6 @@ class Curve:
         left, right = self.nodes[after - 1], self.nodes[after]
         low, high = self.values[after - 1], self.values[after]
         return low + (high - low) * (count - left) / (right - left)
-
-    @classmethod
-    def from_json(cls, data: object) -> Curve:
-        """Read `{"nodes": [0, 1, 2], "objective": [0, 1.0, 1.9]}`."""
-        keys = ("nodes", "objective")
-        got = fields.mapping("curve", data, keys, keys)
-        return cls(fields.array("curve.nodes", got["nodes"]), fields.array("curve.objective", got["objective"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        return {"nodes": list(self.nodes), "objective": list(self.values)}
 
 
 def slowest(curves: Sequence[Curve]) -> Curve:

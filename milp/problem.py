@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, combinations
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 from milp import fields
 from milp.curves import Curve, slowest
@@ -31,29 +31,6 @@ class NodeSpec:
     def __post_init__(self) -> None:
         fields.text("node: name", self.name)
         fields.text(f"node {self.name}: class", self.node_class, empty=True)
-
-    @classmethod
-    def from_json(cls, data: object) -> NodeSpec:
-        """Read `"n0"` or `{"name": "n0", "class": "a100"}`."""
-        if isinstance(data, str):
-            return cls(data)
-        got = fields.mapping("node", data, ("name", "class"), ("name",))
-        return cls(got["name"], got.get("class", ""))
-
-    def to_json(self) -> str | dict[str, str]:
-        """The shape that `from_json` reads, the short one where there is no class."""
-        return {"name": self.name, "class": self.node_class} if self.node_class else self.name
-
-
-def _curve(where: str, data: object) -> Curve:
-    try:
-        return Curve.from_json(data)
-    except ProblemError as error:
-        raise ProblemError(f"{where}: {error}") from None
-
-
-# What an entry of PROBLEM.json's `trainers` may leave out.
-_OPTIONAL = ("current", "sizes", "weight", "class_curves", "mixes_classes", "user", "account")
 
 
 @dataclass(frozen=True)
@@ -131,54 +108,6 @@ class TrainerSpec:
             return self.curve
         return slowest([self.class_curves.get(name, self.curve) for name in classes])
 
-    @classmethod
-    def from_json(cls, data: object) -> TrainerSpec:
-        """Read one entry of PROBLEM.json's `trainers`; what has a default here may be left out there."""
-        required = ("name", "nodes_min", "nodes_max", "up_cost_s", "down_cost_s", "curve")
-        name = data.get("name") if isinstance(data, Mapping) else None
-        here = f"trainer {name}" if name else "trainer"
-        got = fields.mapping(here, data, (*required, *_OPTIONAL), required)
-        class_curves = got.get("class_curves", {})
-        class_curves = fields.mapping(f"{here}: class_curves", class_curves, class_curves, ())
-        curve = _curve(here, got["curve"])
-        by_class = {name: _curve(f"{here}: class_curves {name}", points) for name, points in class_curves.items()}
-        sizes = got.get("sizes")
-        return cls(
-            name=got["name"],
-            nodes_min=got["nodes_min"],
-            nodes_max=got["nodes_max"],
-            up_cost_s=got["up_cost_s"],
-            down_cost_s=got["down_cost_s"],
-            curve=curve,
-            current=fields.array(f"{here}: current", got.get("current", ())),
-            sizes=None if sizes is None else fields.array(f"{here}: sizes", sizes),
-            weight=got.get("weight", 1.0),
-            class_curves=by_class,
-            mixes_classes=got.get("mixes_classes", False),
-            user=got.get("user", ""),
-            account=got.get("account", ""),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        data: dict[str, Any] = {
-            "name": self.name,
-            "nodes_min": self.nodes_min,
-            "nodes_max": self.nodes_max,
-            "up_cost_s": self.up_cost_s,
-            "down_cost_s": self.down_cost_s,
-            "curve": self.curve.to_json(),
-            "current": list(self.current),
-        }
-        if self.sizes is not None:
-            data["sizes"] = list(self.sizes)
-        if self.class_curves:
-            data["class_curves"] = {name: curve.to_json() for name, curve in self.class_curves.items()}
-        for name, default in (("weight", 1.0), ("mixes_classes", False), ("user", ""), ("account", "")):
-            if getattr(self, name) != default:
-                data[name] = getattr(self, name)
-        return data
-
 
 @dataclass(frozen=True)
 class Cap:
@@ -202,17 +131,6 @@ class Cap:
         """Whether a trainer of this user and account counts towards the cap."""
         return self.user == user if self.user else self.account == account
 
-    @classmethod
-    def from_json(cls, data: object) -> Cap:
-        """Read `{"user": "alice", "nodes_max": 16}` or the same with `account`."""
-        got = fields.mapping("cap", data, ("user", "account", "nodes_max"), ("nodes_max",))
-        return cls(got["nodes_max"], got.get("user", ""), got.get("account", ""))
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        whose = {"user": self.user} if self.user else {"account": self.account}
-        return {**whose, "nodes_max": self.nodes_max}
-
 
 @dataclass(frozen=True)
 class NodeGroup:
@@ -229,17 +147,6 @@ class NodeGroup:
             raise ProblemError(f"group {self.name}: nodes must name at least one node")
         if (repeated := fields.first_repeated(self.nodes)) is not None:
             raise ProblemError(f"group {self.name}: nodes lists node {repeated} twice")
-
-    @classmethod
-    def from_json(cls, data: object) -> NodeGroup:
-        """Read `{"name": "leaf3", "nodes": ["n0", "n1"]}`."""
-        keys = ("name", "nodes")
-        got = fields.mapping("group", data, keys, keys)
-        return cls(got["name"], fields.array("group: nodes", got["nodes"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        return {"name": self.name, "nodes": list(self.nodes)}
 
 
 @dataclass(frozen=True)
@@ -358,32 +265,6 @@ class Problem:
             return 0.0
         return trainer.weight * trainer.curve_on(self.classes_of(trainer.current))(held)
 
-    @classmethod
-    def from_json(cls, data: object) -> Problem:
-        """Read a decoded PROBLEM.json; any fault is a `ProblemError` that names the trainer and the field."""
-        keys = ("nodes", "t_fwd_s", "trainers")
-        got = fields.mapping("the problem", data, (*keys, "caps", "groups"), keys)
-        return cls(
-            nodes=tuple(map(NodeSpec.from_json, fields.array("nodes", got["nodes"]))),
-            trainers=tuple(map(TrainerSpec.from_json, fields.array("trainers", got["trainers"]))),
-            t_fwd_s=got["t_fwd_s"],
-            caps=tuple(map(Cap.from_json, fields.array("caps", got.get("caps", ())))),
-            groups=tuple(map(NodeGroup.from_json, fields.array("groups", got.get("groups", ())))),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape of PROBLEM.json."""
-        data: dict[str, Any] = {
-            "nodes": [node.to_json() for node in self.nodes],
-            "t_fwd_s": self.t_fwd_s,
-            "trainers": [trainer.to_json() for trainer in self.trainers],
-        }
-        if self.caps:
-            data["caps"] = [cap.to_json() for cap in self.caps]
-        if self.groups:
-            data["groups"] = [group.to_json() for group in self.groups]
-        return data
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -403,17 +284,3 @@ class Plan:
     solver: str
     wall_s: float
     reasons: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer of `bft solve --json`."""
-        return {
-            "status": self.status,
-            "solver": self.solver,
-            "objective": self.objective,
-            "bound": self.bound,
-            "gap": self.gap,
-            "wall_ms": self.wall_s * 1000,
-            "counts": dict(self.counts),
-            "assignment": {name: list(nodes) for name, nodes in self.assignment.items()},
-            "reasons": dict(self.reasons),
-        }

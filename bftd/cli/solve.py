@@ -82,10 +82,10 @@ def solve(path: str, solver: str, time_limit_s: float | None, gap: float, paper_
     """Solve the allocation problem in PROBLEM.json, or on standard input where that is "-"."""
     import milp
 
-    problem = milp.Problem.from_json(_read(path))
+    problem = milp.problem_from_json(_read(path))
     plan = milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap, paper_big_m=paper_big_m)
     if as_json:
-        click.echo(json.dumps(plan.to_json(), indent=2))
+        click.echo(json.dumps(milp.plan_to_json(plan), indent=2))
     else:
         click.echo("\n".join(_told(problem, plan)))
 

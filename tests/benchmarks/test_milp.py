@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
 from benchmarks.milp import Row, line, rows, run
-from milp import Problem, solve
+from milp import problem_from_json, problem_to_json, solve
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -18,7 +18,7 @@ def test_a_problem_is_named_by_its_seed_and_is_valid(family: Family, start: Star
     problem = build(family, 12, 200, 7, start=start, classes=classes)
     assert problem == build(family, 12, 200, 7, start=start, classes=classes)
     assert problem != build(family, 12, 200, 8, start=start, classes=classes) or family == "hpo"
-    assert Problem.from_json(problem.to_json()) == problem
+    assert problem_from_json(problem_to_json(problem)) == problem
     assert (len(problem.trainers), len(problem.nodes), len(problem.classes)) == (12, 200, classes)
     assert all(len(problem.classes_of(trainer.current)) <= 1 for trainer in problem.trainers)
     assert any(trainer.current for trainer in problem.trainers) == (start != "empty")

@@ -342,6 +342,6 @@ def test_every_command_of_the_documentation_works_as_printed(
 
 def test_the_documentation_knows_every_solver_and_every_field() -> None:
     text = (ROOT / "docs" / "solvers.md").read_text()
-    plan = milp.solve(milp.Problem.from_json(PROBLEM)).to_json()
+    plan = milp.plan_to_json(milp.solve(milp.problem_from_json(PROBLEM)))
     fields = {field.name for kind in (milp.Problem, milp.TrainerSpec) for field in dataclasses.fields(kind)}
     assert {name for name in {*milp.solver_names(), *fields, *plan} if f"`{name}`" not in text} == set()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from milp import NodeSpec, Problem, solve, verify
+from milp import NodeSpec, Problem, problem_from_json, problem_to_json, solve, verify
 from milp.worth import objective
 from tests.milp.instances import one_class_problems as problems
 
@@ -129,7 +129,7 @@ def test_a_plan_carried_out_is_worth_no_less_the_next_time(problem: Problem) -> 
 @settings(max_examples=200, deadline=None)
 @given(problems())
 def test_a_problem_survives_json(problem: Problem) -> None:
-    assert Problem.from_json(problem.to_json()) == problem
+    assert problem_from_json(problem_to_json(problem)) == problem
 
 
 @settings(max_examples=100, deadline=None)
