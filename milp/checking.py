@@ -48,9 +48,12 @@ def verify(problem: Problem, plan: Plan) -> None:
 
 def _name_faults(problem: Problem, plan: Plan) -> Iterator[str]:
     names = {trainer.name for trainer in problem.trainers}
-    for field, mapping in (("assignment", plan.assignment), ("counts", plan.counts), ("reasons", plan.reasons)):
-        if mapping.keys() != names:
-            odd = ", ".join(sorted(mapping.keys() ^ names)[:_MOST_VIOLATIONS_TOLD])
+    speaks_of = {"assignment": plan.assignment.keys(), "counts": plan.counts.keys()}
+    if plan.reasons:  # none at all where nobody asked for sentences
+        speaks_of["reasons"] = plan.reasons.keys()
+    for field, named in speaks_of.items():
+        if named != names:
+            odd = ", ".join(sorted(named ^ names)[:_MOST_VIOLATIONS_TOLD])
             yield f"{field} and the problem differ in the trainers {odd}"
     if plan.status not in get_args(Status):
         yield f"status {plan.status!r} is none of {', '.join(get_args(Status))}"

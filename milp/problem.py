@@ -272,15 +272,19 @@ class Plan:
 
     `bound` is a proven upper bound of the optimum and `gap` = (bound - objective) / max(|bound|, |objective|).
     `status`: "optimal" (gap within what was asked), "feasible" (not proven), "kept" (nothing better than the current
-    map was found in time, so it stays).
+    map was found in time, so it stays). `reasons` are empty where nobody asked for sentences.
+
+    `verified_for` is the very problem that `milp.solve` has verified the plan for, None for any other plan: it is no
+    argument, and neither `replace` nor a plan made by hand has it.
     """
 
-    assignment: dict[str, tuple[str, ...]]
-    counts: dict[str, int]
+    assignment: Mapping[str, tuple[str, ...]]
+    counts: Mapping[str, int]
     objective: float
     bound: float
     gap: float
     status: Status
     solver: str
     wall_s: float
-    reasons: dict[str, str]
+    reasons: Mapping[str, str]
+    verified_for: Problem | None = field(default=None, init=False, repr=False, compare=False)

@@ -1,7 +1,8 @@
-"""What a solver is to the rest of the package: a function with declared capabilities."""
+"""What a solver is to the rest of the package: a function with declared capabilities, and what it is asked and says."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,39 +18,51 @@ class Feature(Enum):
     CAPS = "a cap per user or account"
     CROSSING_CAPS = "caps of users and accounts that cross"
     GROUPS = "nodes that are used together"
-    PAPER_BIG_M = "the paper's big-M"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long a solver may take (None: no limit) and the relative gap at which it may stop.
-
-    `paper_big_m` asks for M = |N| + 1, the paper's, to see what it does; it is too small (see docs/solvers.md).
-    """
-
-    time_limit_s: float | None
-    gap: float
-    paper_big_m: bool = False
-
-
-def features(problem: Problem, limits: Limits) -> frozenset[Feature]:
+def features(problem: Problem) -> frozenset[Feature]:
     """What a problem asks of its solver beyond equations (1)-(16) on interchangeable nodes.
 
     Limits that cannot bind ask for nothing: a cap above what its trainers can use, a group of one node.
     """
+    several = len(problem.classes) > 1
     asked = {
-        Feature.NODE_CLASSES: len(problem.classes) > 1,
-        Feature.MIXING: len(problem.classes) > 1 and any(t.mixes_classes for t in problem.trainers),
-        Feature.CAPS: bool(problem.binding_caps),
-        Feature.CROSSING_CAPS: problem.caps_cross,
+        Feature.NODE_CLASSES: several,
+        Feature.MIXING: several and any(t.mixes_classes for t in problem.trainers),
+        Feature.CAPS: bool(problem.caps) and bool(problem.binding_caps),
+        Feature.CROSSING_CAPS: bool(problem.caps) and problem.caps_cross,
         Feature.GROUPS: any(len(group.nodes) > 1 for group in problem.groups),
-        Feature.PAPER_BIG_M: limits.paper_big_m,
     }
     return frozenset(feature for feature, needed in asked.items() if needed)
 
 
+def _no_time() -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
-class Outcome:
+class Effort:
+    """The relative gap at which a solver may stop, and how long it may take.
+
+    `deadline_s` is a reading of `clock`, in seconds; infinite where there is no limit.
+    """
+
+    gap: float
+    deadline_s: float = math.inf
+    clock: Callable[[], float] = _no_time
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, below 0 after it."""
+        return math.inf if self.deadline_s == math.inf else self.deadline_s - self.clock()
+
+    def is_over(self) -> bool:
+        """Whether the deadline has come."""
+        return self.left_s <= 0
+
+
+@dataclass(frozen=True)
+class Answer:
     """A solver's answer before it is checked: nodes per trainer and a proven upper bound of equation (16).
 
     `assignment` is None where none was found in time. A `bound` of None says that the assignment is proven optimal, so
@@ -61,17 +74,23 @@ class Outcome:
     note: str = "no better plan was found in time"
 
 
+def _ready() -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Solver:
     """A named way to solve a problem.
 
-    `features` is what it can carry, `proves` whether it finds optima rather than merely allowed plans. `missing`
-    tells in one line what has to be installed first, or None when it is ready.
+    `features` is what it can carry, `proves` whether it finds optima rather than merely allowed plans; "auto" takes no
+    other. The map of a `baseline` stands even where doing nothing is worth more, to be compared with. `missing` tells
+    in one line what has to be installed first, or None when it is ready.
     """
 
     name: str
     summary: str
     features: frozenset[Feature]
     proves: bool
-    run: Callable[[Problem, Limits], Outcome]
-    missing: Callable[[], str | None] = lambda: None
+    run: Callable[[Problem, Effort], Answer]
+    missing: Callable[[], str | None] = _ready
+    baseline: bool = False

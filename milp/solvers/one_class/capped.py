@@ -11,7 +11,6 @@ at: the plan found is optimal once it is no further from the bound than what was
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,7 +19,7 @@ import numpy as np
 
 from milp.maps import assign, keep
 from milp.problem import Problem, TrainerSpec
-from milp.solver import Feature, Limits, Outcome, Solver
+from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.one_class.cap_tree import Group, set_prices, tree
 from milp.solvers.one_class.tables import TIE_BREAK, Floats, worst_that_matters
 from milp.worth import most_earned, objective_of, rescale_cost
@@ -51,22 +50,21 @@ class _Best:
     rest: _Best | None = None
 
 
-def _run(problem: Problem, limits: Limits) -> Outcome:
+def _run(problem: Problem, effort: Effort) -> Answer:
     if not problem.trainers or not problem.nodes:
-        return Outcome({trainer.name: () for trainer in problem.trainers}, bound=None)
-    stop_at = inf if limits.time_limit_s is None else time.perf_counter() + limits.time_limit_s
+        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
     worths, size = _worths(problem)
     root = tree(problem)
     set_prices(root, problem, worths)
-    found, bound, proven = _solve(root, worths, size, lambda: time.perf_counter() >= stop_at)
+    found, bound, proven = _solve(root, worths, size, effort.is_over)
     # the tie-breaks are no part of (16)
     bound += TIE_BREAK * size
     if found is None:
-        return Outcome(None, bound)
+        return Answer(None, bound)
     counts: dict[int, int] = {}
     _trace(found, int(found.worth.argmax()), counts)
     by_name = {trainer.name: counts.get(row, 0) for row, trainer in enumerate(problem.trainers)}
-    return Outcome(assign(problem, by_name), None if proven else bound)
+    return Answer(assign(problem, by_name), None if proven else bound)
 
 
 def _solve(

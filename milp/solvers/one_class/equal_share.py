@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from milp.maps import assign
 from milp.problem import Problem
-from milp.solver import Limits, Outcome, Solver
+from milp.solver import Answer, Effort, Solver
 from milp.solvers.one_class.dual import minimise
 from milp.solvers.one_class.tables import tabulate
 
 
-def _run(problem: Problem, limits: Limits) -> Outcome:
+def _run(problem: Problem, effort: Effort) -> Answer:
     assignment = assign(problem, share(problem))
     if not problem.trainers:
-        return Outcome(assignment, bound=None)
+        return Answer(assignment, bound=None)
     # The relaxation costs next to nothing and tells how far the heuristic may be from the optimum.
     tables = tabulate(problem)
-    return Outcome(assignment, minimise(tables).bound + tables.tie_breaks)
+    return Answer(assignment, minimise(tables).bound + tables.tie_breaks)
 
 
 def share(problem: Problem) -> dict[str, int]:
@@ -42,4 +42,5 @@ SOLVER = Solver(
     features=frozenset(),
     proves=False,
     run=_run,
+    baseline=True,
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from milp.maps import assign
 from milp.problem import Problem
-from milp.solver import Limits, Outcome, Solver
+from milp.solver import Answer, Effort, Solver
 from milp.solvers.one_class.dual import Dual, minimise
 from milp.solvers.one_class.knapsack import Candidates, cheapest
 from milp.solvers.one_class.tables import Bools, Floats, Ints, Tables, tabulate
@@ -22,11 +22,11 @@ _NOISE = 4e-15
 _CORE = 1 / 16
 
 
-def _run(problem: Problem, limits: Limits) -> Outcome:
+def _run(problem: Problem, effort: Effort) -> Answer:
     if not problem.trainers:
-        return Outcome({}, bound=None)
+        return Answer({}, bound=None)
     counts = dict(zip((trainer.name for trainer in problem.trainers), best_counts(problem), strict=True))
-    return Outcome(assign(problem, counts), bound=None)
+    return Answer(assign(problem, counts), bound=None)
 
 
 def best_counts(problem: Problem) -> list[int]:

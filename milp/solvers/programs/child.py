@@ -16,35 +16,27 @@ from typing import BinaryIO
 
 from milp.errors import MilpError, UnsupportedError
 from milp.maps import keep
-from milp.solvers.programs import counts, gurobi, highs, nodes
-from milp.solvers.programs.lifeline import die_with_parent
-from milp.solvers.programs.linear import Solution
-from milp.solvers.programs.messages import HEADER, Answer, Request, write
+from milp.solvers.programs.process import HEADER, News, Request, die_with_parent, write
+from milp.solvers.programs.programs import ENGINES, MODELS
 
 
-def answer(request: Request, out: BinaryIO) -> Answer:
+def solved(request: Request, out: BinaryIO) -> News:
     """Build and solve; better maps are written to `out` as they are found."""
-    problem, limits = request.problem, request.limits
-    engine = {"highs": highs, "gurobi": gurobi}[request.engine]
-    sos2 = request.engine == "gurobi"
-    model: counts.CountModel | nodes.NodeModel
-    if request.model == "counts":
-        model = counts.build(problem, sos2=sos2)
-    else:
-        model = nodes.build(problem, sos2=sos2, paper_big_m=limits.paper_big_m)
-    start = model.point(keep(problem))
+    engine = ENGINES[request.engine]
+    model = MODELS[request.model](request.problem, sos2=engine.ordered_sets)
+    start = model.point(keep(request.problem))
     # What rounding or the paper's big-M forbids is no start.
     start_or_none = None if model.linear.violated(start) else start
 
     def report(x: Sequence[float] | None, bound: float) -> None:
-        write(out, Answer(None if x is None else model.assignment(x), bound))
+        write(out, News(None if x is None else model.assignment(x), bound))
 
-    solution: Solution = engine.optimise(model.linear, limits, start_or_none, report)
+    solution = engine.optimise(model.linear, start_or_none, report, gap=request.gap, time_limit_s=request.time_limit_s)
     if solution.infeasible:
-        return Answer(final=True, error="no map is allowed: with the paper's big-M none may exist, solve without it")
+        return News(final=True, error="no map is allowed: with the paper's big-M none may exist, use another solver")
     found = None if solution.x is None else model.assignment(solution.x)
     bound = float("inf") if solution.bound is None else solution.bound
-    return Answer(found, bound, final=True)
+    return News(found, bound, final=True)
 
 
 def main() -> None:
@@ -57,11 +49,11 @@ def main() -> None:
     while header := sys.stdin.buffer.read(HEADER.size):
         request = pickle.loads(sys.stdin.buffer.read(HEADER.unpack(header)[0]))
         try:
-            last = answer(request, out)
+            last = solved(request, out)
         except MilpError as error:
-            last = Answer(final=True, error=str(error), refused=isinstance(error, UnsupportedError))
+            last = News(final=True, error=str(error), refused=isinstance(error, UnsupportedError))
         except Exception as error:
-            last = Answer(final=True, error=f"{type(error).__name__}: {error}")
+            last = News(final=True, error=f"{type(error).__name__}: {error}")
         write(out, replace(last, final=True))
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from milp.errors import UnsupportedError
-from milp.solver import Limits
-from milp.solvers.programs.linear import Linear, Report, Solution
+from milp.solvers.programs.linear import Engine, Linear, Report, Solution
 
 if TYPE_CHECKING:
     import gurobipy
@@ -24,7 +23,9 @@ def missing() -> str | None:
     return None if importlib.util.find_spec("gurobipy") else "pip install 'bftd[gurobi]'"
 
 
-def optimise(linear: Linear, limits: Limits, start: Sequence[float] | None, report: Report) -> Solution:
+def optimise(
+    linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
+) -> Solution:
     """Maximise; `report` is told of every better point with the bound proven so far.
 
     Raises `UnsupportedError` where the licence does not allow a program of this size.
@@ -33,7 +34,7 @@ def optimise(linear: Linear, limits: Limits, start: Sequence[float] | None, repo
 
     try:
         with gurobipy.Env(params={"OutputFlag": 0, "LogToConsole": 0, "Threads": 1}) as environment:
-            return _optimise(environment, linear, limits, start, report)
+            return _optimise(environment, linear, start, report, gap=gap, time_limit_s=time_limit_s)
     except gurobipy.GurobiError as error:
         if error.errno == _TOO_LARGE:
             size = f"{len(linear.objective)} variables and {len(linear.rows)} constraints"
@@ -46,18 +47,24 @@ def optimise(linear: Linear, limits: Limits, start: Sequence[float] | None, repo
 
 
 def _optimise(
-    environment: gurobipy.Env, linear: Linear, limits: Limits, start: Sequence[float] | None, report: Report
+    environment: gurobipy.Env,
+    linear: Linear,
+    start: Sequence[float] | None,
+    report: Report,
+    *,
+    gap: float,
+    time_limit_s: float,
 ) -> Solution:
     import gurobipy
     from gurobipy import GRB
 
     model = gurobipy.Model(env=environment)
-    model.Params.MIPGap = limits.gap
+    model.Params.MIPGap = gap
     model.Params.MIPGapAbs = 0.0
     model.Params.IntFeasTol = 1e-9
     model.Params.FeasibilityTol = 1e-9
-    if limits.time_limit_s is not None:
-        model.Params.TimeLimit = limits.time_limit_s
+    if time_limit_s < math.inf:
+        model.Params.TimeLimit = time_limit_s
     kinds = [GRB.INTEGER if whole else GRB.CONTINUOUS for whole in linear.integer]
     everyone = range(len(linear.objective))
     columns = model.addVars(everyone, lb=linear.lower, ub=linear.upper, obj=linear.objective, vtype=kinds)
@@ -87,3 +94,6 @@ def _optimise(
         return Solution(None, None, optimal=False, infeasible=True)
     found = tuple(model.getAttr("X", x)) if model.SolCount else None
     return Solution(found, model.ObjBound, model.Status == GRB.OPTIMAL)
+
+
+ENGINE = Engine("gurobi", "Gurobi", ordered_sets=True, optimise=optimise, missing=missing)

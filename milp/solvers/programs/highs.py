@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from milp.errors import MilpError
-from milp.solver import Limits
-from milp.solvers.programs.linear import Linear, Report, Solution
+from milp.solvers.programs.linear import Engine, Linear, Report, Solution
 
 if TYPE_CHECKING:
     import highspy
@@ -21,17 +21,19 @@ def missing() -> str | None:
     return None if importlib.util.find_spec("highspy") else "pip install highspy"
 
 
-def optimise(linear: Linear, limits: Limits, start: Sequence[float] | None, report: Report) -> Solution:
+def optimise(
+    linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
+) -> Solution:
     """Maximise; `report` is told of every better point with the bound proven so far, and of better bounds (None)."""
     import highspy
 
     engine: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
     # One thread: the machine is a login or controller node, and equal runs shall give equal plans.
-    options = {"output_flag": False, "threads": 1, "mip_rel_gap": limits.gap, "mip_abs_gap": 0.0}
+    options = {"output_flag": False, "threads": 1, "mip_rel_gap": gap, "mip_abs_gap": 0.0}
     # Integers must be integers to more than the rounding of a column times a big-M.
     options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
-    if limits.time_limit_s is not None:
-        options["time_limit"] = limits.time_limit_s
+    if time_limit_s < math.inf:
+        options["time_limit"] = time_limit_s
     for name, value in options.items():
         engine.setOptionValue(name, value)
     if engine.passModel(_program(linear)) == highspy.HighsStatus.kError:
@@ -90,3 +92,6 @@ def _solution(engine: highspy.Highs) -> Solution:
     has_integers = info.mip_node_count >= 0
     bound = info.mip_dual_bound if has_integers else info.objective_function_value if optimal else None
     return Solution(x, bound, optimal)
+
+
+ENGINE = Engine("highs", "HiGHS", ordered_sets=False, optimise=optimise, missing=missing)

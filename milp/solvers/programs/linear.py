@@ -1,10 +1,11 @@
-"""A mixed-integer linear program as rows and columns, before any engine sees it."""
+"""A mixed-integer linear program as rows and columns, before any engine sees it, and what an engine is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 # (column, coefficient) pairs
 Terms = Iterable[tuple[int, float]]
@@ -89,3 +90,30 @@ class Solution:
     bound: float | None
     optimal: bool
     infeasible: bool = False
+
+
+class Optimise(Protocol):
+    """Maximises a program, from the point `start` where there is one.
+
+    It stops at the relative gap `gap`, or after `time_limit_s` where that is finite. `report` is told of every better
+    point with the bound proven so far, and perhaps of better bounds (None). Raises `UnsupportedError` for a program
+    that the engine may not solve here.
+    """
+
+    def __call__(
+        self, linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
+    ) -> Solution: ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Something that solves programs: `title` is its name for people, `missing` what has to be installed first.
+
+    `ordered_sets` says that it takes special ordered sets of type 2; else curves need a binary a segment.
+    """
+
+    name: str
+    title: str
+    ordered_sets: bool
+    optimise: Optimise
+    missing: Callable[[], str | None]

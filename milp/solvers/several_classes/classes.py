@@ -7,14 +7,13 @@ finds nothing lowers the bound. It ends when plan and bound are as close as aske
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 from milp.maps import assign_blocks, blocks
 from milp.problem import Problem
-from milp.solver import Feature, Limits, Outcome, Solver
+from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.one_class.tables import Floats
 from milp.solvers.several_classes.dual import minimise
 from milp.solvers.several_classes.fill import fill, pack
@@ -33,16 +32,15 @@ _LOWER = 3.0
 _OTHER_PRICES = (0.7, 0.95, 1.05, 1.4)
 
 
-def _run(problem: Problem, limits: Limits) -> Outcome:
+def _run(problem: Problem, effort: Effort) -> Answer:
     if not problem.trainers or not problem.nodes:
-        return Outcome({trainer.name: () for trainer in problem.trainers}, bound=None)
-    stop_at = float("inf") if limits.time_limit_s is None else time.perf_counter() + limits.time_limit_s
+        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
     tables = tabulate(problem)
-    plan, bound = _solve(tables, limits.gap, lambda: time.perf_counter() >= stop_at)
+    plan, bound = _solve(tables, effort.gap, effort.is_over)
     names = [trainer.name for trainer in problem.trainers]
     assignment = assign_blocks(problem, blocks(problem), plan.shares(names, len(tables.capacity)))
     proven = bound <= plan.total + 2 * _NOISE * tables.size
-    return Outcome(assignment, None if proven else bound + tables.tie_breaks)
+    return Answer(assignment, None if proven else bound + tables.tie_breaks)
 
 
 def _solve(tables: ClassTables, gap: float, is_over: Callable[[], bool]) -> tuple[Picks, float]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Cap, Curve, NodeSpec, Problem, TrainerSpec, UnsupportedError, solve
+from milp.solver import Effort, Solver
 from milp.solvers.one_class import capped
 from milp.worth import objective
 from tests.milp.instances import one_class_problems
@@ -110,18 +111,20 @@ def test_without_time_the_current_map_is_kept() -> None:
     assert sum(plan.counts.values()) == 2
 
 
-def test_whenever_time_runs_out_the_best_plan_so_far_comes_with_a_bound_that_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_whenever_time_runs_out_the_best_plan_so_far_comes_with_a_bound_that_holds() -> None:
     # Two nodes are left over whatever is done, so no plan comes near the bound.
     curve = Curve((0, 4), (0.0, 4.0))
     trainers = [TrainerSpec(f"t{i}", 4, 4, 0.0, 0.0, curve, user="ann" if i < 2 else "bob") for i in range(4)]
     problem = Problem(tuple(NodeSpec(f"n{i}") for i in range(10)), tuple(trainers), 10.0, (Cap(6, user="ann"),))
     best = solve(problem, "capped").objective
-    monkeypatch.setattr(capped, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+
+    def until(ticks: int) -> Solver:
+        """The solver with a clock that ticks when it is looked at."""
+        return replace(capped.SOLVER, run=lambda p, _: capped.SOLVER.run(p, Effort(0.0, ticks, count().__next__)))
+
     found = set()
-    for time_limit_s in range(1000):  # the clock ticks when it is looked at
-        plan = solve(problem, "capped", gap=0, time_limit_s=time_limit_s)
+    for ticks in range(1000):
+        plan = solve(problem, until(ticks), gap=0)
         assert plan.objective <= best * (1 + 1e-9)
         assert plan.bound >= best * (1 - 1e-9)
         found.add(plan.status)

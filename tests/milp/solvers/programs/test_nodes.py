@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from milp import Curve, NodeSpec, Problem, TrainerSpec
 from milp.problem import Cap, NodeGroup
-from milp.solver import Limits
 from milp.solvers.programs.nodes import NodeModel, build
+from milp.solvers.programs.programs import ENGINES
 from milp.worth import objective_of
 
 CLASSES = ("a100", "v100", "h100")
 RATES = st.integers(0, 6).map(float) | st.floats(0, 100).map(lambda x: round(x, 7))
 SECONDS = st.sampled_from([0.0, 5.0, 30.0]) | st.floats(0, 60).map(lambda x: round(x, 7))
-ENGINES = ["highs", "gurobi"]
 QUIET = settings(max_examples=150, deadline=None)
 
 
@@ -115,8 +114,7 @@ def found(engine: str, problem: Problem, *, paper_big_m: bool = False) -> tuple[
     """The model and its best point, at a gap of 1e-9; None where no map is allowed."""
     pytest.importorskip({"highs": "highspy", "gurobi": "gurobipy"}[engine])
     model = build(problem, sos2=engine == "gurobi", paper_big_m=paper_big_m)
-    optimise = importlib.import_module(f"milp.solvers.programs.{engine}").optimise
-    solution = optimise(model.linear, Limits(time_limit_s=None, gap=1e-9), None, lambda *_: None)
+    solution = ENGINES[engine].optimise(model.linear, None, lambda *_: None, gap=1e-9, time_limit_s=math.inf)
     assert solution.optimal or solution.infeasible
     return model, solution.x
 

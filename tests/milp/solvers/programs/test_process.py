@@ -16,7 +16,7 @@ import pytest
 
 from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, solve, verify
 from milp.maps import keep
-from milp.solvers.programs import process as worker
+from milp.solvers.programs import process
 from milp.worth import objective_of
 
 
@@ -39,9 +39,9 @@ DOING_NOTHING = objective_of(HARD, keep(HARD))
 
 @pytest.fixture(autouse=True)
 def no_child_before_or_after() -> Iterator[None]:
-    worker._end_idle()
+    process._end_idle()
     yield
-    worker._end_idle()
+    process._end_idle()
     assert children() == []
 
 
@@ -77,8 +77,8 @@ def test_a_solver_killed_after_any_news_leaves_the_better_of_incumbent_and_curre
             children()[0].send_signal(signal.SIGKILL)
         return latest
 
-    original = worker._latest
-    monkeypatch.setattr(worker, "_latest", kill_after)
+    original = process._latest
+    monkeypatch.setattr(process, "_latest", kill_after)
     plan = solve(HARD, "highs-nodes", gap=0.0)
     is_no_worse_than_doing_nothing(plan)
     incumbent = heard[-1].assignment
@@ -87,13 +87,13 @@ def test_a_solver_killed_after_any_news_leaves_the_better_of_incumbent_and_curre
 
 
 def test_a_solver_killed_before_it_says_anything_leaves_the_current_map(monkeypatch) -> None:
-    started = worker.Worker.__init__
+    started = process.Worker.__init__
 
     def start_and_kill(self) -> None:
         started(self)
         os.kill(self.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(worker.Worker, "__init__", start_and_kill)
+    monkeypatch.setattr(process.Worker, "__init__", start_and_kill)
     plan = solve(HARD, "highs")
     assert plan.status == "kept"
     assert all(": the solver died and had found no better plan" in reason for reason in plan.reasons.values())
@@ -101,13 +101,13 @@ def test_a_solver_killed_before_it_says_anything_leaves_the_current_map(monkeypa
 
 
 def test_a_solver_that_hangs_is_killed_at_the_limit(monkeypatch) -> None:
-    started = worker.Worker.__init__
+    started = process.Worker.__init__
 
     def start_and_stop(self) -> None:
         started(self)
         os.kill(self.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(worker.Worker, "__init__", start_and_stop)
+    monkeypatch.setattr(process.Worker, "__init__", start_and_stop)
     # More than a pipe holds: the request itself cannot be handed over whole.
     wide = hard(nodes=20_000)
     plan = solve(wide, "highs", time_limit_s=0.3)
@@ -152,8 +152,8 @@ def test_no_map_at_all_under_the_papers_big_m_is_an_error_that_says_so(trainer, 
     # 30 of 40 nodes held and only 2 allowed: with M = 41 no more than 20 can be given up at once.
     nodes = tuple(f"n{i}" for i in range(30))
     stuck = problem(40, trainer(nodes_max=2, current=nodes))
-    with pytest.raises(MilpError, match="no map is allowed: with the paper's big-M none may exist, solve without it"):
-        solve(stuck, "highs-nodes", paper_big_m=True)
+    with pytest.raises(MilpError, match="no map is allowed: with the paper's big-M none may exist, use another solver"):
+        solve(stuck, "paper-nodes")
     assert solve(stuck, "highs-nodes").counts == {"a": 2}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Curve, NodeGroup, NodeSpec, Problem, UnsupportedError, solve, verify
 from milp.maps import keep
-from milp.solver import Limits
 from milp.solvers.programs import counts, gurobi, highs, nodes
 from milp.worth import objective_of
 from tests.milp.instances import every_map, is_allowed, one_class_problems, optimum, problems
@@ -99,12 +100,12 @@ def test_an_engine_tells_of_an_infeasible_program_and_of_one_without_integers(en
     empty = Linear()
     column = empty.column(0, 4, objective=2.0)
     empty.row("", [(column, 2.0)], high=3)
-    solution = engine.optimise(empty, Limits(None, EXACT), None, lambda x, bound: None)
+    solution = engine.optimise(empty, None, lambda x, bound: None, gap=EXACT, time_limit_s=math.inf)
     assert solution.optimal
     assert solution.x == close((1.5,))
     assert solution.bound == close(3.0)
     empty.row("", [(column, 1.0)], low=2)
-    assert engine.optimise(empty, Limits(None, EXACT), None, lambda x, bound: None).infeasible
+    assert engine.optimise(empty, None, lambda x, bound: None, gap=EXACT, time_limit_s=math.inf).infeasible
 
 
 @pytest.mark.gurobi

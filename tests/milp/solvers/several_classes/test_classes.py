@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Curve, NodeSpec, Problem, TrainerSpec
-from milp.solver import Limits
+from milp.solver import Effort
 from milp.solvers.one_class.exact import best_counts
 from milp.solvers.several_classes.choices import within
 from milp.solvers.several_classes.classes import SOLVER
@@ -99,9 +101,9 @@ def best_by_full_program(problem: Problem) -> float:
     return float(best.max())
 
 
-def solved(problem: Problem, gap: float = 0.0, time_limit_s: float | None = None) -> tuple[float, float]:
+def solved(problem: Problem, gap: float = 0.0, time_limit_s: float = math.inf) -> tuple[float, float]:
     """Worth and bound of the solver's plan, after a check of every rule."""
-    outcome = SOLVER.run(problem, Limits(time_limit_s, gap))
+    outcome = SOLVER.run(problem, Effort(gap, time.monotonic() + time_limit_s, time.monotonic))
     used = list(itertools.chain.from_iterable(outcome.assignment.values()))
     assert len(set(used)) == len(used)
     for trainer in problem.trainers:
@@ -251,14 +253,14 @@ def test_of_two_trainers_the_one_that_gains_more_from_the_fast_class_gets_it(tra
     slow = Curve((0, 4), (0.0, 4.0))
     little = trainer("little", curve=slow, class_curves={"fast": Curve((0, 4), (0.0, 5.0))}, **four)
     much = trainer("much", curve=slow, class_curves={"fast": Curve((0, 4), (0.0, 9.0))}, **four)
-    outcome = SOLVER.run(Problem(nodes, (little, much), 100.0), Limits(None, 0.0))
+    outcome = SOLVER.run(Problem(nodes, (little, much), 100.0), Effort(0.0))
     assert outcome.assignment == {"little": ("n4", "n5", "n6", "n7"), "much": ("n0", "n1", "n2", "n3")}
 
 
 def test_a_trainer_stays_on_the_class_that_it_holds_however_fast_the_other_is(trainer) -> None:
     nodes = (NodeSpec("n0", "slow"), NodeSpec("n1", "slow"), NodeSpec("n2", "fast"))
     held = trainer(current=("n0",), class_curves={"fast": Curve((0, 8), (0.0, 800.0))})
-    assert SOLVER.run(Problem(nodes, (held,), 100.0), Limits(None, 0.0)).assignment == {"a": ("n0", "n1")}
+    assert SOLVER.run(Problem(nodes, (held,), 100.0), Effort(0.0)).assignment == {"a": ("n0", "n1")}
 
 
 def random_problem(seed: int, trainers: int, nodes: int, classes: int, *, alike: bool = False) -> Problem:
