@@ -4,7 +4,7 @@ Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
 """
 
 from milp.checking import verify
-from milp.curves import Curve
+from milp.curves import Curve, Points, interpolate
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
 from milp.files import plan_to_json, problem_from_json, problem_to_json
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
@@ -19,10 +19,12 @@ __all__ = [
     "NodeSpec",
     "Plan",
     "PlanError",
+    "Points",
     "Problem",
     "ProblemError",
     "TrainerSpec",
     "UnsupportedError",
+    "interpolate",
     "plan_to_json",
     "problem_from_json",
     "problem_to_json",

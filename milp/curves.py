@@ -6,10 +6,27 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from milp import fields
 from milp.errors import ProblemError
+
+# (number of nodes, value) pairs in ascending order of nodes.
+Points = tuple[tuple[int, float], ...]
+
+
+def interpolate(points: Points, nodes: int) -> float:
+    """The value at `nodes`: linear between the points, constant before the first and beyond the last; 0 without any."""
+    if not points:
+        return 0.0
+    after = bisect_right(points, (nodes, math.inf))
+    if after == len(points):
+        return points[-1][1]
+    if after == 0:
+        return points[0][1]
+    (left, low), (right, high) = points[after - 1], points[after]
+    return low + (high - low) * (nodes - left) / (right - left)
 
 
 @dataclass(frozen=True)
@@ -34,13 +51,13 @@ class Curve:
             raise ProblemError("curve must start with 0 nodes at objective 0")
         fields.increasing("curve.nodes", self.nodes)
 
+    @cached_property
+    def points(self) -> Points:
+        """The curve as (nodes, value) pairs."""
+        return tuple(zip(self.nodes, self.values, strict=True))
+
     def __call__(self, count: int) -> float:
-        after = bisect_right(self.nodes, count)
-        if after == len(self.nodes):
-            return self.values[-1]
-        left, right = self.nodes[after - 1], self.nodes[after]
-        low, high = self.values[after - 1], self.values[after]
-        return low + (high - low) * (count - left) / (right - left)
+        return interpolate(self.points, count)
 
 
 def slowest(curves: Sequence[Curve]) -> Curve:

@@ -1,4 +1,10 @@
-"""Equations (13) and (16) for a given map, in plain Python: the yardstick that every solver is measured with."""
+"""Equations (13) and (16) in plain Python: the yardstick that every solver is measured with, and what solvers ask it.
+
+A trainer's terms of (16) stand here alone, but for `milp.solvers.one_class.worths`, the same for arrays. Beside the
+worth of a given map there are the *pieces*: all that a trainer may do next, as straight lines over ranges of its node
+count. No migration (6) means that its new nodes contain its current ones or are among them, so on several node classes
+it may grow, stay or shrink on the classes that it is on, and start on any.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,10 @@ from itertools import chain, combinations, pairwise
 from milp.curves import Curve
 from milp.problem import Problem, TrainerSpec
 
+# What all nodes together cost for changing hands, as a part of the problem's total value: enough to decide between
+# plans of equal value, too little to make a better plan lose.
+TIE_BREAK = 1e-10
+
 
 def rescale_cost(problem: Problem, trainer: TrainerSpec, count: int) -> float:
     """O_j(C_j) R_j: the objective lost while the trainer goes from its current count to `count`, equation (13)."""
@@ -19,21 +29,27 @@ def rescale_cost(problem: Problem, trainer: TrainerSpec, count: int) -> float:
     return problem.earns_now[trainer.name] * (trainer.up_cost_s if count > held else trainer.down_cost_s)
 
 
-def outcome(problem: Problem, trainer: TrainerSpec, count: int, classes: Collection[str] | None = None) -> float:
-    """T^fwd O_j(N_j): the weighted objective earned on `count` nodes over t_fwd, without any stall.
-
-    `classes` are those of the nodes; it may be left out where the pool has one.
-    """
-    curve = trainer.curve_on(problem.classes if classes is None else classes)
+def earned(problem: Problem, trainer: TrainerSpec, count: int, curve: Curve) -> float:
+    """T^fwd w_j O_j(N_j): the weighted objective that `curve` says is earned on `count` nodes over t_fwd."""
     return problem.t_fwd_s * trainer.weight * curve(count)
 
 
+def outcome(problem: Problem, trainer: TrainerSpec, count: int, classes: Collection[str] | None = None) -> float:
+    """What is earned on `count` nodes over t_fwd, without any stall.
+
+    `classes` are those of the nodes; it may be left out where the pool has one.
+    """
+    return earned(problem, trainer, count, trainer.curve_on(problem.classes if classes is None else classes))
+
+
+def worth(problem: Problem, trainer: TrainerSpec, count: int, curve: Curve) -> float:
+    """The trainer's terms of equation (16) on `count` nodes of the classes that `curve` is for."""
+    return earned(problem, trainer, count, curve) - rescale_cost(problem, trainer, count)
+
+
 def objective(problem: Problem, counts: Mapping[str, int]) -> float:
-    """Equation (16) for the counts of a pool of one class: the sum over the trainers of outcome less rescale cost."""
-    return sum(
-        outcome(problem, trainer, counts[trainer.name]) - rescale_cost(problem, trainer, counts[trainer.name])
-        for trainer in problem.trainers
-    )
+    """Equation (16) for the counts of a pool of one class: the sum of what they are worth to the trainers."""
+    return sum(worth(problem, t, counts[t.name], t.curve_on(problem.classes)) for t in problem.trainers)
 
 
 def objective_of(problem: Problem, assignment: Mapping[str, Collection[str]]) -> float:
@@ -41,8 +57,7 @@ def objective_of(problem: Problem, assignment: Mapping[str, Collection[str]]) ->
     total = 0.0
     for trainer in problem.trainers:
         nodes = assignment[trainer.name]
-        earned = outcome(problem, trainer, len(nodes), problem.classes_of(nodes))
-        total += earned - rescale_cost(problem, trainer, len(nodes))
+        total += worth(problem, trainer, len(nodes), trainer.curve_on(problem.classes_of(nodes)))
     return total
 
 
@@ -57,6 +72,14 @@ def most_earned(problem: Problem) -> float:
 def relative_gap(objective_value: float, bound: float) -> float:
     """(bound - objective) over the larger magnitude of the two, 0 where the bound is reached."""
     return max(0.0, bound - objective_value) / max(abs(bound), abs(objective_value), math.ulp(0.0))
+
+
+def tie_break(size: float, nodes: int) -> float:
+    """What a node costs for changing hands, where plans add up to `size` and there are `nodes` in the pool.
+
+    A plan gives up at most all nodes and takes as many, so its tie-breaks are at most `TIE_BREAK` of that size.
+    """
+    return TIE_BREAK * size / max(2 * nodes, 1)
 
 
 @dataclass(frozen=True)
@@ -135,11 +158,6 @@ def _split(
     if low > high:
         return
     curve = trainer.curve_on(classes)
-    cost = rescale_cost(problem, trainer, len(trainer.current) + change)
-
-    def worth(count: int) -> float:
-        return problem.t_fwd_s * trainer.weight * curve(count) - cost
-
     if trainer.sizes is not None:
         steps = [(size, size) for size in trainer.sizes if low <= size <= high]
     else:
@@ -147,4 +165,5 @@ def _split(
         ends = [low, *inner, high]
         steps = list(pairwise(ends)) if low < high else [(low, low)]
     for begin, end in steps:
-        yield Piece(classes, begin, end, worth(begin), worth(end), change)
+        low_worth, high_worth = (worth(problem, trainer, count, curve) for count in (begin, end))
+        yield Piece(classes, begin, end, low_worth, high_worth, change)

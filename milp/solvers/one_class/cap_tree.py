@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from milp.problem import Problem, TrainerSpec
-from milp.solvers.one_class.tables import Floats
+from milp.solvers.arrays import Floats
 
 
 @dataclass

@@ -20,9 +20,10 @@ import numpy as np
 from milp.maps import assign, keep
 from milp.problem import Problem, TrainerSpec
 from milp.solver import Answer, Effort, Feature, Solver
+from milp.solvers.arrays import Bools, Floats, worst_that_matters
 from milp.solvers.one_class.cap_tree import Group, set_prices, tree
-from milp.solvers.one_class.tables import TIE_BREAK, Floats, worst_that_matters
-from milp.worth import most_earned, objective_of, rescale_cost
+from milp.solvers.one_class.worths import Worth
+from milp.worth import TIE_BREAK, objective_of, tie_break
 
 # Rounding of a sum of worths, as a part of their size.
 _NOISE = 1e-13
@@ -92,35 +93,35 @@ def _solve(
 def _worths(problem: Problem) -> tuple[list[Floats], float]:
     """Each trainer's terms of (16) by its count, less a tie-break for every node that changes hands; and their size.
 
-    What is too bad to matter is cut off, as for `exact`: it would set the scale of the tie-breaks. A count that is
-    worth less than a smaller one is left out (-inf).
+    What is too bad to matter is cut off, as for `exact`: it would set the scale of the tie-breaks. A count that is not
+    allowed, or is worth less than a smaller one, is left out (-inf).
     """
-    plain = [_worth(problem, trainer) for trainer in problem.trainers]
-    most = np.array([worth.max() for worth in plain])
-    floors = worst_that_matters(most, objective_of(problem, keep(problem)), most_earned(problem))
-    for worth, floor in zip(plain, floors, strict=True):
-        np.maximum(worth, floor, out=worth, where=np.isfinite(worth))
-    size = sum(float(np.abs(worth[np.isfinite(worth)]).max()) for worth in plain) or 1.0
-    tie_break = TIE_BREAK * size / max(2 * len(problem.nodes), 1)
-    for trainer, worth in zip(problem.trainers, plain, strict=True):
-        worth -= tie_break * np.abs(np.arange(len(worth)) - len(trainer.current))
+    value = Worth(problem)
+    tops = [min(trainer.nodes_max, len(problem.nodes)) for trainer in problem.trainers]
+    first = np.cumsum([0, *(top + 1 for top in tops)])
+    rows = np.repeat(np.arange(len(tops)), np.diff(first))
+    counts = np.arange(first[-1]) - first[rows]
+    never = ~np.concatenate([_allowed(trainer, top) for trainer, top in zip(problem.trainers, tops, strict=True)])
+    plain = value(rows, counts)
+    most = np.maximum.reduceat(np.where(never, -np.inf, plain), first[:-1])
+    value.floor = worst_that_matters(most, objective_of(problem, keep(problem)), value.most_earned())
+    largest = np.where(never, 0.0, np.abs(np.maximum(plain, value.floor[rows])))
+    size = float(np.maximum.reduceat(largest, first[:-1]).sum()) or 1.0
+    value.tie_break = tie_break(size, len(problem.nodes))
+    worths = np.split(np.where(never, -np.inf, value(rows, counts)), first[1:-1])
+    for worth in worths:
         worth[worth < np.maximum.accumulate(worth)] = -np.inf
-    return plain, size
+    return worths, size
 
 
-def _worth(problem: Problem, trainer: TrainerSpec) -> Floats:
-    held, top = len(trainer.current), min(trainer.nodes_max, len(problem.nodes))
+def _allowed(trainer: TrainerSpec, top: int) -> Bools:
+    """Which of the counts 0..top the trainer may have."""
     counts = np.arange(top + 1)
-    curve = trainer.curve_on(problem.classes)
-    worth: Floats = problem.t_fwd_s * trainer.weight * np.interp(counts, curve.nodes, curve.values)
-    worth[counts < held] -= rescale_cost(problem, trainer, held - 1)
-    worth[counts > held] -= rescale_cost(problem, trainer, held + 1)
-    allowed = counts >= trainer.nodes_min
+    allowed: Bools = counts >= trainer.nodes_min
     if trainer.sizes is not None:
         allowed &= np.isin(counts, trainer.sizes)
     allowed[0] = True
-    worth[~allowed] = -np.inf
-    return worth
+    return allowed
 
 
 def _best(group: Group, worths: Sequence[Floats], reach: float, is_over: Callable[[], bool]) -> _Best:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Floats, Ints, Tables
+from milp.solvers.arrays import Floats, Ints
+from milp.solvers.one_class.tables import Tables
 
 # A step halves the bracket of the multiplier at least every second time, and doubles have 53 bits.
 _MOST_STEPS = 200

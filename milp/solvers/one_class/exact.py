@@ -12,9 +12,10 @@ import numpy as np
 from milp.maps import assign
 from milp.problem import Problem
 from milp.solver import Answer, Effort, Solver
+from milp.solvers.arrays import Bools, Floats, Ints
 from milp.solvers.one_class.dual import Dual, minimise
 from milp.solvers.one_class.knapsack import Candidates, cheapest
-from milp.solvers.one_class.tables import Bools, Floats, Ints, Tables, tabulate
+from milp.solvers.one_class.tables import Tables, tabulate
 
 # Rounding of a sum of values, as a part of their size.
 _NOISE = 4e-15

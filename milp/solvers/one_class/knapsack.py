@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Floats, Ints
+from milp.solvers.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

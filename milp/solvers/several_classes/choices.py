@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Bools, Floats, Ints
+from milp.solvers.arrays import Bools, Floats, Ints
 from milp.solvers.several_classes.tables import ClassTables
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from milp.maps import assign_blocks, blocks
 from milp.problem import Problem
 from milp.solver import Answer, Effort, Feature, Solver
-from milp.solvers.one_class.tables import Floats
+from milp.solvers.arrays import Floats
 from milp.solvers.several_classes.dual import minimise
 from milp.solvers.several_classes.fill import fill, pack
 from milp.solvers.several_classes.search import search

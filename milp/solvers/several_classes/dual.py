@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Floats, Ints
+from milp.solvers.arrays import Floats, Ints
 from milp.solvers.several_classes.tables import ClassTables, Picks
 
 # Kelley's method needs a few tens of plans for two to four classes; beyond this more plans buy next to nothing.

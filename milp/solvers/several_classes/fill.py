@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Floats
+from milp.solvers.arrays import Floats
 from milp.solvers.several_classes.dual import best_picks
 from milp.solvers.several_classes.tables import ClassTables, Picks
 

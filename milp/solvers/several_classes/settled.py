@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.solvers.one_class.tables import Floats, Ints
+from milp.solvers.arrays import Floats, Ints
 from milp.solvers.several_classes.choices import Choices
 
 

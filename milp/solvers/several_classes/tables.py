@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.problem import Problem
-from milp.solvers.one_class.tables import TIE_BREAK, Floats, Ints, worst_that_matters
-from milp.worth import idle_worth, most_earned, pieces
+from milp.solvers.arrays import Floats, Ints, worst_that_matters
+from milp.worth import TIE_BREAK, idle_worth, most_earned, pieces, tie_break
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,10 @@ def tabulate(problem: Problem) -> ClassTables:
     worth_low, worth_high = np.maximum(worth_low, floor), np.maximum(worth_high, floor)
     largest = np.maximum.reduceat(np.maximum(np.abs(worth_low), np.abs(worth_high)), first)
     size = float(largest.sum()) or 1.0
-    # A plan gives up at most all nodes and takes as many.
-    tie_break = TIE_BREAK * size / (2 * int(capacity.sum()))
+    to_change = tie_break(size, int(capacity.sum()))
     held = np.array([len(trainer.current) for trainer in problem.trainers])[row]
     lines = Lines(
-        row, kind, low, high, worth_low - tie_break * np.abs(low - held), worth_high - tie_break * np.abs(high - held)
+        row, kind, low, high, worth_low - to_change * np.abs(low - held), worth_high - to_change * np.abs(high - held)
     )
     kinds, counts, worths, column = _points(lines)
     return ClassTables(capacity, lines, kinds, counts, worths, column[unchanged], size, TIE_BREAK * size)
