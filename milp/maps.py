@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, filterfalse, islice
 
 from milp.problem import Problem, TrainerSpec
 from milp.worth import outcome
@@ -92,15 +93,14 @@ def _filled(
     nodes: Sequence[str] | Mapping[str, int], kept: Mapping[str, tuple[str, ...]], counts: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     """What is kept, filled up to the counts from the nodes that nobody keeps."""
-    taken = {node for mine in kept.values() for node in mine}
-    free = [node for node in nodes if node not in taken]
-    start = 0
     filled = dict(kept)
-    for name, mine in kept.items():
-        more = counts[name] - len(mine)
-        if more:
-            filled[name] = mine + tuple(free[start : start + more])
-            start += more
+    growing = [(name, more) for name, mine in kept.items() if (more := counts[name] - len(mine))]
+    if not growing:
+        return filled
+    taken = set(chain.from_iterable(kept.values()))
+    free = filterfalse(taken.__contains__, nodes)
+    for name, more in growing:
+        filled[name] += tuple(islice(free, more))
     return filled
 
 
