@@ -99,6 +99,10 @@ def cheapest(
     room = capacity - int((times * least)[closed].sum()) - sum(unit.least for unit in units)
     if room < 0:
         return None
+    for unit in units:
+        if not unit.span:  # nothing to decide: it is the count that loses least
+            found[unit.rows] = unit.counts[0]
+    units = [unit for unit in units if unit.span]
     # Narrow ones first: the states stay few for as long as possible.
     units.sort(key=lambda unit: unit.span)
     later = sum(unit.span for unit in units)
@@ -113,11 +117,10 @@ def cheapest(
         low = max(start, room - slack - later)
         high = min(start + len(state) - 1 + unit.span, room)
         state = _advance(state, start, unit.extra, unit.losses, low, high)
-        within = state <= limit
-        first = int(within.argmax()) if len(within) else 0
-        if not within[first:].any():
+        within = np.flatnonzero(state <= limit)
+        if not len(within):
             return None
-        start, state = low + first, state[first : len(within) - int(within[::-1].argmax())]
+        start, state = low + int(within[0]), state[within[0] : within[-1] + 1]
 
     totals = state + price * (room - np.arange(start, start + len(state)))
     if totals.min() > limit:
