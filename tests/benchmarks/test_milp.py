@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
-from benchmarks.milp import Row, line, rows, run
+from benchmarks.milp import LEAST_RATIO, Row, line, medians, ratios, rows, run, verdict
 from milp import problem_from_json, problem_to_json, solve
 
 
@@ -73,3 +74,34 @@ def test_every_row_of_the_full_table_has_instances_enough() -> None:
         (200, 5_000),
         (1_000, 20_000),
     }
+
+
+def measured(solver: str, *cpu_ms: float, start: Start = "random", size: tuple[int, int] = (35, 800)) -> dict[str, Any]:
+    row = Row(solver, solver, "paper", start, *size, repeats=len(cpu_ms))
+    return {"row": vars(row), "cpu_s": [value / 1e3 for value in cpu_ms]}
+
+
+def test_the_ratio_is_of_medians_on_the_instances_that_both_solved() -> None:
+    results = [measured("exact", 1.0, 2.0, 3.0, 900.0), measured("highs", 30.0, 80.0, 60.0)]
+    results.append(measured("exact", 1000.0, start="empty"))
+    (one,) = ratios(results)
+    assert (one["ratio"], one["least"], one["most"], one["n"]) == pytest.approx((30.0, 20.0, 40.0, 3))
+    assert one["met"] == (LEAST_RATIO <= 30)
+    assert [ratios(results[:1]), ratios(results[1:])] == [[], []]
+
+
+def test_what_is_missed_is_said() -> None:
+    results = [measured("exact", 1.5, 1.9, 9.0), measured("exact", 2.1, start="empty"), measured("highs", 40.0, 45, 41)]
+    assert [one["met"] for one in medians(results)] == [True, False]
+    ratio, times = verdict(results)
+    assert "paper   35x800: HiGHS's count model takes 21.6 times the CPU time of exact" in ratio
+    assert "MISSED: 25 or more" in ratio
+    assert times == "exact 35x800: largest median 2.10 ms (paper, empty), MISSED in 1 of 2 rows: 2 ms or less"
+    good = [measured("exact", 1.0), measured("highs", 30.0)]
+    assert all("MISSED" not in told for told in verdict(good))
+
+
+def test_the_full_table_has_a_ratio_for_every_family_at_two_sizes() -> None:
+    every = [{"row": vars(row), "cpu_s": [1e-3]} for row in rows(20, 10.0)]
+    assert len(ratios(every)) == 2 * len(FAMILIES)
+    assert len(medians(every)) == 3 * len(FAMILIES) * len(STARTS)
