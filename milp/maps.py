@@ -59,7 +59,14 @@ def assign(problem: Problem, counts: Mapping[str, int]) -> dict[str, tuple[str, 
     as one class.
     """
     kept = {trainer.name: _first(problem, trainer.current, counts[trainer.name]) for trainer in problem.trainers}
-    return _filled(problem.pool, kept, counts)
+    taken: Collection[str] = problem.held
+    shrinking = [trainer for trainer in problem.trainers if counts[trainer.name] < len(trainer.current)]
+    if shrinking:
+        taken = set(taken)
+        for trainer in shrinking:
+            taken.difference_update(trainer.current)
+            taken.update(kept[trainer.name])
+    return _filled(problem.pool, taken, kept, counts)
 
 
 def assign_blocks(
@@ -77,7 +84,8 @@ def assign_blocks(
         counts = {name: share[place] for name, share in shares.items()}
         held = {t.name: tuple(node for node in t.current if node in inside) for t in problem.trainers}
         kept = {name: _first(problem, nodes, counts[name]) for name, nodes in held.items()}
-        for name, nodes in _filled(part.nodes, kept, counts).items():
+        taken = frozenset(chain.from_iterable(kept.values()))
+        for name, nodes in _filled(part.nodes, taken, kept, counts).items():
             assignment[name] += nodes
     for trainer in problem.trainers:
         assignment[trainer.name] = _held_first(assignment[trainer.name], trainer.current)
@@ -90,14 +98,13 @@ def _first(problem: Problem, held: tuple[str, ...], count: int) -> tuple[str, ..
 
 
 def _filled(
-    nodes: Sequence[str] | Mapping[str, int], kept: Mapping[str, tuple[str, ...]], counts: Mapping[str, int]
+    nodes: Iterable[str], taken: Collection[str], kept: Mapping[str, tuple[str, ...]], counts: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """What is kept, filled up to the counts from the nodes that nobody keeps."""
+    """What is kept, filled up to the counts from the nodes that are not `taken`, all that somebody keeps."""
     filled = dict(kept)
     growing = [(name, more) for name, mine in kept.items() if (more := counts[name] - len(mine))]
     if not growing:
         return filled
-    taken = set(chain.from_iterable(kept.values()))
     free = filterfalse(taken.__contains__, nodes)
     for name, more in growing:
         filled[name] += tuple(islice(free, more))

@@ -121,6 +121,8 @@ def _between(options: Ints, losses: Floats, filled: Bools, gap: float) -> tuple[
     start, end = options[:, :-1], options[:, 1:]
     near = np.minimum(losses[:, :-1], losses[:, 1:]) <= gap
     row, column = np.nonzero(near & (end - start > 1) & (start > 0) & filled[:, None])
+    if not len(row):
+        return row, row
     begin, stop = start[row, column], end[row, column]
     at_begin, at_stop = losses[row, column], losses[row, column + 1]
     # The part of the segment that is within `gap`, seen from the end that is; all of it where both are.

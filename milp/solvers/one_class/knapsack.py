@@ -152,6 +152,10 @@ def _units(group: _Group, limit: float) -> Iterator[_Unit]:
     Let them be in descending order of their losses: then the k-th loses no more than limit / k. Those left with two
     counts or one need no order: how many take the larger one is a sum of powers of 2.
     """
+    if len(group.rows) == 1:
+        within = group.losses <= limit
+        yield _Unit.of(group.rows, group.counts[within], group.losses[within])
+        return
     for position, row in enumerate(group.rows):
         within = group.losses <= limit / (position + 1)
         counts, losses = group.counts[within], group.losses[within]
@@ -178,6 +182,10 @@ def _advance(state: Floats, start: int, extra: Ints, losses: Floats, low: int, h
     padded = np.empty(left + high - start + 1)
     padded.fill(np.inf)
     padded[left : left + len(state)] = state[: high - start + 1]
+    if len(extra) == 2:  # as for most: take the larger count, or do not
+        fewer, more = padded[left + low - start :], padded[low - start : high - start + 1]
+        best: Floats = np.minimum(fewer + losses[0], more + losses[1])
+        return best
     # Every window of it, one row for each place that it may begin at; a choice of more nodes begins further left.
     width = high - low + 1
     windows = np.ndarray((left + low - start + 1, width), np.float64, padded, strides=padded.strides * 2)
