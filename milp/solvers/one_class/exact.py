@@ -19,8 +19,10 @@ from milp.solvers.one_class.tables import Tables, tabulate
 
 # Rounding of a sum of values, as a part of their size.
 _NOISE = 4e-15
-# Of the gap, what a count may lose at most to take part in the first round.
+# Of the gap, what a count may lose at least to take part in the first round; and as many of the counts that lose least
+# take part in any case: a round with fewer costs no less time.
 _CORE = 1 / 16
+_CORE_COUNTS = 64
 
 
 def _run(problem: Problem, effort: Effort) -> Answer:
@@ -41,8 +43,8 @@ def best_counts(problem: Problem) -> list[int]:
     rows = np.array([trainers[0] for trainers in members])
     # A plan better by some loss consists of counts that lose no more each: once all counts within the gap took part,
     # the plan is best. The first, cheap round with the few that lose least often finds one good enough for that.
-    for part in (_CORE, 1.0):
-        reach = part * gap + noise
+    for whole in (False, True):
+        reach = (gap if whole else _core(tables, dual, gap, rows)) + noise
         if gap > noise:
             left = survivors(tables, dual, reach, rows)
             best = cheapest(left, tables.capacity, dual.multiplier, gap + noise, members=members, reach=reach)
@@ -87,6 +89,18 @@ def _best_growth(tables: Tables, counts: Ints, left: int) -> tuple[Ints, Floats]
     most = np.where(tables.filled & (most >= tables.lowest), most, counts)
     most_gains = tables.value(rows, most) - values
     return np.where(most_gains > gains, most, more), np.maximum(gains, most_gains)
+
+
+def _core(tables: Tables, dual: Dual, gap: float, rows: Ints) -> float:
+    """What a count may lose at most to take part in the first round."""
+    if gap <= 0 or not len(rows):
+        return gap
+    scores = tables.values[rows] - dual.multiplier * tables.options[rows]
+    losses = (scores.max(axis=1)[:, None] - scores).ravel()
+    losses = losses[losses > 0]
+    if len(losses) <= _CORE_COUNTS:
+        return gap
+    return min(gap, max(_CORE * gap, float(np.partition(losses, _CORE_COUNTS)[_CORE_COUNTS])))
 
 
 def survivors(tables: Tables, dual: Dual, gap: float, rows: Ints | None = None) -> Candidates:
