@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 from milp import fields
@@ -25,7 +24,10 @@ def interpolate(points: Points, nodes: int) -> float:
         return points[-1][1]
     if after == 0:
         return points[0][1]
-    (left, low), (right, high) = points[after - 1], points[after]
+    return _on_line(*points[after - 1], *points[after], nodes)
+
+
+def _on_line(left: int, low: float, right: int, high: float, nodes: int) -> float:
     return low + (high - low) * (nodes - left) / (right - left)
 
 
@@ -51,13 +53,17 @@ class Curve:
             raise ProblemError("curve must start with 0 nodes at objective 0")
         fields.increasing("curve.nodes", self.nodes)
 
-    @cached_property
+    @property
     def points(self) -> Points:
         """The curve as (nodes, value) pairs."""
         return tuple(zip(self.nodes, self.values, strict=True))
 
     def __call__(self, count: int) -> float:
-        return interpolate(self.points, count)
+        # `interpolate`, but on the two tuples: to pair them takes longer than the few calls that a plan needs.
+        after = bisect_right(self.nodes, count)
+        if after == len(self.nodes):
+            return self.values[-1]
+        return _on_line(self.nodes[after - 1], self.values[after - 1], self.nodes[after], self.values[after], count)
 
 
 def slowest(curves: Sequence[Curve]) -> Curve:
