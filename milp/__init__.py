@@ -4,11 +4,11 @@ Pure: no Slurm, no files, and no clock but the stopwatch of a solve.
 """
 
 from milp.checking import verify
-from milp.curves import Curve
+from milp.curves import Curve, Points, interpolate
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
-from milp.limits import Cap, NodeGroup
-from milp.model import NodeSpec, Plan, Problem, TrainerSpec
-from milp.solvers import names as solver_names
+from milp.files import plan_to_json, problem_from_json, problem_to_json
+from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
+from milp.solvers.registry import names as solver_names
 from milp.solving import solve
 
 __all__ = [
@@ -19,10 +19,15 @@ __all__ = [
     "NodeSpec",
     "Plan",
     "PlanError",
+    "Points",
     "Problem",
     "ProblemError",
     "TrainerSpec",
     "UnsupportedError",
+    "interpolate",
+    "plan_to_json",
+    "problem_from_json",
+    "problem_to_json",
     "solve",
     "solver_names",
     "verify",

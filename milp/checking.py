@@ -12,8 +12,8 @@ from itertools import chain
 from typing import get_args
 
 from milp.errors import PlanError
-from milp.model import Plan, Problem, Status, TrainerSpec
-from milp.objective import outcome, relative_gap, rescale_cost
+from milp.problem import Plan, Problem, Status
+from milp.worth import outcome, relative_gap, rescale_cost
 
 # Summation order alone moves a sum of floats by far less, a wrong term by far more.
 _RELATIVE_TOLERANCE = 1e-9
@@ -32,8 +32,7 @@ def verify(problem: Problem, plan: Plan) -> None:
     violations = list(_name_faults(problem, plan))
     if not violations:
         violations += _node_faults(problem, plan)
-        for trainer in problem.trainers:
-            violations += _trainer_faults(trainer, plan)
+        violations += _trainer_faults(problem, plan)
         if len(problem.classes) > 1:
             violations += _class_faults(problem, plan)
         violations += _cap_faults(problem, plan)
@@ -48,39 +47,45 @@ def verify(problem: Problem, plan: Plan) -> None:
 
 def _name_faults(problem: Problem, plan: Plan) -> Iterator[str]:
     names = {trainer.name for trainer in problem.trainers}
-    for field, mapping in (("assignment", plan.assignment), ("counts", plan.counts), ("reasons", plan.reasons)):
-        if mapping.keys() != names:
-            odd = ", ".join(sorted(mapping.keys() ^ names)[:_MOST_VIOLATIONS_TOLD])
+    speaks_of = {"assignment": plan.assignment.keys(), "counts": plan.counts.keys()}
+    if plan.reasons:  # none at all where nobody asked for sentences
+        speaks_of["reasons"] = plan.reasons.keys()
+    for field, named in speaks_of.items():
+        if named != names:
+            odd = ", ".join(sorted(named ^ names)[:_MOST_VIOLATIONS_TOLD])
             yield f"{field} and the problem differ in the trainers {odd}"
     if plan.status not in get_args(Status):
         yield f"status {plan.status!r} is none of {', '.join(get_args(Status))}"
 
 
 def _node_faults(problem: Problem, plan: Plan) -> Iterator[str]:
-    used = list(chain.from_iterable(plan.assignment.values()))
-    distinct = set(used)
-    if len(distinct) < len(used):
-        for node, times in Counter(used).items():
-            if times > 1:
-                yield f"node {node} is assigned {times} times"
-    if not distinct <= problem.pool.keys():
-        for node in sorted(distinct - problem.pool.keys()):
-            yield f"node {node} is not in the pool"
+    left = set(problem.pool)
+    left.difference_update(*plan.assignment.values())
+    used = sum(map(len, plan.assignment.values()))
+    if len(problem.pool) - len(left) == used:  # each of them took a node of its own out of the pool
+        return
+    distinct = Counter(chain.from_iterable(plan.assignment.values()))
+    for node, times in distinct.items():
+        if times > 1:
+            yield f"node {node} is assigned {times} times"
+    for node in sorted(distinct.keys() - problem.pool.keys()):
+        yield f"node {node} is not in the pool"
 
 
-def _trainer_faults(trainer: TrainerSpec, plan: Plan) -> Iterator[str]:
-    name = trainer.name
-    nodes, count = plan.assignment[name], plan.counts[name]
-    if count != len(nodes):
-        yield f"trainer {name} has a count of {count} but {len(nodes)} nodes"
-    if not trainer.allows(len(nodes)):
-        yield f"trainer {name} is not allowed a count of {len(nodes)}"
-    held = trainer.current
-    # The common cases are told by one comparison of tuples; sets are for the rest.
-    if nodes[: len(held)] != held:
-        old, new = set(held), set(nodes)
-        if not (old <= new or new <= old):
-            yield f"trainer {name} migrates from {min(old - new)} to {min(new - old)}"
+def _trainer_faults(problem: Problem, plan: Plan) -> Iterator[str]:
+    assignment, counts = plan.assignment, plan.counts
+    for trainer in problem.trainers:
+        name, held = trainer.name, trainer.current
+        nodes = assignment[name]
+        if counts[name] != len(nodes):
+            yield f"trainer {name} has a count of {counts[name]} but {len(nodes)} nodes"
+        if not trainer.allows(len(nodes)):
+            yield f"trainer {name} is not allowed a count of {len(nodes)}"
+        # The common cases are told by one comparison of tuples; sets are for the rest.
+        if nodes[: len(held)] != held:
+            old, new = set(held), set(nodes)
+            if not (old <= new or new <= old):
+                yield f"trainer {name} migrates from {min(old - new)} to {min(new - old)}"
 
 
 def _class_faults(problem: Problem, plan: Plan) -> Iterator[str]:

@@ -7,10 +7,28 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from milp import fields
 from milp.errors import ProblemError
+
+# (number of nodes, value) pairs in ascending order of nodes.
+Points = tuple[tuple[int, float], ...]
+
+
+def interpolate(points: Points, nodes: int) -> float:
+    """The value at `nodes`: linear between the points, constant before the first and beyond the last; 0 without any."""
+    if not points:
+        return 0.0
+    after = bisect_right(points, (nodes, math.inf))
+    if after == len(points):
+        return points[-1][1]
+    if after == 0:
+        return points[0][1]
+    return _on_line(*points[after - 1], *points[after], nodes)
+
+
+def _on_line(left: int, low: float, right: int, high: float, nodes: int) -> float:
+    return low + (high - low) * (nodes - left) / (right - left)
 
 
 @dataclass(frozen=True)
@@ -35,24 +53,17 @@ class Curve:
             raise ProblemError("curve must start with 0 nodes at objective 0")
         fields.increasing("curve.nodes", self.nodes)
 
+    @property
+    def points(self) -> Points:
+        """The curve as (nodes, value) pairs."""
+        return tuple(zip(self.nodes, self.values, strict=True))
+
     def __call__(self, count: int) -> float:
+        # `interpolate`, but on the two tuples: to pair them takes longer than the few calls that a plan needs.
         after = bisect_right(self.nodes, count)
         if after == len(self.nodes):
             return self.values[-1]
-        left, right = self.nodes[after - 1], self.nodes[after]
-        low, high = self.values[after - 1], self.values[after]
-        return low + (high - low) * (count - left) / (right - left)
-
-    @classmethod
-    def from_json(cls, data: object) -> Curve:
-        """Read `{"nodes": [0, 1, 2], "objective": [0, 1.0, 1.9]}`."""
-        keys = ("nodes", "objective")
-        got = fields.mapping("curve", data, keys, keys)
-        return cls(fields.array("curve.nodes", got["nodes"]), fields.array("curve.objective", got["objective"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape that `from_json` reads."""
-        return {"nodes": list(self.nodes), "objective": list(self.values)}
+        return _on_line(self.nodes[after - 1], self.values[after - 1], self.nodes[after], self.values[after], count)
 
 
 def slowest(curves: Sequence[Curve]) -> Curve:

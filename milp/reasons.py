@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from milp.limits import Cap
-from milp.model import Problem, TrainerSpec
-from milp.objective import outcome, rescale_cost
+from milp.problem import Cap, Problem, TrainerSpec
+from milp.worth import outcome, rescale_cost
 
 
 @dataclass(slots=True)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from milp.checking import verify
-from milp.choices import most_worth
 from milp.errors import PlanError
-from milp.keeping import keep
-from milp.model import Plan, Problem, Status
-from milp.objective import objective_of, relative_gap
-from milp.reasons import explain
-from milp.solvers import Limits, Outcome, choose
+from milp.maps import keep
+from milp.problem import Plan, Problem, Status
+from milp.reasons import explain as sentences
+from milp.solver import Answer, Effort, Solver
+from milp.solvers.registry import allowed, choose
+from milp.worth import most_worth, objective_of, relative_gap
 
 # Relative difference below which two objectives are the same but for rounding.
 _ROUNDING = 1e-9
@@ -21,56 +22,61 @@ _ROUNDING = 1e-9
 
 def solve(
     problem: Problem,
-    solver: str = "auto",
+    solver: str | Solver = "auto",
     *,
     time_limit_s: float | None = None,
     gap: float = 1e-4,
-    paper_big_m: bool = False,
+    explain: bool = True,
 ) -> Plan:
-    """Solve the allocation problem and return a plan that passed `verify`.
+    """Solve the allocation problem and return a plan that passed `verify`: its `verified_for` is the problem.
 
-    `gap` is the relative gap at which a MILP solver may stop; the exact solver proves its optimum and needs neither
-    that nor a time limit. `paper_big_m` makes a node-level model use the paper's M. Equal plans resolve to the one
-    that moves the fewest nodes, then to earlier trainers, where the solver is exact. A solver that runs out of time
-    or dies without anything better leaves the current map, as far as it is allowed (status "kept").
-    Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` when a solver returned nonsense.
+    `solver` is a name, or a solver that no table knows. `gap` is the relative gap at which a MILP solver may stop; the
+    exact solver proves its optimum and needs neither that nor a time limit. Without `explain` no sentences are written.
+    Equal plans resolve to the one that moves the fewest nodes, then to earlier trainers, where the solver is exact. A
+    solver that runs out of time or dies without anything better leaves the current map, as far as it is allowed (status
+    "kept"). Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` when one returned nonsense.
     """
     start = time.perf_counter()
-    limits = Limits(time_limit_s, gap, paper_big_m)
-    chosen = choose(problem, solver, limits)
-    outcome = chosen.run(problem, limits)
-    if outcome.assignment is not None and outcome.assignment.keys() != problem.earns_now.keys():
+    deadline_s = math.inf if time_limit_s is None else start + time_limit_s
+    chosen = choose(problem, solver) if isinstance(solver, str) else allowed(problem, solver)
+    answer = chosen.run(problem, Effort(gap, deadline_s, time.perf_counter))
+    if answer.assignment is not None and answer.assignment.keys() != problem.earns_now.keys():
         raise PlanError((f"solver {chosen.name!r} answered for other trainers than it was asked about",))
-    assignment, kept = _better_of(problem, outcome, heuristic=not chosen.proves)
+    assignment, kept = _better_of(problem, answer, stands=chosen.baseline)
     counts = {name: len(nodes) for name, nodes in assignment.items()}
     value = objective_of(problem, assignment)
     # A bound below the value of a plan in hand can only be rounding.
-    bound = value if outcome.bound is None else max(_finite(problem, outcome.bound), value)
+    bound = value if answer.bound is None else max(_finite(problem, answer.bound), value)
     reached = relative_gap(value, bound)
     status: Status = "optimal" if reached <= gap else "kept" if kept else "feasible"
+    reasons: Mapping[str, str] = {}
+    if explain:
+        reasons = _nothing_better(counts, answer.note) if status == "kept" else sentences(problem, assignment)
     plan = Plan(
-        assignment=assignment,
-        counts=counts,
+        # What was verified stays as it was.
+        assignment=MappingProxyType(assignment),
+        counts=MappingProxyType(counts),
         objective=value,
         bound=bound,
         gap=reached,
         status=status,
         solver=chosen.name,
         wall_s=time.perf_counter() - start,
-        reasons=_nothing_better(counts, outcome.note) if status == "kept" else explain(problem, assignment),
+        reasons=MappingProxyType(reasons),
     )
     verify(problem, plan)
+    object.__setattr__(plan, "verified_for", problem)  # no argument of Plan's: nobody else can say so by accident
     return plan
 
 
-def _better_of(problem: Problem, outcome: Outcome, *, heuristic: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
+def _better_of(problem: Problem, answer: Answer, *, stands: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
     """The solver's map or the current one as far as allowed, and whether it is the latter.
 
-    A heuristic's map stands as it is, and so does one that is proven optimal. What is worse than doing nothing comes
-    from a solver that was stopped early.
+    A map that `stands` is taken as it is, and so is one that is proven optimal. What is worse than doing nothing comes
+    from a solver that was stopped early, or that solves another problem.
     """
-    found = outcome.assignment
-    if found is not None and (heuristic or outcome.bound is None):
+    found = answer.assignment
+    if found is not None and (stands or answer.bound is None):
         return found, False
     current = keep(problem)
     if found is None:

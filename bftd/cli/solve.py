@@ -16,8 +16,8 @@ from bftd.cli import common, options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
-    from milp.model import Plan, Problem
-    from milp.solvers import Solver
+    from milp.problem import Plan, Problem
+    from milp.solver import Solver
 
 # Folding would read anything else in a name as an operator or a group: *, @, &, ...
 _FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
@@ -29,15 +29,15 @@ class _SolveCommand(click.Command):
     """A command whose help lists the solvers, which are imported only for it."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from milp import solvers
+        from milp.solvers import registry
 
         best = "the first of these that is ready, carries the problem and proves its answer (the default)"
         with formatter.section("Solvers"):
-            formatter.write_dl([("auto", best), *((solver.name, _described(solver)) for solver in solvers.every())])
+            formatter.write_dl([("auto", best), *((solver.name, _described(solver)) for solver in registry.every())])
 
 
 def _described(solver: Solver) -> str:
-    from milp.solvers import Feature
+    from milp.solver import Feature
 
     extras = ", ".join(feature.value for feature in Feature if feature in solver.features)
     carries = f"also carries {extras}" if extras else "carries no extras"
@@ -76,16 +76,15 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
     callback=_not_negative,
     help="Relative gap at which a solver may stop.",
 )
-@click.option("--paper-big-m", is_flag=True, help="The paper's too small M in the node-level model, to compare.")
 @options.as_json
-def solve(path: str, solver: str, time_limit_s: float | None, gap: float, paper_big_m: bool, as_json: bool) -> None:
+def solve(path: str, solver: str, time_limit_s: float | None, gap: float, as_json: bool) -> None:
     """Solve the allocation problem in PROBLEM.json, or on standard input where that is "-"."""
     import milp
 
-    problem = milp.Problem.from_json(_read(path))
-    plan = milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap, paper_big_m=paper_big_m)
+    problem = milp.problem_from_json(_read(path))
+    plan = milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap)
     if as_json:
-        click.echo(json.dumps(plan.to_json(), indent=2))
+        click.echo(json.dumps(milp.plan_to_json(plan), indent=2))
     else:
         click.echo("\n".join(_told(problem, plan)))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Cap, NodeGroup, NodeSpec, Plan, PlanError, Problem, solve, verify
-from milp.objective import objective_of
+from milp.worth import objective_of
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def nodes(plan: Plan, **assignment: tuple[str, ...]) -> Plan:
         (lambda p: replace(p, counts={"a": 4}), "counts and the problem differ in the trainers b"),
         (lambda p: nodes(p, c=("n6",)), "assignment and the problem differ in the trainers c"),
         (lambda p: replace(p, assignment={"a": ()}), "assignment and the problem differ in the trainers b"),
-        (lambda p: replace(p, reasons={}), "reasons and the problem differ in the trainers a, b"),
+        (lambda p: replace(p, reasons={"a": ""}), "reasons and the problem differ in the trainers b"),
         (lambda p: nodes(p, a=()), "objective is said to be 580 but is 190"),
         (lambda p: replace(p, objective=p.objective + 1, bound=p.bound + 1), "objective is said to be 581 but is 580"),
         (lambda p: replace(p, bound=p.objective - 1), "bound 579 is below the objective 580"),
@@ -58,6 +58,11 @@ def test_a_spoilt_plan_is_refused_with_the_rule_it_breaks(good, spoil, rule: str
         verify(spoilt, spoil(plan))
     assert rule in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_plan_without_any_sentences_is_a_plan(good) -> None:
+    spoilt, plan = good
+    verify(spoilt, replace(plan, reasons={}))
 
 
 def test_a_trainer_may_not_mix_node_classes(good) -> None:

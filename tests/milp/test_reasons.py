@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milp import Curve, Problem, reasons
-from milp.assigning import assign
+from milp.maps import assign
 
 
 def explain(problem: Problem, counts: dict[str, int]) -> dict[str, str]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import milp
-from milp.model import Plan, Problem, TrainerSpec
-from milp.objective import objective_of
-from milp.solvers import Limits, choose
+from milp.problem import Plan, Problem, TrainerSpec
+from milp.worth import objective_of
 
 Assignment = Mapping[str, tuple[str, ...]]
 
@@ -29,31 +28,25 @@ class Planner:
         self._startup_charge = startup_charge
 
     def __call__(
-        self, problem: Problem, solver: str = "auto", *, time_limit_s: float | None = None, gap: float = 1e-4
+        self,
+        problem: Problem,
+        solver: str = "auto",
+        *,
+        time_limit_s: float | None = None,
+        gap: float = 1e-4,
+        explain: bool = False,
     ) -> Plan:
-        """A plan for the core; see `milp.solve`."""
+        """A plan for the core; see `milp.solve`. Nobody reads sentences here, so none are written."""
         if self.settling is not None:
             return _carried_on(problem, self.settling)
         started_s = time.perf_counter()
         asked = charging_starts(problem) if self._startup_charge else problem
-        decided: Assignment
         if self._paper_big_m and solver != "equal-share":
-            decided = step_bound(asked, solver, time_limit_s=time_limit_s, gap=gap).assignment
+            plan = step_bound(asked, solver, time_limit_s=time_limit_s, gap=gap)
         else:
-            decided = _solved(asked, solver, time_limit_s, gap)
+            plan = milp.solve(asked, solver, time_limit_s=time_limit_s, gap=gap, explain=False)
         self.solve_s.append(time.perf_counter() - started_s)
-        return _carried_on(problem, decided)
-
-
-def _solved(problem: Problem, solver: str, time_limit_s: float | None, gap: float) -> Assignment:
-    """The map of `milp.solve`, but without sentences, which nobody reads here; it is the core that checks it."""
-    limits = Limits(time_limit_s, gap)
-    chosen = choose(problem, solver, limits)
-    if chosen.name not in ("exact", "equal-share"):
-        return milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap).assignment
-    assignment = chosen.run(problem, limits).assignment
-    assert assignment is not None, "neither of them is ever stopped early"
-    return assignment
+        return plan if asked is problem else _carried_on(problem, plan.assignment)
 
 
 def _carried_on(problem: Problem, decided: Assignment) -> Plan:
@@ -95,11 +88,12 @@ def step_bound(problem: Problem, solver: str, *, time_limit_s: float | None, gap
     """
     most = (len(problem.nodes) + 1) // 2
     narrowed = replace(problem, trainers=tuple(_narrowed(trainer, most) for trainer in problem.trainers))
-    decided = _solved(narrowed, solver, time_limit_s, gap)
+    decided = milp.solve(narrowed, solver, time_limit_s=time_limit_s, gap=gap, explain=False).assignment
     for trainer in narrowed.trainers:
         # Only who holds more than half of the pool can be too large to stop at once, so there is but one.
         if len(trainer.current) - len(decided[trainer.name]) > most:
-            decided = _solved(_never_stopping(narrowed, trainer), solver, time_limit_s, gap)
+            staying = _never_stopping(narrowed, trainer)
+            decided = milp.solve(staying, solver, time_limit_s=time_limit_s, gap=gap, explain=False).assignment
             break
     return _carried_on(problem, decided)
 

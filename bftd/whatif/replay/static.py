@@ -11,7 +11,7 @@ import milp
 from bftd.simulated.trainers import Points, SimTrainer
 from bftd.whatif.replay.options import Options
 from milp.curves import Curve
-from milp.model import NodeSpec, Problem, TrainerSpec
+from milp.problem import NodeSpec, Problem, TrainerSpec
 
 # What a trainer is to a plan without costs: sizes and the curve that is planned by.
 _Kind = tuple[int, int, Points]

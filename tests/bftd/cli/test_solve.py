@@ -23,7 +23,8 @@ import milp
 from bftd import entry
 from bftd.cli import solve
 from bftd.cli.main import bft
-from milp import solvers
+from milp.solver import Feature, Solver
+from milp.solvers import registry
 from slurm_plugin.nodeset import expand
 
 ROOT = Path(__file__).parents[3]
@@ -131,10 +132,10 @@ def test_options_reach_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     real = milp.solve
     monkeypatch.setattr(milp, "solve", spy)
     run(PROBLEM)
-    run(PROBLEM, "--solver", "equal-share", "--time-limit", "2.5", "--gap", "0", "--paper-big-m")
+    run(PROBLEM, "--solver", "equal-share", "--time-limit", "2.5", "--gap", "0")
     assert asked == [
-        ("auto", {"time_limit_s": None, "gap": 1e-4, "paper_big_m": False}),
-        ("equal-share", {"time_limit_s": 2.5, "gap": 0.0, "paper_big_m": True}),
+        ("auto", {"time_limit_s": None, "gap": 1e-4}),
+        ("equal-share", {"time_limit_s": 2.5, "gap": 0.0}),
     ]
 
 
@@ -215,7 +216,7 @@ def test_bad_input_is_refused_in_one_line_that_names_the_trainer_and_the_field(
         (["--gap", "-0.1"], "'--gap': -0.1 is not a number of 0 or more"),
         (["--gap", "nan"], "'--gap': nan is not"),
         (["--solver", "exakt"], "unknown solver 'exakt': did you mean 'exact'?"),
-        (["--solver", "exact", "--paper-big-m"], "solver 'exact' cannot carry the paper's big-M"),
+        (["--paper-big-m"], "--paper-big-m"),
         (["--verbose"], "--verbose"),
         (["another.json"], "another.json"),
     ],
@@ -255,9 +256,9 @@ def test_an_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_help_names_every_solver_with_what_it_carries_and_whether_it_is_ready(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carries = frozenset({solvers.Feature.CAPS, solvers.Feature.GROUPS})
-    absent = solvers.Solver("magic", "by magic", carries, True, lambda *_: pytest.fail("ran"), lambda: "buy a wand")
-    monkeypatch.setattr(solvers, "every", lambda: (absent,))
+    carries = frozenset({Feature.CAPS, Feature.GROUPS})
+    absent = Solver("magic", "by magic", carries, True, lambda *_: pytest.fail("ran"), lambda: "buy a wand")
+    monkeypatch.setattr(registry, "every", lambda: (absent,))
     told = " ".join(run(PROBLEM, "--help")[1].split())
     assert "auto" in told
     assert (
@@ -343,6 +344,6 @@ def test_every_command_of_the_documentation_works_as_printed(
 
 def test_the_documentation_knows_every_solver_and_every_field() -> None:
     text = (ROOT / "docs" / "solvers.md").read_text()
-    plan = milp.solve(milp.Problem.from_json(PROBLEM)).to_json()
+    plan = milp.plan_to_json(milp.solve(milp.problem_from_json(PROBLEM)))
     fields = {field.name for kind in (milp.Problem, milp.TrainerSpec) for field in dataclasses.fields(kind)}
     assert {name for name in {*milp.solver_names(), *fields, *plan} if f"`{name}`" not in text} == set()

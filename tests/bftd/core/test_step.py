@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+import milp
 from bftd.core.domain import CancelPilot, Configured, Happened, PoolNode, Settings
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
+from milp import solving
 from milp.errors import MilpError
 from tests.bftd.builders import NOW_S, Core, granted, lease, of, registration, revoked
 
@@ -219,6 +221,44 @@ def test_L2_a_plan_that_breaks_a_rule_is_not_carried_out() -> None:
     core.solve = zero_for_all
     core.pool("n1", "n2", "n3")
     assert core.nodes("1") == {"n1", "n2"}
+
+
+def test_S6_a_plan_that_was_verified_for_another_problem_is_not_carried_out() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_min=2))
+    core.pool("n1", "n2")
+
+    def of_another(problem: milp.Problem, *_: object, **__: object) -> milp.Plan:
+        return milp.solve(replace(problem, trainers=(replace(problem.trainers[0], nodes_min=1, nodes_max=1),)))
+
+    core.solve = of_another
+    core.pool("n1", "n2", "n3")
+    assert core.nodes("1") == {"n1", "n2"}
+    assert "the current map is kept: the solver failed: the plan is not carried out" in " ".join(core.sentences())
+
+
+def test_S6_every_plan_is_verified_just_once_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[milp.Plan] = []
+
+    def counted(problem: milp.Problem, plan: milp.Plan) -> None:
+        checked.append(plan)
+        verify(problem, plan)
+
+    verify = milp.verify
+    for module in (milp, solving):
+        monkeypatch.setattr(module, "verify", counted)
+    core = Core()
+    core.arrive(registration("1"))
+    core.pool("n1", "n2")
+    assert core.nodes("1") == {"n1", "n2"}
+    assert len(checked) == 2  # `Core` takes every step twice
+    assert checked[0] is not checked[1]
+    assert checked[0].reasons == {}  # the daemon writes its own
+    checked.clear()
+    core.solve = lambda *arguments, **options: replace(milp.solve(*arguments, **options))
+    core.pool("n1", "n2", "n3")
+    assert len(checked) == 4  # what another solver than `milp.solve` says, the core checks itself
+    assert checked[0] == checked[1]
 
 
 def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later() -> None:

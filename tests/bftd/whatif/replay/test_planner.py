@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 import milp
 from bftd.whatif.replay.planner import charging_starts, step_bound
 from milp import Problem
-from milp.objective import objective
+from milp.worth import objective
 from tests.milp.instances import one_class_problems
 
 

@@ -1,0 +1,167 @@
+"""The choice of a solver, and what becomes of its answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names
+from milp.solver import Answer, Effort, Feature, Solver
+from milp.solvers.registry import choose, every
+
+NAMES = (
+    "auto",
+    "exact",
+    "capped",
+    "classes",
+    "highs",
+    "gurobi",
+    "highs-nodes",
+    "gurobi-nodes",
+    "paper-nodes",
+    "equal-share",
+)
+
+
+def test_auto_takes_the_exact_solver_for_one_class(trainer, problem) -> None:
+    assert solve(problem(2, trainer())).solver == "exact"
+    assert solver_names() == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("exakt", "did you mean 'exact'?"), ("zzz", f"use one of {', '.join(NAMES)}")]
+)
+def test_an_unknown_solver_is_refused_with_what_is_known(trainer, problem, name: str, hint: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        solve(problem(2, trainer()), name)
+    assert str(caught.value) == f"unknown solver {name!r}: {hint}"
+    assert caught.value.exit_code == 2
+
+
+def two_classes(trainer) -> Problem:
+    return Problem((NodeSpec("n0", "a100"), NodeSpec("n1", "v100")), (trainer(),), 100.0)
+
+
+def test_auto_takes_multipliers_for_several_classes_and_a_program_for_all_else(trainer) -> None:
+    mixed = two_classes(trainer)
+    assert solve(mixed).solver == "classes"
+    assert solve(replace(mixed, caps=(Cap(1, user="ann"),))).solver == "classes"  # nobody is ann's
+    hers = replace(mixed, trainers=(trainer(user="ann"),), caps=(Cap(1, user="ann"),))
+    assert solve(hers).solver == "highs"
+    assert solve(replace(mixed, trainers=(trainer(mixes_classes=True),))).solver == "highs"
+    assert solve(replace(mixed, groups=(NodeGroup("leaf", ("n0", "n1")),))).solver == "highs"
+
+
+def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
+    loose = replace(
+        problem(4, trainer(user="ann", nodes_max=2, mixes_classes=True)),
+        caps=(Cap(2, user="ann"),),
+        groups=(NodeGroup("leaf", ("n0",)),),
+    )
+    assert solve(loose, "exact").counts == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"caps": (Cap(1, user="ann"),)}, "a cap per user or account"),
+        ({"groups": (NodeGroup("leaf", ("n0", "n1")),)}, "nodes that are used together"),
+    ],
+)
+@pytest.mark.parametrize("solver", ["exact", "classes", "equal-share"])
+def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, problem, change, word, solver: str) -> None:
+    asks = replace(problem(4, trainer(user="ann")), **change)
+    with pytest.raises(
+        UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use (capped or )?highs( or |$)"
+    ) as caught:
+        solve(asks, solver)
+    assert caught.value.exit_code == 2
+
+
+def test_mixing_is_refused_where_there_are_classes_to_mix(trainer, problem) -> None:
+    mixing = trainer(mixes_classes=True)
+    assert solve(problem(4, mixing), "exact").solver == "exact"
+    with pytest.raises(UnsupportedError, match="cannot carry a trainer that mixes node classes: use highs"):
+        solve(replace(two_classes(trainer), trainers=(mixing,)), "classes")
+
+
+def test_auto_never_takes_the_papers_big_m_nor_a_baseline() -> None:
+    assert {solver.name for solver in every() if not solver.proves} == {"paper-nodes", "equal-share"}
+
+
+def test_auto_says_what_to_do_when_no_solver_can_carry_the_problem(trainer) -> None:
+    simple = [solver for solver in every() if solver.name in ("exact", "equal-share")]
+    with pytest.raises(UnsupportedError, match=r"^no solver can carry several node classes: pip install highspy"):
+        choose(two_classes(trainer), "auto", simple)
+
+
+def fixed(answer: Answer) -> Solver:
+    """A solver that carries nothing special and always says the same."""
+    return Solver("fixed", "", frozenset(), True, lambda problem, effort: answer)
+
+
+def test_a_new_solver_that_declares_a_feature_is_found_and_named(trainer) -> None:
+    capable = Solver(
+        "capable", "", frozenset({Feature.NODE_CLASSES}), True, lambda p, _: Answer({"a": ("n0",)}, bound=100.0)
+    )
+    table = [*(solver for solver in every() if solver.name == "exact"), capable]
+    assert choose(two_classes(trainer), "auto", table) is capable
+    assert solve(two_classes(trainer), capable).solver == "capable"
+    with pytest.raises(UnsupportedError, match=r"'exact' cannot carry several node classes: use capable$"):
+        choose(two_classes(trainer), "exact", table)
+
+
+def test_a_solver_that_is_not_installed_says_so_and_auto_passes_it_over(trainer, problem) -> None:
+    absent = Solver("absent", "", frozenset(), True, lambda p, _: pytest.fail("ran"), lambda: "pip install absent")
+    small, table = problem(2, trainer()), (absent, *every())
+    assert choose(small, "auto", table).name == "exact"
+    with pytest.raises(UnsupportedError, match=r"'absent' is not ready \(pip install absent\): use exact"):
+        choose(small, "absent", table)
+    with pytest.raises(UnsupportedError, match=r"'absent' is not ready \(pip install absent\): use exact"):
+        solve(small, absent)
+
+
+@pytest.mark.parametrize(
+    ("bound", "status"), [(200.0, "optimal"), (200.0001, "optimal"), (220.0, "feasible"), (math.inf, "feasible")]
+)
+def test_the_status_says_what_was_proven(trainer, problem, bound: float, status: str) -> None:
+    plan = solve(problem(3, trainer()), fixed(Answer({"a": ("n0", "n1")}, bound)))
+    assert plan.status == status
+    # Where nothing is proven, what the trainer would earn on all nodes is.
+    assert plan.bound == (300.0 if bound == math.inf else bound)
+
+
+@pytest.mark.parametrize("worse", [None, {"a": ()}, {"a": ("n0",)}])
+def test_a_map_worse_than_the_current_one_is_not_taken(trainer, problem, worse) -> None:
+    plan = solve(problem(3, trainer(current=("n1", "n2"))), fixed(Answer(worse, math.inf)))
+    assert (plan.status, plan.assignment) == ("kept", {"a": ("n1", "n2")})
+    assert plan.reasons == {"a": "keeps its 2 nodes: no better plan was found in time"}
+
+
+def test_gap_and_time_limit_reach_the_solver(trainer, problem) -> None:
+    seen: list[Effort] = []
+
+    def run(problem: Problem, effort: Effort) -> Answer:
+        seen.append(effort)
+        assert math.isinf(effort.left_s) or 2.0 < effort.left_s <= 3.0
+        return Answer({"a": ()}, None)
+
+    solver = Solver("fixed", "", frozenset(), True, run)
+    solve(problem(2, trainer()), solver, time_limit_s=3.0, gap=0.01)
+    solve(problem(2, trainer()), solver)
+    assert [effort.gap for effort in seen] == [0.01, 1e-4]
+    assert math.isinf(seen[1].left_s)
+
+
+def test_an_effort_is_over_at_its_deadline() -> None:
+    readings = iter([4.0, 5.0])
+    effort = Effort(0.0, 5.0, lambda: next(readings))
+    assert not effort.is_over()
+    assert effort.is_over()
+
+
+def test_nonsense_from_a_solver_never_leaves_solve(trainer, problem) -> None:
+    with pytest.raises(PlanError, match="node n0 is assigned 2 times"):
+        solve(problem(2, trainer()), fixed(Answer({"a": ("n0", "n0")}, None)))

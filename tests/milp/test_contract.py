@@ -1,0 +1,276 @@
+"""What every solver of the table keeps, on the problems that its declared features say it carries.
+
+A new solver is under the contract once it stands in the table; nothing here names one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from milp import Cap, Curve, NodeGroup, NodeSpec, PlanError, Problem, TrainerSpec, UnsupportedError, solve, verify
+from milp.maps import keep
+from milp.solver import Answer, Effort, Feature, Solver, features
+from milp.solvers.one_class import exact
+from milp.solvers.registry import every
+from milp.worth import objective_of
+from tests.milp.instances import is_allowed, optimum
+
+# A gap far below what two maps of these problems differ by.
+GAP = 1e-9
+TIME_LIMIT_S = 0.3
+# Beyond the limit: a busy machine, and a child process that starts.
+PATIENCE_S = 3.0
+
+
+def small(seed: int, wanted: Feature | None) -> Problem:
+    """A problem on six nodes with numbers of a daemon's kind, which asks for nothing or for `wanted`."""
+    rng = random.Random(f"{seed} {wanted}")
+    classes = ("a", "b") if wanted in (Feature.NODE_CLASSES, Feature.MIXING) else ("",)
+    nodes = tuple(NodeSpec(f"n{i}", rng.choice(classes)) for i in range(6))
+    free = [node.name for node in nodes]
+    rng.shuffle(free)
+    trainers = []
+    for place in range(3):
+        held = [free.pop() for _ in range(rng.choice((0, 1, 2))) if free]
+        points = sorted(rng.sample(range(1, 8), 3))
+        low = rng.choice((1, 1, 2, 3))
+        trainers.append(
+            TrainerSpec(
+                name=f"t{place}",
+                nodes_min=low,
+                nodes_max=rng.choice((4, 6)),
+                up_cost_s=rng.choice((0.0, 10.0, 30.0)),
+                down_cost_s=rng.choice((0.0, 5.0)),
+                curve=Curve((0, *points), (0.0, *(round(rng.uniform(1, 9), 2) for _ in points))),
+                current=tuple(held),
+                sizes=(low, 4) if rng.random() < 0.3 and low < 4 else None,
+                weight=rng.choice((1.0, 1.0, 2.0)),
+                class_curves={"b": Curve((0, 6), (0.0, round(rng.uniform(1, 9), 2)))} if len(classes) > 1 else {},
+                mixes_classes=wanted is Feature.MIXING,
+                user=("ann", "ann", "bob")[place],
+                account=("lab", "", "lab")[place],
+            )
+        )
+    caps: tuple[Cap, ...] = ()
+    if wanted in (Feature.CAPS, Feature.CROSSING_CAPS):
+        caps = (Cap(rng.choice((0, 1, 2, 3)), user="ann"),)
+    if wanted is Feature.CROSSING_CAPS:
+        caps = (*caps, Cap(rng.choice((1, 2, 3)), account="lab"))
+    groups = (NodeGroup("leaf", ("n0", "n1", "n2")),) if wanted is Feature.GROUPS else ()
+    return Problem(nodes, tuple(trainers), 60.0, caps, groups)
+
+
+def large(wanted: Feature | None) -> Problem:
+    """A problem of a thousand nodes, too large to be done within the time limit unless a solver is quick."""
+    rng = random.Random(f"large {wanted}")
+    classes = ("a", "b", "c") if wanted in (Feature.NODE_CLASSES, Feature.MIXING) else ("",)
+    nodes = tuple(NodeSpec(f"n{i}", classes[i % len(classes)]) for i in range(1000))
+    curves = (sorted(rng.sample(range(1, 80), 5)) for _ in range(60))
+    trainers = tuple(
+        TrainerSpec(
+            name=f"t{place}",
+            nodes_min=1,
+            nodes_max=64,
+            up_cost_s=rng.uniform(0, 40),
+            down_cost_s=rng.uniform(0, 10),
+            curve=Curve((0, *points), (0.0, *sorted(rng.uniform(1, 20) for _ in points))),
+            current=tuple(f"n{i}" for i in range(place * 15, place * 15 + rng.randint(0, 15), len(classes))),
+            mixes_classes=wanted is Feature.MIXING,
+            user=f"u{place % 7}",
+            account=f"a{place % 3}",
+        )
+        for place, points in enumerate(curves)
+    )
+    caps = [Cap(70, user=f"u{i}") for i in range(7)] if wanted in (Feature.CAPS, Feature.CROSSING_CAPS) else []
+    caps += [Cap(100, account="a0")] if wanted is Feature.CROSSING_CAPS else []
+    leaves = [NodeGroup(f"leaf{i}", tuple(f"n{i * 20 + k}" for k in range(20))) for i in range(10)]
+    return Problem(nodes, trainers, 120.0, tuple(caps), tuple(leaves) if wanted is Feature.GROUPS else ())
+
+
+KINDS: tuple[Feature | None, ...] = (None, *Feature)
+SMALL = tuple(small(seed, wanted) for wanted in KINDS for seed in range(6))
+BEST = tuple(map(optimum, SMALL))
+LARGE = tuple(map(large, KINDS))
+
+
+def carried(solver: Solver) -> Iterator[tuple[Problem, float]]:
+    """The small problems that the solver says it carries, each with its optimum."""
+    return ((problem, best) for problem, best in zip(SMALL, BEST, strict=True) if features(problem) <= solver.features)
+
+
+def close(value: float) -> object:
+    return pytest.approx(value, rel=1e-6, abs=1e-6)
+
+
+# -- the contract ---
+
+
+def finds_the_optimum_if_it_says_so(solver: Solver) -> None:
+    for problem, best in carried(solver):
+        plan = solve(problem, solver, gap=GAP)
+        assert plan.objective <= best + 1e-6 * abs(best)
+        if solver.proves:
+            assert plan.objective == close(best)
+            assert plan.status == "optimal"
+
+
+def proves_a_bound_that_holds(solver: Solver) -> None:
+    for problem, best in carried(solver):
+        for gap in (GAP, 0.3):
+            plan = solve(problem, solver, gap=gap)
+            assert plan.bound >= plan.objective
+            assert plan.bound >= best - 1e-6 * abs(best)
+            if solver.proves:
+                assert plan.gap <= gap
+
+
+def gives_plans_that_are_allowed(solver: Solver) -> None:
+    for problem, _ in carried(solver):
+        plan = solve(problem, solver, gap=GAP)
+        verify(problem, plan)
+        assert is_allowed(problem, dict(plan.assignment))
+        assert plan.reasons.keys() == plan.assignment.keys()
+
+
+def is_no_worse_than_doing_nothing(solver: Solver) -> None:
+    for problem, _ in carried(solver):
+        if not solver.baseline:
+            least = objective_of(problem, keep(problem))
+            assert solve(problem, solver).objective >= least - 1e-9 * abs(least)
+
+
+def says_the_same_of_the_same_problem(solver: Solver) -> None:
+    for problem, _ in carried(solver):
+        first, again = (solve(replace(problem), solver, gap=GAP) for _ in range(2))
+        assert replace(first, wall_s=0.0) == replace(again, wall_s=0.0)
+
+
+def keeps_the_time_limit(solver: Solver) -> None:
+    for problem in LARGE:
+        if features(problem) <= solver.features:
+            for limit_s in (0.0, TIME_LIMIT_S):
+                start_s = time.monotonic()
+                plan = solve(problem, solver, time_limit_s=limit_s, gap=0.0, explain=False)
+                assert time.monotonic() - start_s < limit_s + PATIENCE_S
+                verify(problem, plan)
+
+
+def has_an_answer_where_there_is_nothing_to_decide(solver: Solver) -> None:
+    problem = SMALL[0]
+    nobody = replace(problem, trainers=())
+    assert solve(nobody, solver).assignment == {}
+    idle = tuple(replace(trainer, current=()) for trainer in problem.trainers)
+    assert set(solve(replace(problem, nodes=(), trainers=idle), solver).assignment.values()) == {()}
+
+
+def refuses_the_rest_and_names_what_to_use(solver: Solver) -> None:
+    for problem in SMALL:
+        if features(problem) <= solver.features:
+            continue
+        with pytest.raises(UnsupportedError, match="cannot carry") as caught:
+            solve(problem, solver)
+        told = re.fullmatch(rf"solver '{solver.name}' cannot carry (.+): use (.+)", str(caught.value))
+        assert told, caught.value
+        for lacking in features(problem) - solver.features:
+            assert lacking.value in told[1]
+        for other in told[2].split(" or "):
+            assert features(problem) <= next(each.features for each in every() if each.name == other)
+
+
+CONTRACT: tuple[Callable[[Solver], None], ...] = (
+    finds_the_optimum_if_it_says_so,
+    proves_a_bound_that_holds,
+    gives_plans_that_are_allowed,
+    is_no_worse_than_doing_nothing,
+    says_the_same_of_the_same_problem,
+    keeps_the_time_limit,
+    has_an_answer_where_there_is_nothing_to_decide,
+    refuses_the_rest_and_names_what_to_use,
+)
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+@pytest.mark.parametrize("solver", every(), ids=lambda solver: solver.name)
+def test_a_solver(solver: Solver, clause: Callable[[Solver], None]) -> None:
+    if lack := solver.missing():
+        pytest.skip(lack)
+    clause(solver)
+
+
+def test_every_feature_is_asked_for_by_some_problem() -> None:
+    asked = frozenset[Feature]().union(*map(features, SMALL))
+    assert asked == frozenset(Feature)
+    assert any(not features(problem) for problem in SMALL)
+    assert all(features(problem) == features(again) for problem, again in zip(LARGE, SMALL[::6], strict=True))
+
+
+# -- the contract catches solvers that break it ---
+
+
+def sound(problem: Problem, effort: Effort) -> Answer:
+    return exact.SOLVER.run(problem, effort)
+
+
+def lazy(problem: Problem, effort: Effort) -> Answer:
+    """Says that doing nothing is best."""
+    return Answer(keep(problem), None)
+
+
+def blind(problem: Problem, effort: Effort) -> Answer:
+    """Finds good plans, and takes their worth for a bound less a part of what is missing."""
+    return Answer(sound(problem, effort).assignment, -1e9) if effort.gap < 0.1 else Answer(keep(problem), -1e9)
+
+
+def slow(problem: Problem, effort: Effort) -> Answer:
+    if len(problem.nodes) > 100:
+        time.sleep(TIME_LIMIT_S + PATIENCE_S)
+    return sound(problem, effort)
+
+
+def idle(problem: Problem, effort: Effort) -> Answer:
+    """Stops everybody, as if that were best."""
+    return Answer({trainer.name: () for trainer in problem.trainers}, None)
+
+
+_turns = itertools.count()
+
+
+def moody(problem: Problem, effort: Effort) -> Answer:
+    return (sound, lazy)[next(_turns) % 2](problem, effort)
+
+
+def stubborn(problem: Problem, effort: Effort) -> Answer:
+    assert problem.trainers, "there is always somebody"
+    return sound(problem, effort)
+
+
+def test_a_sound_solver_that_no_table_knows_keeps_the_contract() -> None:
+    for clause in CONTRACT:
+        clause(Solver("new", "", frozenset(), True, sound))
+
+
+@pytest.mark.parametrize(
+    ("run", "declares", "clause"),
+    [
+        (lazy, (), finds_the_optimum_if_it_says_so),
+        (blind, (), proves_a_bound_that_holds),
+        (sound, (Feature.CAPS,), gives_plans_that_are_allowed),
+        (sound, (Feature.GROUPS,), gives_plans_that_are_allowed),
+        (idle, (), is_no_worse_than_doing_nothing),
+        (moody, (), says_the_same_of_the_same_problem),
+        (slow, (), keeps_the_time_limit),
+        (stubborn, (), has_an_answer_where_there_is_nothing_to_decide),
+    ],
+)
+def test_a_solver_that_breaks_the_contract_is_caught(
+    run: Callable[[Problem, Effort], Answer], declares: tuple[Feature, ...], clause: Callable[[Solver], None]
+) -> None:
+    with pytest.raises((AssertionError, PlanError)):
+        clause(Solver("new", "", frozenset(declares), True, run))
