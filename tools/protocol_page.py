@@ -1,0 +1,160 @@
+"""The parts of docs/protocol.md that the code knows: endpoints, examples of every message, and bounds.
+
+    python -m tools.protocol_page
+
+writes them into the page between its marks. Nothing else on the page is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bftd.http.budget import BURST, UNITS_PER_S
+from bftd.http.routes import ROUTES, Route
+from bftd.protocol import bounds
+from bftd.protocol.errors import Malformed
+from bftd.protocol.lease import Leases, LeaseView
+from bftd.protocol.registration import Held, Registration, Welcome
+from bftd.protocol.reports import KINDS, Finish, Reports, Summary, report_from_json
+from bftd.protocol.sizes import Sizes
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+
+_LISTED: dict[str, Any] = {
+    "version": 7,
+    "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
+}
+_SITE = {"plan_wait_s": 30.0, "min_window_s": 20.0}
+_REPORTS: tuple[dict[str, Any], ...] = (
+    {"op": "lease", "at_s": 1795306137.2, "id": "n3.41", "state": "placed", "job_id": "4712", "reason": ""},
+    {"op": "progress", "at_s": 1795306150.0, "step": 240, "samples": 30720.0, "samples_per_s": 1142.1, "nodes": 4,
+     "world_size": 4, "loss": 0.45, "steps_lost": 0, "window_s": 10.0},
+    {"op": "resize", "at_s": 1795306161.9, "from_nodes": 4, "to_nodes": 2, "kind": "down", "stall_s": 0.77,
+     "steps_lost": 0},
+    {"op": "suspend", "at_s": 1795306170.1, "step": 260},
+    {"op": "resume", "at_s": 1795306180.3, "step": 260},
+    {"op": "crash", "at_s": 1795306190.0, "node": "n3", "rc": -9, "text": "a worker was killed"},
+    {"op": "note", "at_s": 1795306195.0, "text": "a sentence for people"},
+)  # fmt: skip
+
+REGISTRATION = Registration(
+    id="4711", name="train.py", backend="torchrun", sizes=Sizes(1, 8, (1, 2, 4, 8)), user="alice", partition="elastic",
+    workers_per_node=4, curve=((1, 310.0), (2, 600.0)), up_cost_s=1.1, down_cost_s=0.8, warm_up_s=12.8,
+    held=(Held("n3.41", "n3", "4712"),),
+)  # fmt: skip
+# Older and newer lists of leases differ in whether the site's rule is part of them: it is given to either.
+WELCOME = Welcome.from_json({"protocol": bounds.VERSION, "epoch": 2, "poll_s": 1.0, "note": "", **_SITE, **_LISTED})
+LEASES = Leases.from_json({**_SITE, **_LISTED})
+REPORTS = Reports(2, tuple(map(report_from_json, _REPORTS)))
+FINISH = Finish(2, 0, "training is complete", Summary(500, 64000.0, 3, 0, 0, 1.379, 0.117))
+
+# How each message is read again, to find what may be left out.
+_READ: Mapping[type, Callable[[Any], Any]] = {
+    Registration: Registration.from_json,
+    Welcome: Welcome.from_json,
+    Leases: Leases.from_json,
+    Finish: Finish.from_json,
+}
+_BOUNDS = {
+    "NODES_MOST": "nodes, workers or trainers that anybody may ask for",
+    "TEXT_MOST": "letters of a text for people; what is longer is cut",
+    "NAME_MOST": "letters of a name; what is longer is refused",
+    "TRAINER_ID_MOST": "letters of a trainer's id",
+    "LEASE_ID_MOST": "letters of a lease's id",
+    "SIZES_MOST": "sizes that one trainer names",
+    "CURVE_POINTS_MOST": "points of a curve",
+    "HELD_MOST": "leases that a driver brings along",
+    "REPORTS_MOST": "reports in one request",
+    "BODY_BYTES_MOST": "bytes of a request's body",
+}
+
+
+def endpoints() -> str:
+    """All routes as a table, with what a request of each takes from its caller's budget."""
+    return "\n".join(["| request | costs | what |", "| --- | --- | --- |", *map(_row, ROUTES)])
+
+
+def _row(route: Route) -> str:
+    does = (route.handler.__doc__ or "").strip().splitlines()[0]
+    return f"| `{route.method} {route.path}` | {route.units:g} | {does} |"
+
+
+def messages() -> str:
+    """One example of each message, and what may be left out of it."""
+    parts = [
+        _message("A registration", REGISTRATION),
+        _message("The answer to it", WELCOME),
+        _message("The answer to a driver that asks for its leases", LEASES),
+        _message("Reports, one of each kind", REPORTS, _optional_of_reports()),
+        _message("The end of a trainer", FINISH),
+    ]
+    return "\n\n".join(parts)
+
+
+def _message(title: str, message: Any, optional: str | None = None) -> str:
+    body = message.to_json()
+    left_out = _optional(body, _READ[type(message)]) if optional is None else optional
+    return f"### {title}\n\n```json\n{_shown(body)}\n```\n\nMay be left out: {left_out}."
+
+
+def _shown(body: Mapping[str, Any]) -> str:
+    """JSON with one line a field, and one line an item of a list of objects."""
+    lines = []
+    for name, value in body.items():
+        items = value if isinstance(value, list) and value and isinstance(value[0], dict) else None
+        text = json.dumps(value) if items is None else "[\n" + ",\n".join(f"    {json.dumps(i)}" for i in items) + "\n  ]"
+        lines.append(f"  {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _optional(body: Mapping[str, Any], read: Callable[[Any], Any]) -> str:
+    names = [f"`{name}`" for name in body if _is_read({k: v for k, v in body.items() if k != name}, read)]
+    return ", ".join(names) or "nothing"
+
+
+def _optional_of_reports() -> str:
+    found: Iterator[str] = (f"of `{body['op']}` {_optional(body, report_from_json)}" for body in _REPORTS)
+    return "; ".join(found)
+
+
+def _is_read(body: Any, read: Callable[[Any], Any]) -> bool:
+    try:
+        read(body)
+    except Malformed:
+        return False
+    return True
+
+
+def limits() -> str:
+    """The bounds of all messages, and of what a user may ask for."""
+    rows = [f"| {getattr(bounds, name):,} | {what} |" for name, what in _BOUNDS.items()]
+    rows += [f"| {UNITS_PER_S:,.0f} | units a second of a user who is no administrator, with a burst of {BURST:,.0f} |"]
+    return "\n".join(["| most | of what |", "| --- | --- |", *rows])
+
+
+SECTIONS: Mapping[str, Callable[[], str]] = {"endpoints": endpoints, "messages": messages, "bounds": limits}
+
+
+def filled(page: str) -> str:
+    """The page with each section between its marks made anew; raises ValueError where one has no marks."""
+    for name, make in SECTIONS.items():
+        marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.S)
+        text = f"{make()}\n"
+        page, count = marks.subn(lambda _, text=text: text, page)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"the page has {count} sections {name!r}, not one")
+    return page
+
+
+def unshown() -> set[str]:
+    """Kinds of reports and bounds that the page has no example or line for."""
+    bounded = {name for name in vars(bounds) if name.endswith("_MOST")}
+    return (set(KINDS) - {body["op"] for body in _REPORTS}) | (bounded ^ set(_BOUNDS))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))
