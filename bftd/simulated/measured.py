@@ -1,4 +1,4 @@
-"""What a resize costs with the project's Horovod back-end, in seconds, as the figures of the README say.
+"""What a resize costs with the project's Horovod back-end, in seconds, as docs/benchmarks.md says.
 
 New nodes warm up while the others go on training; then all stand still while the ring is formed anew.
 """

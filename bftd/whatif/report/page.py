@@ -25,8 +25,11 @@ _METHOD = (
     "Equal share gives each trainer as many nodes as any other. Rigid jobs are what centres run in a preemptible "
     "partition today: all of one size, the best power of two unless one was given, at most pj_max at once, killed as a "
     "whole when one node goes, and resumed from their last checkpoint.",
-    "That a regular job pays nothing is a rule of bftd and an assumption here: the trace is played as it was recorded, "
-    "and no regular job in it starts later. How long it takes to give nodes back is not part of a replay.",
+    "What regular jobs pay is not part of a replay: the trace is played as it was recorded, and no regular job in it "
+    "starts later. It was measured on private clusters instead. With all 8 nodes harvested and no queue, a job of 4 nodes "
+    "started 0.33 s later. A job that the backfill scheduler starts by preemption gets its nodes in the next cycle, a "
+    "second later, and 2 to 3 of 100 jobs that preempted lost their slot to another job. In streams of jobs on 16 nodes "
+    "the mean wait was 15 and 38 s longer, where two runs without bftd differ by up to 18 and 33 s.",
 )
 _TITLE = "What would my centre gain?"
 
@@ -90,8 +93,11 @@ def _cards(case: Case) -> list[Content]:
     if main is not None:
         others = ", ".join(f"{percent(each.efficiency)} with {policy_name(each)}" for each in compared(case)[1:])
         cards.append(("Efficiency U", percent(main.efficiency), others or "of as many dedicated nodes"))
-    rule = "bftd takes only nodes that no job holds, and gives them back when Slurm asks"
-    cards.append(("A regular job pays", "nothing", rule))
+    paid = (
+        "on a private cluster of 8 nodes without a queue; not part of this replay. Behind a queue it is more, see "
+        "How to read this"
+    )
+    cards.append(("A regular job starts later by", "0.33\u202fs", paid))
     made = [tag("div", tag("dt", what), tag("dd", value), tag("dd", of, class_="of")) for what, value, of in cards]
     return [tag("dl", *made, class_="cards")]
 

@@ -133,7 +133,16 @@ def test_the_summary_answers_in_node_hours_u_and_what_others_pay() -> None:
     assert "70\u202f% of that time into training" in text
     assert "60\u202f% with equal share, 30\u202f% with rigid jobs" in text
     assert "500 to 650 with 90\u202f% confidence" in text
-    assert "A regular job paysnothing" in text
+    assert "A regular job starts later by0.33\u202fson a private cluster" in text
+
+
+@pytest.mark.plot
+def test_what_regular_jobs_pay_is_told_as_it_was_measured_and_as_no_part_of_the_replay() -> None:
+    text = _Reader(_standard()).text
+    assert "not part of this replay" in text
+    assert "2 to 3 of 100 jobs that preempted lost their slot" in text
+    assert "the mean wait was 15 and 38 s longer" in text
+    assert "nothing" not in text.lower()
 
 
 @pytest.mark.plot
