@@ -106,7 +106,7 @@ def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monk
         pytest.param("exec sleep 30", id="silence"),
     ],
 )
-def test_no_clean_answer_is_an_error_and_never_an_empty_cluster(slurm: FakeSlurm, command: str, body: str) -> None:
+def test_S9_no_clean_answer_is_an_error_and_never_an_empty_cluster(slurm: FakeSlurm, command: str, body: str) -> None:
     slurm.script(command, body)
     with pytest.raises(SnapshotError) as caught:
         slurm.client(timeout_s=0.3).snapshot()

@@ -125,7 +125,7 @@ def test_a_pilot_is_granted_with_a_standing_queue_and_the_queued_job_preempts_it
 
 
 @pytest.mark.cluster
-def test_the_guard_keeps_a_pilot_off_while_a_regular_job_has_no_plan(client: SlurmClient) -> None:
+def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_has_no_plan(client: SlurmClient) -> None:
     # With one of the four nodes drained, the scheduler cannot say when a job of four nodes will start.
     client.run("scontrol", "update", "nodename=n4", "state=drain", "reason=test")
     try:

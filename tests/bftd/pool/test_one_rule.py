@@ -120,7 +120,7 @@ class Site:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(POLLS, min_size=2, max_size=6), ASKED, KEY, KEY)
-def test_on_one_snapshot_what_the_pool_lends_the_guard_places(
+def test_S1b_on_one_snapshot_what_the_pool_lends_the_guard_places(
     polls: list[Poll], asked: dict[str, tuple[str, ...]], plan_wait_s: float, min_window_s: float
 ) -> None:
     site = Site(SiteRules(plan_wait_s, min_window_s))

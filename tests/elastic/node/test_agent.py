@@ -169,7 +169,7 @@ def test_an_agent_whose_driver_hangs_up_ends_the_node_its_allocation_and_itself(
     assert pilot.cancelled == "77\n"
 
 
-def test_an_agent_whose_driver_is_silent_for_its_lease_time_ends_too(pilot: Pilot) -> None:
+def test_S3_an_agent_whose_driver_is_silent_for_its_lease_time_ends_too(pilot: Pilot) -> None:
     pilot.start("-c", QUICK)
     node = pilot.configure("exec sleep 1000")
     assert pilot.ended() == 3
