@@ -148,7 +148,9 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
 
 
 def _remove_folder(settings: DriverSettings) -> None:
-    Path(settings.argv[0]).unlink(missing_ok=True)
+    script = Path(settings.argv[0])
+    if script.parent == settings.state_dir:  # a batch job's copy; `bft run` runs the user's own file
+        script.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         settings.state_dir.rmdir()
         settings.state_dir.parent.rmdir()

@@ -121,6 +121,7 @@ def test_a_trainer_in_the_foreground_ends_with_its_scripts_exit_code_and_leaves_
     assert done.returncode == 0, done.stdout + done.stderr
     # One worker a GPU, and every worker sees the node's GPUs as under plain torchrun.
     assert done.stdout.count("workers 2 0,1") == 2
+    assert script.exists()
     until("the pilot's end", lambda: not pilots(site), site)
 
 
