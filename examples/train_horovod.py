@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# SBATCH --job-name=horovod-example
 """An Elastic Horovod script as in Horovod's documentation; bftd needs the line `import elastic.horovod`.
 
 Submit it with: bft sbatch --elastic=1-6 examples/train_horovod.py --steps 500

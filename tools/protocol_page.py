@@ -106,7 +106,9 @@ def _shown(body: Mapping[str, Any]) -> str:
     lines = []
     for name, value in body.items():
         items = value if isinstance(value, list) and value and isinstance(value[0], dict) else None
-        text = json.dumps(value) if items is None else "[\n" + ",\n".join(f"    {json.dumps(i)}" for i in items) + "\n  ]"
+        text = (
+            json.dumps(value) if items is None else "[\n" + ",\n".join(f"    {json.dumps(i)}" for i in items) + "\n  ]"
+        )
         lines.append(f"  {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}"
 
