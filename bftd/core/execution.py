@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bftd.core import caps, learn, sentences, timing
+import milp
+from bftd.core import caps, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
-from bftd.core.objective import Points
 from bftd.core.turn import Turn
+from milp import Points
 
 
 def carry_out(
@@ -125,11 +126,11 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
-    rate = learn.rate(points, after)
+    rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started
         return kind(trainer.name, after, tuple(added), rate if known else None, seen)
-    gain = rate - learn.rate(points, held) if known else None
+    gain = rate - milp.interpolate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
@@ -165,7 +166,7 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, points: Point
     if held == 0 and free < trainer.sizes.low:
         return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low))
     most = min(trainer.sizes.high, held + free)
-    gain = learn.rate(points, most) - learn.rate(points, held)
+    gain = milp.interpolate(points, most) - milp.interpolate(points, held)
     stall_s = trainer.knowledge.up_cost_s
     return Keeps(trainer.name, held, most - held, gain, turn.settings.decide.t_fwd_s, stall_s)
 

@@ -16,7 +16,7 @@ from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
-from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
+from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
 Solver = Callable[..., Plan]
 
@@ -46,7 +46,7 @@ def replan(turn: Turn, solve: Solver) -> None:
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
-def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, objective.Points]:
+def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
@@ -88,7 +88,7 @@ def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: So
 def build_problem(
     turn: Turn,
     ruling: Ruling,
-    curves: Mapping[str, objective.Points],
+    curves: Mapping[str, Points],
     current: Assignment,
     nodes: Sequence[str],
 ) -> Problem:
@@ -134,5 +134,5 @@ _spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(points: objective.Points) -> Curve:
+def _curve(points: Points) -> Curve:
     return Curve(tuple(size for size, _ in points), tuple(value for _, value in points))
