@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from math import inf
+from operator import attrgetter
 
 import milp
 from bftd.core import caps, learn, objective, sentences
@@ -22,6 +24,8 @@ Assignment = Mapping[str, tuple[str, ...]]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
+# Read of thousands of leases and nodes at a time.
+_NODE_OF, _IN_POOL, _WINDOW_S = attrgetter("node"), attrgetter("in_pool"), attrgetter("window_s")
 # Rounds of placements in which a trainer was refused before it is held to be at a limit: fewer are lost races.
 REFUSED_ROUNDS = 3
 
@@ -70,10 +74,10 @@ def _kept(turn: Turn, trainers: list[Trainer], held: Assignment, nodes: Sequence
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     """The names of the pool's nodes, those that stay longest first, then n2 before n10."""
-    names = sorted(name for name, node in pool.items() if node.in_pool)
+    names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
-    planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
-    if planned:
+    if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
+        planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
     return names
 
@@ -171,7 +175,10 @@ def _carry_out(
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
     added = _grantable(turn, concerned, assignment, held)
     for trainer in concerned:
-        mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
+        mine, planned = held.get(trainer.id, ()), assignment.get(trainer.id, ())
+        if planned == mine and trainer.sizes.allows(len(mine)):
+            continue
+        target = set(planned)
         kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
         kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
@@ -203,11 +210,14 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
     """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
-    taken = {lease.node for lease in turn.leases.values()}
+    taken = set(map(_NODE_OF, turn.leases.values()))
     left = turn.budget if turn.may_grow else 0
-    added = {}
+    added: dict[str, list[str]] = {}
     for trainer in trainers:
         target = assignment.get(trainer.id, ())
+        if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
+            added[trainer.id] = []
+            continue
         wanted = set(target)
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
