@@ -7,6 +7,7 @@ a trainer that falls below nodes_min gives back what it has left (L4).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 import milp
 from bftd.core import caps, sentences, timing
@@ -30,7 +31,10 @@ def carry_out(
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
     added = _grantable(turn, concerned, assignment, held)
     for trainer in concerned:
-        mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
+        mine, planned = held.get(trainer.id, ()), assignment.get(trainer.id, ())
+        if planned == mine and trainer.sizes.allows(len(mine)):
+            continue
+        target = set(planned)
         kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
         kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
@@ -68,11 +72,14 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
     """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
-    taken = {lease.node for lease in turn.leases.values()}
+    taken = set(map(attrgetter("node"), turn.leases.values()))
     left = turn.budget if turn.may_grow else 0
-    added = {}
+    added: dict[str, list[str]] = {}
     for trainer in trainers:
         target = assignment.get(trainer.id, ())
+        if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
+            added[trainer.id] = []
+            continue
         wanted = set(target)
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from math import inf
+from operator import attrgetter
 
 import milp
 from bftd.core import caps, execution, learn, objective
@@ -22,6 +24,8 @@ Solver = Callable[..., Plan]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
+# Read of thousands of nodes at a time.
+_IN_POOL, _WINDOW_S = attrgetter("in_pool"), attrgetter("window_s")
 
 
 def replan(turn: Turn, solve: Solver) -> None:
@@ -68,10 +72,10 @@ def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequ
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     """The names of the pool's nodes, those that stay longest first, then n2 before n10."""
-    names = sorted(name for name, node in pool.items() if node.in_pool)
+    names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
-    planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
-    if planned:
+    if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
+        planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
     return names
 
