@@ -7,13 +7,15 @@ a trainer that falls below nodes_min gives back what it has left (L4).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
-from bftd.core import caps, learn, sentences, timing
+import milp
+from bftd.core import caps, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
-from bftd.core.objective import Points
 from bftd.core.turn import Turn
+from milp import Points
 
 
 def carry_out(
@@ -29,7 +31,10 @@ def carry_out(
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
     added = _grantable(turn, concerned, assignment, held)
     for trainer in concerned:
-        mine, target = held.get(trainer.id, ()), set(assignment.get(trainer.id, ()))
+        mine, planned = held.get(trainer.id, ()), assignment.get(trainer.id, ())
+        if planned == mine and trainer.sizes.allows(len(mine)):
+            continue
+        target = set(planned)
         kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
         kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
@@ -67,11 +72,14 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
     """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
-    taken = {lease.node for lease in turn.leases.values()}
+    taken = set(map(attrgetter("node"), turn.leases.values()))
     left = turn.budget if turn.may_grow else 0
-    added = {}
+    added: dict[str, list[str]] = {}
     for trainer in trainers:
         target = assignment.get(trainer.id, ())
+        if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
+            added[trainer.id] = []
+            continue
         wanted = set(target)
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
@@ -125,11 +133,11 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
-    rate = learn.rate(points, after)
+    rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started
         return kind(trainer.name, after, tuple(added), rate if known else None, seen)
-    gain = rate - learn.rate(points, held) if known else None
+    gain = rate - milp.interpolate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
@@ -165,7 +173,7 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, points: Point
     if held == 0 and free < trainer.sizes.low:
         return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low))
     most = min(trainer.sizes.high, held + free)
-    gain = learn.rate(points, most) - learn.rate(points, held)
+    gain = milp.interpolate(points, most) - milp.interpolate(points, held)
     stall_s = trainer.knowledge.up_cost_s
     return Keeps(trainer.name, held, most - held, gain, turn.settings.decide.t_fwd_s, stall_s)
 

@@ -6,7 +6,6 @@ at which the trainer was seen running replaces the guess there and bends it else
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable
@@ -14,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bftd.protocol.registration import Registration
-
-_Points = tuple[tuple[int, float], ...]
+from milp import Points, interpolate
 
 # Weight of the newest throughput report: one odd window moves the curve by a third, three in a row by two thirds.
 RATE_WEIGHT = 0.35
@@ -35,8 +33,8 @@ class Knowledge:
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds.
     """
 
-    given: tuple[tuple[int, float], ...] = ()
-    seen: tuple[tuple[int, float], ...] = ()
+    given: Points = ()
+    seen: Points = ()
     given_up_cost_s: float | None = None
     given_down_cost_s: float | None = None
     given_warm_up_s: float | None = None
@@ -103,7 +101,7 @@ def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
     return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
 
 
-def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> tuple[tuple[int, float], ...]:
+def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> Points:
     """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
     `guess_per_node` is the rate of one node of a trainer about which nothing is known.
@@ -112,7 +110,7 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> 
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(given: _Points, seen: _Points, nodes_max: int, guess_per_node: float) -> _Points:
+def _curve(given: Points, seen: Points, nodes_max: int, guess_per_node: float) -> Points:
     """The curve through what is given and seen. It is cached because every plan needs that of every trainer."""
     knowledge = Knowledge(given, seen)
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
@@ -120,14 +118,6 @@ def _curve(given: _Points, seen: _Points, nodes_max: int, guess_per_node: float)
     ordered = sorted(sizes)
     rates = _non_decreasing(_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered)
     return ((0, 0.0), *zip(ordered, rates, strict=True))
-
-
-def rate(points: tuple[tuple[int, float], ...], nodes: int) -> float:
-    """Samples/s of a curve at `nodes`: linear between its points, constant beyond the last."""
-    for (left, low), (right, high) in itertools.pairwise(points):
-        if left <= nodes <= right:
-            return low + (high - low) * (nodes - left) / (right - left)
-    return points[-1][1] if points else 0.0
 
 
 def median_rate_per_node(all_knowledge: Iterable[Knowledge]) -> float:
@@ -146,27 +136,27 @@ def _rate_at(knowledge: Knowledge, nodes: int, guess_per_node: float) -> float:
     if nodes < first_nodes:
         return first_rate * _relative(shape, nodes, first_nodes)
     if nodes <= last_nodes:
-        return rate(knowledge.seen, nodes) if len(knowledge.seen) > 1 else last_rate
+        return interpolate(knowledge.seen, nodes) if len(knowledge.seen) > 1 else last_rate
     if knowledge.given:
         return last_rate * _relative(shape, nodes, last_nodes)
     return float(last_rate * (nodes / last_nodes) ** _efficiency(knowledge.seen))
 
 
-def _relative(shape: tuple[tuple[int, float], ...], nodes: int, reference: int) -> float:
+def _relative(shape: Points, nodes: int, reference: int) -> float:
     """How many times faster `nodes` are than `reference` by the shape; linear where the shape says nothing."""
     at_reference = _shape_at(shape, reference)
     return _shape_at(shape, nodes) / at_reference if at_reference > 0 else nodes / reference
 
 
-def _shape_at(shape: tuple[tuple[int, float], ...], nodes: int) -> float:
+def _shape_at(shape: Points, nodes: int) -> float:
     """A shape through the origin, scaled on beyond its last point with the efficiency fitted to its points."""
     last_nodes, last_rate = shape[-1]
     if nodes <= last_nodes:
-        return rate(((0, 0.0), *(point for point in shape if point[0] > 0)), nodes)
+        return interpolate(((0, 0.0), *(point for point in shape if point[0] > 0)), nodes)
     return float(last_rate * (nodes / last_nodes) ** _efficiency(shape))
 
 
-def _efficiency(points: tuple[tuple[int, float], ...]) -> float:
+def _efficiency(points: Points) -> float:
     """Exponent e of rate ~ nodes**e, fitted by least squares on logarithms, within [0, 1]; 1 for a single point."""
     logs = [(math.log(nodes), math.log(rate)) for nodes, rate in points if nodes > 0 and rate > 0]
     if len(logs) < 2:

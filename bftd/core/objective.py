@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from bftd.core import learn
-
-Points = tuple[tuple[int, float], ...]
+import milp
+from milp import Points
 
 
 @lru_cache(maxsize=1 << 10)
@@ -18,7 +17,7 @@ def values(points: Points, objective: str, weight: float) -> tuple[Points, float
     """
     if objective == "throughput":
         return points, 1.0
-    one_node = learn.rate(points, 1)
+    one_node = milp.interpolate(points, 1)
     relative = tuple((nodes, rate / one_node if one_node > 0 else 0.0) for nodes, rate in points)
     return relative, weight if objective == "priority" else 1.0
 
@@ -32,9 +31,9 @@ def after_warm_up(points: Points, held: int, share: float) -> Points:
     """
     if not points or share <= 0:
         return points
-    now = learn.rate(points, held)
+    now = milp.interpolate(points, held)
     sizes = sorted({nodes for nodes, _ in points} | ({held} if held <= points[-1][0] else set()))
     return tuple(
         (nodes, rate if nodes <= held else now + (1.0 - min(share, 1.0)) * (rate - now))
-        for nodes, rate in ((nodes, learn.rate(points, nodes)) for nodes in sizes)
+        for nodes, rate in ((nodes, milp.interpolate(points, nodes)) for nodes in sizes)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from operator import attrgetter
 
 from bftd.core import caps, drivers, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
@@ -49,7 +50,7 @@ def observe(turn: Turn, view: PoolView) -> None:
 
 def _unfilled(turn: Turn) -> bool:
     """Whether a planned node is still free because the limit on submissions delayed its lease."""
-    leased = {lease.node for lease in turn.leases.values()}
+    leased = set(map(attrgetter("node"), turn.leases.values()))
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
 
 
@@ -61,7 +62,7 @@ def _used(turn: Turn, now_s: float) -> Usage:
     observed = [lease for lease in turn.leases.values() if lease.observed]
     nodes = turn.pool.nodes
     outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
-    pool = sum(node.in_pool for node in nodes.values()) + len(outside)
+    pool = sum(map(attrgetter("in_pool"), nodes.values())) + len(outside)
     working = sum(lease.phase == "working" for lease in observed)
     return Usage(
         turn.usage.pool_node_seconds + passed_s * pool,

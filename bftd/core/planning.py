@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from math import inf
+from operator import attrgetter
 
 import milp
 from bftd.core import caps, execution, learn, objective
@@ -16,12 +18,14 @@ from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
-from milp import Curve, NodeSpec, Plan, Problem, TrainerSpec
+from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
 Solver = Callable[..., Plan]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
+# Read of thousands of nodes at a time.
+_IN_POOL, _WINDOW_S = attrgetter("in_pool"), attrgetter("window_s")
 
 
 def replan(turn: Turn, solve: Solver) -> None:
@@ -46,7 +50,7 @@ def replan(turn: Turn, solve: Solver) -> None:
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 
-def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, objective.Points]:
+def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
@@ -68,10 +72,10 @@ def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequ
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     """The names of the pool's nodes, those that stay longest first, then n2 before n10."""
-    names = sorted(name for name, node in pool.items() if node.in_pool)
+    names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
-    planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
-    if planned:
+    if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
+        planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
     return names
 
@@ -88,7 +92,7 @@ def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: So
 def build_problem(
     turn: Turn,
     ruling: Ruling,
-    curves: Mapping[str, objective.Points],
+    curves: Mapping[str, Points],
     current: Assignment,
     nodes: Sequence[str],
 ) -> Problem:
@@ -134,5 +138,5 @@ _spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(points: objective.Points) -> Curve:
+def _curve(points: Points) -> Curve:
     return Curve(tuple(size for size, _ in points), tuple(value for _, value in points))

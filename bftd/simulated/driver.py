@@ -17,7 +17,8 @@ from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes
-from bftd.simulated.trainers import Points, SimTrainer
+from bftd.simulated.trainers import SimTrainer
+from milp import Points
 
 # Samples are lost to a resize that the daemon wants, to nodes that are taken away, and beyond a trainer's work.
 Charge = Literal["rescale", "preempt", "overshoot"]

@@ -9,7 +9,6 @@ import json
 import math
 import re
 import zlib
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bftd.errors import UsageError
-
-Points = tuple[tuple[int, float], ...]
+from milp import Points, interpolate
 
 _REQUIRED = ("name", "nodes_min", "nodes_max", "work_samples", "curve_nodes", "curve_samples_per_s")
 _OPTIONAL = ("submit_s", "up_cost_s", "down_cost_s", "curve_objective")
@@ -58,7 +56,8 @@ class SimTrainer:
     @cached_property
     def rates(self) -> tuple[float, ...]:
         """Samples/s on 0..nodes_max nodes; 0 below nodes_min."""
-        return tuple(_at(self.curve, count) if count >= self.nodes_min else 0.0 for count in range(self.nodes_max + 1))
+        able = range(self.nodes_min, self.nodes_max + 1)
+        return (*[0.0] * self.nodes_min, *(interpolate(self.curve, count) for count in able))
 
     def to_json(self) -> dict[str, Any]:
         """One entry of the file that `read` reads."""
@@ -74,14 +73,6 @@ class SimTrainer:
             "curve_samples_per_s": [rate for _, rate in self.curve],
             "curve_objective": [worth for _, worth in self.objective],
         }
-
-
-def _at(points: Points, count: int) -> float:
-    after = bisect_right(points, count, key=lambda point: point[0])
-    if after == len(points):
-        return points[-1][1]
-    (left, low), (right, high) = points[after - 1], points[after]
-    return low + (high - low) * (count - left) / (right - left)
 
 
 def digest(trainers: Sequence[SimTrainer]) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bftd.errors import UsageError
-from bftd.simulated.trainers import Points, SimTrainer
+from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.replay import Options
 from bftd.whatif.replay.options import Objective
+from milp import Points
 
 
 def in_node_seconds(trainers: Sequence[SimTrainer], options: Options) -> tuple[tuple[SimTrainer, ...], Options]:

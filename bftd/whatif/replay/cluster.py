@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import nextafter
 
@@ -51,7 +51,10 @@ class SimulatedCluster:
         self.drivers = drivers
         self._planner = planner
         # In the core's order of preference, so that it has nothing to sort.
-        self._names: list[tuple[int, str]] = []
+        self._names: list[str] = []
+        self._places: list[tuple[int, str]] = []
+        # All that were ever in the pool, and those that are.
+        self._seen: dict[str, PoolNode] = {}
         self._nodes: dict[str, PoolNode] = {}
         self._version = 0
         self._viewed_s = -1.0
@@ -64,14 +67,17 @@ class SimulatedCluster:
     def change_pool(self, joined: Iterable[str], left: Iterable[str]) -> None:
         """Let nodes join and leave; the core sees it in `decide`."""
         for name in left:
-            del self._names[bisect_left(self._names, (len(name), name))]
+            place = bisect_left(self._places, (len(name), name))
+            del self._places[place], self._names[place]
         for name in joined:
-            insort(self._names, (len(name), name))
+            if name not in self._seen:
+                self._seen[name] = PoolNode(name, state="IDLE", in_pool=True, why="")
+            key = (len(name), name)
+            place = bisect_left(self._places, key)
+            self._places.insert(place, key)
+            self._names.insert(place, name)
         self._version += 1
-        ready = self._nodes
-        self._nodes = {
-            name: ready.get(name) or PoolNode(name, state="IDLE", in_pool=True, why="") for _, name in self._names
-        }
+        self._nodes = dict(zip(self._names, map(self._seen.__getitem__, self._names), strict=True))
 
     def tell(self, events: Sequence[Event]) -> None:
         """Tell the core what happened, without a look at the pool: so nothing is decided."""

@@ -113,12 +113,14 @@ def _narrowed(trainer: TrainerSpec, most: int) -> TrainerSpec:
 def _never_stopping(problem: Problem, trainer: TrainerSpec) -> Problem:
     """The same problem in which any size of one trainer is worth more than all others can make together."""
     bonus = 1.0 + 2.0 * sum(max(other.curve.values) * other.weight for other in problem.trainers)
-    low = trainer.nodes_min
+    low, weight = trainer.nodes_min, trainer.weight
     points = {low: trainer.curve(low)} | {
         nodes: value for nodes, value in zip(trainer.curve.nodes, trainer.curve.values, strict=True) if nodes > low
     }
-    curve = milp.Curve((0, *points), (0.0, *(value + bonus for value in points.values())))
-    now = trainer.curve(len(trainer.current))
+    # The weight goes into the curve: of a trainer that counts for little the bonus would count for little too.
+    curve = milp.Curve((0, *points), (0.0, *(value * weight + bonus for value in points.values())))
+    now = trainer.curve(len(trainer.current)) * weight
     share = now / (now + bonus)  # its costs stay what they were, though its rate is said to be higher
-    kept = replace(trainer, curve=curve, up_cost_s=trainer.up_cost_s * share, down_cost_s=trainer.down_cost_s * share)
+    up_s, down_s = trainer.up_cost_s * share, trainer.down_cost_s * share
+    kept = replace(trainer, curve=curve, weight=1.0, up_cost_s=up_s, down_cost_s=down_s)
     return replace(problem, trainers=tuple(kept if other is trainer else other for other in problem.trainers))

@@ -8,8 +8,9 @@ from functools import lru_cache
 from math import ceil, floor
 
 import milp
-from bftd.simulated.trainers import Points, SimTrainer
+from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.replay.options import Options
+from milp import Points
 from milp.curves import Curve
 from milp.problem import NodeSpec, Problem, TrainerSpec
 

@@ -17,9 +17,9 @@ from bftd.core.learn import (
     observe_rate,
     observe_stall,
     observe_warm_up,
-    rate,
 )
 from bftd.core.objective import values
+from milp import interpolate as rate
 
 SIZES = st.integers(1, 64)
 RATES = st.floats(0.01, 1e6)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core import learn, objective
+import milp
+from bftd.core import objective
 
 CURVES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=8).map(
     lambda gains: ((0, 0.0), *((size, sum(gains[:size])) for size in range(1, len(gains) + 1)))
@@ -17,9 +18,9 @@ def test_a_warm_up_changes_nothing_up_to_the_nodes_held_and_never_turns_a_gain_i
     points: objective.Points, held: int, share: float
 ) -> None:
     changed = objective.after_warm_up(points, held, share)
-    now = learn.rate(points, held)
+    now = milp.interpolate(points, held)
     for nodes in range(points[-1][0] + 1):
-        before, after = learn.rate(points, nodes), learn.rate(changed, nodes)
+        before, after = milp.interpolate(points, nodes), milp.interpolate(changed, nodes)
         if nodes <= held:
             assert abs(after - before) <= 1e-9 * max(1.0, before)
         else:

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 
 import milp
 from bftd.whatif.replay.planner import charging_starts, step_bound
-from milp import Problem
+from milp import NodeSpec, Problem, TrainerSpec
 from milp.worth import objective
 from tests.milp.instances import one_class_problems
 
@@ -39,6 +39,15 @@ def test_the_step_bound_gives_the_best_plan_that_the_papers_big_m_allows(problem
     assert abs(plan.objective - expected) <= 1e-6 * max(1.0, abs(expected))
     for trainer in problem.trainers:
         assert abs(plan.counts[trainer.name] - len(trainer.current)) <= most
+
+
+def test_a_trainer_of_no_weight_cannot_stop_either_where_the_papers_big_m_is_too_small() -> None:
+    flat, steep = milp.Curve((0, 4), (0.0, 4.0)), milp.Curve((0, 4), (0.0, 400.0))
+    holder = TrainerSpec("a", 2, 4, 0.0, 0.0, flat, current=("n1", "n2", "n3"), weight=0.0)
+    other = TrainerSpec("b", 1, 4, 0.0, 0.0, steep, current=("n4",))
+    nodes = tuple(NodeSpec(f"n{number}") for number in range(1, 5))
+    plan = step_bound(Problem(nodes, (holder, other), 120.0), "exact", time_limit_s=None, gap=0.0)
+    assert plan.counts == {"a": 2, "b": 2}  # M = 5 lets nobody change by more than two nodes
 
 
 @given(problem=one_class_problems())

@@ -1,0 +1,197 @@
+"""The table of docs/architecture.md: who may import whom, and which rooms touch nothing outside themselves."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PACKAGES = ("milp", "bftd", "slurm_plugin", "elastic", "sizing")
+# What a pure room must not import, and what it must not call.
+OUTSIDE = frozenset(
+    [
+        "asyncio",
+        "datetime",
+        "glob",
+        "http",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "pickle",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "sys",
+        "syslog",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+        "zoneinfo",
+    ]
+)
+OPENING = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def imported(module: str) -> Iterator[tuple[str, int]]:
+    """Every module that one names in an import, wherever it stands, with the line."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno} imports by dots"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if inner in MODULES else str(node.module)), node.lineno
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading of the page."""
+    text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def names(cell: str) -> list[str]:
+    """The names in a cell, as written between backquotes."""
+    return re.findall(r"`([\w.]+)`", cell)
+
+
+ROOMS = {names(row[0])[0]: names(row[2]) for row in rows("Who imports whom")}
+PURE = {names(row[0])[0]: names(row[1]) for row in rows("What touches nothing")}
+
+
+def room_of(module: str) -> str:
+    """The room of a module: the longest name of the table that it begins with."""
+    fits = [room for room in ROOMS if module == room or module.startswith(f"{room}.")]
+    assert fits, f"{module} has no row in docs/architecture.md"
+    return max(fits, key=len)
+
+
+def foreign(module: str) -> Iterator[tuple[str, str, int]]:
+    """The imports of a module that lead to another room of ours: the room, the module and the line."""
+    mine = room_of(module)
+    for name, line in imported(module):
+        if name.split(".")[0] in PACKAGES and room_of(name) != mine:
+            yield room_of(name), name, line
+
+
+def test_every_room_of_the_table_is_there_and_no_folder_lies_outside_it() -> None:
+    for room in ROOMS:
+        assert room in MODULES or room == "bftd", f"{room} is in the table and not in the tree"
+    assert {room_of(module) for module in MODULES} == ROOMS.keys()
+    # a file at the top of the daemon's package needs a row of its own
+    assert [module for module in MODULES if room_of(module) == "bftd"] == ["bftd"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_its_row_allows(room: str) -> None:
+    allowed = ROOMS[room]
+    wrong = [
+        f"{module}:{line} imports {name}"
+        for module in MODULES
+        if room_of(module) == room
+        for other, name, line in foreign(module)
+        if other not in allowed and name not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_row_allows_nothing_that_nobody_uses(room: str) -> None:
+    used = {name for module in MODULES if room_of(module) == room for pair in foreign(module) for name in pair[:2]}
+    assert not [name for name in ROOMS[room] if name not in used]
+
+
+def test_no_two_modules_import_each_other_however_far_round() -> None:
+    edges = {}
+    for module in MODULES:
+        named = {name for name, _ in imported(module) if name in MODULES}
+        # Python runs a package before what is in it; the packages at the top are only what others import
+        packages = {name.rpartition(".")[0] for name in named if name.count(".") > 1}
+        edges[module] = (named | packages) - {module, module.rpartition(".")[0]}
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> None:
+        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+        if module not in done:
+            for other in sorted(edges[module]):
+                walk(other, [*way, module])
+            done.add(module)
+
+    for module in MODULES:
+        walk(module, [])
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_a_pure_room_touches_no_clock_file_socket_randomness_or_log(room: str) -> None:
+    wrong = []
+    for module in MODULES:
+        within = module == room or module.startswith(f"{room}.")
+        if not within or any(module == name or module.startswith(f"{name}.") for name in PURE[room]):
+            continue
+        wrong += [f"{module}:{line} imports {name}" for name, line in imported(module) if name.split(".")[0] in OUTSIDE]
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPENING:
+                wrong.append(f"{module}:{node.lineno} calls {node.func.id}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_exception_of_a_pure_room_is_one_that_needs_it() -> None:
+    for exceptions in PURE.values():
+        for name in exceptions:
+            inside = [module for module in MODULES if module == name or module.startswith(f"{name}.")]
+            used = {other.split(".")[0] for module in inside for other, _ in imported(module)}
+            assert used & OUTSIDE, f"{name} is pure: take it off docs/architecture.md"
+
+
+def test_who_starts_without_the_heavy_ones() -> None:
+    """torch, horovod, gurobipy and pyslurm are a site's: nothing of the daemon or of `bft` imports them at its top."""
+    heavy = {"torch", "horovod", "gurobipy", "pyslurm", "matplotlib", "psutil"}
+    for module in MODULES:
+        if module.split(".")[0] == "elastic":
+            continue
+        for node in tree_of(module).body:
+            found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not heavy & {name.split(".")[0] for name in found}, f"{module}:{node.lineno}"
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    long = {module: length for module, path in MODULES.items() if (length := len(path.read_text().splitlines())) > 430}
+    assert not long
