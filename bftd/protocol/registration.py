@@ -112,8 +112,8 @@ class Registration:
 class Welcome:
     """The daemon's answer to a registration.
 
-    `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `listed` what the driver has
-    to carry out, and `note` a sentence for the trainer's log.
+    `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `listed` is what the driver
+    has to carry out, and `note` is a sentence for the trainer's log.
     """
 
     epoch: int

@@ -153,7 +153,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
     old = {"epoch": 1, "version": 1, "leases": [], "poll_s": 1.0, "note": ""}
     with pytest.raises(Malformed, match=f"protocol 1 and this driver {bounds.VERSION}: upgrade the daemon first"):
         Welcome.from_json(old)
-    with pytest.raises(Malformed, match="^leases: plan_wait_s is missing$"):
+    with pytest.raises(Malformed, match="leases: plan_wait_s is missing"):
         Welcome.from_json(old | {"protocol": bounds.VERSION})
 
 
