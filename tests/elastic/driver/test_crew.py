@@ -240,6 +240,30 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     scene(body)
 
 
+def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        # In sbatch mode Slurm starts it, and may take longer to answer.
+        pilot = stage.crew.pilots["n1.1"]
+        pilot.agent = peer(role="agent")
+        assert pilot.warming
+        stage.starter.hold.set()
+        await until("placed", lambda: pilot.state == "placed")
+        await asyncio.sleep(0.1)
+        assert stage.daemon.of(CrashReport) == []
+        assert stage.starter.cancelled == []
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+
+    scene(body)
+
+
 def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() -> None:
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
