@@ -173,11 +173,11 @@ class FakeDaemon:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    def of(self, kind: type[SomeReport], **fields: Any) -> list[SomeReport]:
+    def of(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
         return reports_of(self.reports, kind, **fields)
 
 
-def reports_of(reports: Sequence[Report], kind: type[SomeReport], **fields: Any) -> list[SomeReport]:
+def reports_of(reports: Sequence[Report], kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
     """The reports of one kind, those with the given fields."""
     return [
         report

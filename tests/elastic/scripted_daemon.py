@@ -90,7 +90,7 @@ class ScriptedDaemon:
         """Knows no trainer any more, until one registers."""
         self._forgotten = True
 
-    def of(self, kind: type[SomeReport], **fields: Any) -> list[SomeReport]:
+    def of(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
         """The reports of one kind so far, those with the given fields."""
         with self._lock:
             return reports_of(self.reports, kind, **fields)

@@ -100,7 +100,7 @@ class Stage:
     async def trains_on(self, *nodes: str) -> None:
         await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
 
-    def reports(self, kind: type[SomeReport], **fields: Any) -> list[SomeReport]:
+    def reports(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
         return self.daemon.of(kind, **fields)
 
 
