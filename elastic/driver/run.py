@@ -9,8 +9,8 @@ from collections.abc import Callable
 from bftd.protocol.reports import Report
 from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.progress import Progress
-from elastic.driver.saving import StateSaver
 from elastic.driver.settings import DriverSettings
+from elastic.driver.state_saver import StateSaver
 
 CANCELLED = "the job was cancelled"
 
