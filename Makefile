@@ -8,11 +8,12 @@ SPANK := slurm_plugin/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
 
-.PHONY: help venv setup setup-test demo test lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
+.PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
 	@echo "make test    set up what is missing, then run all checks and tests"
+	@echo "make test-fast  the pure tests alone, in under a minute: no Slurm, no processes"
 	@echo "make test-slurm-24  run the tests that need a cluster on Slurm 24.11, in a chroot (needs root and debootstrap)"
 	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
@@ -66,6 +67,11 @@ setup-test:
 test: setup-test lint
 	@$(MAKE) --silent plugins
 	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q
+
+# What needs no cluster, no process and no time of its own, on all cores.
+test-fast: venv
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile \
+		-m "not (cluster or accounting or horovod or torch or browser or plot or slow)"
 
 # The tests that need a cluster, on Slurm 24.11: in a chroot of Debian trixie, which is made once and kept in the cache.
 test-slurm-24: setup

@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from bftd.protocol.sizes import Sizes
 from elastic.backends import KINDS
 from elastic.errors import UsageError
 
@@ -45,6 +46,11 @@ class ElasticSpec:
             down_cost_s=_positive(options.get("down"), "down"),
             workers_per_node=_count(options.get("workers"), "workers"),
         )
+
+    @property
+    def allowed(self) -> Sizes:
+        """On how many nodes the trainer can run."""
+        return Sizes(self.nodes_min, self.nodes_max, self.sizes)
 
     def format(self) -> str:
         """The same in the form that `parse` reads."""

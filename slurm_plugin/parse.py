@@ -87,14 +87,17 @@ def reservations(text: str) -> tuple[Reservation, ...]:
 def partitions(text: str) -> dict[str, Partition]:
     """Read `scontrol show partition -o`; no partition at all is an error."""
     found: dict[str, Partition] = {}
-    for record in _records(text, "PartitionName="):
-        fields = _fields(record)
-        name = fields["PartitionName"]
-        limit_s = _time_limit(_need(fields, "MaxTime"))
+    for name, fields in partition_options(text).items():
+        limit_s = time_limit_s(_need(fields, "MaxTime"))
         found[name] = Partition(name, _nodeset(_need(fields, "Nodes")), _need(fields, "State"), limit_s)
     if not found:
         raise SnapshotError("scontrol shows no partition at all")
     return found
+
+
+def partition_options(text: str) -> dict[str, dict[str, str]]:
+    """Read every option of `scontrol show partition -o` by partition; no partition at all is an empty mapping."""
+    return {fields["PartitionName"]: fields for fields in map(_fields, _records(text, "PartitionName="))}
 
 
 @lru_cache(maxsize=_KEPT)
@@ -117,7 +120,7 @@ def _job(raw: tuple[str, ...]) -> Job:
         sched_nodes=_nodeset(sched),
         start_s=_time(start),
         submit_s=submit_s,
-        time_limit_s=_time_limit(limit),
+        time_limit_s=time_limit_s(limit),
         reason=_text(reason),
         node_count=_number(count),
         comment=_text(comment),
@@ -225,7 +228,7 @@ def _time(text: str) -> float | None:
         raise SnapshotError(f"a time that makes no sense: {text!r}") from None
 
 
-def _time_limit(text: str) -> float | None:
+def time_limit_s(text: str) -> float | None:
     """Read [days-[hours:]]minutes:seconds; UNLIMITED and limits that are not set are None."""
     match = _TIME_LIMIT.match(text)
     if match is None:

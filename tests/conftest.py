@@ -23,9 +23,34 @@ _NEEDS = {
 }
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 
+# Tests that run processes, wait in real time or draw many examples, by their place: `make test-fast` leaves them out.
+_SLOW = (
+    "tests/bftd/http/",
+    "tests/bftd/shadow/test_shadow.py",
+    "tests/bftd/test_daemon.py",
+    "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/whatif/replay/",
+    "tests/bftd/whatif/report/",
+    "tests/bftd/whatif/test_advise.py",
+    "tests/benchmarks/",
+    "tests/elastic/backends/",
+    "tests/elastic/driver/",
+    "tests/elastic/node/",
+    "tests/milp/solvers/programs/",
+    "tests/milp/test_contract.py",
+    "tests/milp/test_properties.py",
+    "tests/packaging/",
+)
+
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(_SLOW):
+            item.add_marker("slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.impact import report
-from benchmarks.impact.comparing import Comparison, compare, log
+from benchmarks.impact.comparison import Comparison, compare, log
 from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S

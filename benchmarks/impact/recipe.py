@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.impact.accounting import PILOT_QOS
-from bftd.keys import PoolConfig
-from slurm_plugin.waiting import SiteRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +31,6 @@ class Recipe:
     accounting: bool = False
     pilot_options: tuple[str, ...] = ()
     displaced: bool = False
-
-    @property
-    def rules(self) -> SiteRules | None:
-        """The site's keys of which waiting jobs keep pilots away, None where they are the defaults."""
-        pool = PoolConfig(**self.config.get("pool", {}))
-        rules = SiteRules(pool.plan_wait_s, pool.min_window_s)
-        return rules if rules != SiteRules(PoolConfig().plan_wait_s, PoolConfig().min_window_s) else None
 
 
 RECOMMENDED = Recipe("recommended", "what `bft site config` prints: priority number by job_submit.lua, priority/basic")

@@ -125,13 +125,13 @@ class Site(SandboxSite):
         for name, most in TRAINERS.items():
             elastic = f"{most if name != 'wide' else f'1-{self._nodes}'},backend=torchrun"
             words = [f"--job-name={name}", f"--output={name}.log"]
-            if self._recipe.rules is None and not self._recipe.pilot_options:
+            if not self._recipe.pilot_options:
                 done = self.bft("sbatch", f"--elastic={elastic}", *words, str(script), *arguments)
                 if done.returncode:
                     raise BftError(done.stderr.strip())
             else:
                 header = training.header(script, elastic, self.config_socket, self._recipe.pilot_options)
-                own = training.with_driver(script, header, self.work / f"{name}.py", self._recipe.rules)
+                own = training.with_driver(script, header, self.work / f"{name}.py")
                 self.slurm("sbatch", f"--partition={DRIVERS}", "--ntasks=1", *words, str(own), *arguments)
 
     @property

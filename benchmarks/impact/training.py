@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from elastic.script import Header, interpreter_of, rewrite
-from slurm_plugin.waiting import SiteRules
 
 NAME = "python3"  # a script's interpreter must be called like one
 
@@ -63,15 +62,9 @@ def lay_out(folder: Path) -> Path:
 
 _DRIVER = """\
 #!{python}
-from elastic.driver import pilots
 from elastic.driver.main import main
-{setting}
 main()
 """
-# The rules that a driver goes by: the site's own keys reach the daemon alone.
-_RULES = """\
-from slurm_plugin.waiting import SiteRules
-pilots.RULES_BEFORE_REGISTRATION = {rules!r}"""
 
 
 def header(script: Path, elastic: str, socket: str, pilot_options: tuple[str, ...]) -> Header:
@@ -80,11 +73,11 @@ def header(script: Path, elastic: str, socket: str, pilot_options: tuple[str, ..
     return Header(elastic, "elastic", socket, str(script), interpreter, pilot_options=pilot_options)
 
 
-def with_driver(script: Path, header: Header, path: Path, rules: SiteRules | None) -> Path:
-    """Write `script` to `path` as `bft sbatch` would submit it, for a driver that goes by `rules`."""
+def with_driver(script: Path, header: Header, path: Path) -> Path:
+    """Write `script` to `path` as `bft sbatch` would submit it."""
     driver = path.parent / "own" / "bft-driver"
     driver.parent.mkdir(exist_ok=True)
-    driver.write_text(_DRIVER.format(python=sys.executable, setting=_RULES.format(rules=rules) if rules else ""))
+    driver.write_text(_DRIVER.format(python=sys.executable))
     driver.chmod(0o755)
     path.write_text(rewrite(script.read_text(), str(driver), header))
     return path

@@ -17,7 +17,7 @@ from bftd.core.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CapGroup:
     """All trainers of one user, or of one account."""
 
     kind: Literal["user", "account"]
@@ -33,7 +33,7 @@ class Room:
     def __init__(self, what: str, per_user: int, per_account: int) -> None:
         self.what = what
         self.caps = {"user": per_user, "account": per_account}
-        self.taken: Counter[Group] = Counter()
+        self.taken: Counter[CapGroup] = Counter()
 
     def take(self, trainer: Trainer, count: int) -> None:
         """Count something towards the caps of a trainer's user and account."""
@@ -51,19 +51,19 @@ class Room:
                 return self.sentence(group)
         return None
 
-    def sentence(self, group: Group) -> str:
+    def sentence(self, group: CapGroup) -> str:
         """Say that a user or an account is at its cap."""
         most = self.caps[group.kind]
         things = self.what.removesuffix("s") if most == 1 else self.what
         return f"{group} is at the cap of {most} {things} per {group.kind}"
 
-    def groups(self, trainer: Trainer) -> list[Group]:
+    def groups(self, trainer: Trainer) -> list[CapGroup]:
         """The capped groups that the trainer belongs to."""
         found = []
         if self.caps["user"]:
-            found.append(Group("user", trainer.user))
+            found.append(CapGroup("user", trainer.user))
         if self.caps["account"] and trainer.account:
-            found.append(Group("account", trainer.account))
+            found.append(CapGroup("account", trainer.account))
         return found
 
 
@@ -136,7 +136,7 @@ def _in_problem(
     a single trainer is a smaller nodes_max: only what is left needs a solver that knows caps.
     """
     room = node_room(settings)
-    members: dict[Group, list[tuple[Trainer, int]]] = {}
+    members: dict[CapGroup, list[tuple[Trainer, int]]] = {}
     for trainer, most in wanted:
         for group in room.groups(trainer):
             members.setdefault(group, []).append((trainer, most))
@@ -212,6 +212,6 @@ def at_caps(state: State) -> list[dict[str, Any]]:
     ]
 
 
-def _with_waiting(room: Room, group: Group, used: int) -> str:
+def _with_waiting(room: Room, group: CapGroup, used: int) -> str:
     over = used - room.caps[group.kind]
     return room.sentence(group) + (f", {over} more wait{'s' if over == 1 else ''}" if over > 0 else "")

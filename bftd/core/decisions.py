@@ -163,7 +163,7 @@ class Lost(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished(_Deed):
+class Ended(_Deed):
     """A trainer's driver has ended it; `why` may be empty."""
 
     kind = "finished"
@@ -236,19 +236,7 @@ class JobStrays:
 
 
 Deed = (
-    Started
-    | Resumed
-    | Grew
-    | Shrank
-    | Suspended
-    | GaveBack
-    | Waits
-    | Stays
-    | Keeps
-    | Saved
-    | Lost
-    | Finished
-    | Cancelled
+    Started | Resumed | Grew | Shrank | Suspended | GaveBack | Waits | Stays | Keeps | Saved | Lost | Ended | Cancelled
 )
 Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays
 Decision = Deed | Notice

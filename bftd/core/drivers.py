@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bftd.core import learn, timing
-from bftd.core.decisions import Finished, Lost, NodeAvoided, Noted, Saved
+from bftd.core.decisions import Ended, Lost, NodeAvoided, Noted, Saved
 from bftd.core.domain import Failure, Lease, Trainer
 from bftd.core.turn import Turn, doubling
 from bftd.protocol.lease import Phase
@@ -45,7 +45,7 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
     turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
     if turn.explain:
         name = trainer.name
-        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Finished(name, exit_code, reason))
+        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
         told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json()}
         turn.happened("finished", trainer_id, data=told)
     turn.plan_due = True

@@ -20,7 +20,7 @@ from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Traine
 from bftd.core.turn import Turn
 from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
-Solver = Callable[..., Plan]
+Solve = Callable[..., Plan]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
@@ -28,7 +28,7 @@ SOLVER_GAP = 1e-4
 _IN_POOL, _WINDOW_S = attrgetter("in_pool"), attrgetter("window_s")
 
 
-def replan(turn: Turn, solve: Solver) -> None:
+def replan(turn: Turn, solve: Solve) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
@@ -80,7 +80,7 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     return names
 
 
-def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solver) -> Assignment:
+def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
     decide = turn.settings.decide
     plan = solve(problem, decide.solver, time_limit_s=decide.solve_time_limit_s, gap=SOLVER_GAP, explain=False)
     if plan.verified_for is not problem:  # `milp.solve` has checked its plan, no other solver is trusted (S6)

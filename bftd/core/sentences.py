@@ -9,7 +9,7 @@ from bftd.core.decisions import (
     Cancelled,
     Decision,
     Deed,
-    Finished,
+    Ended,
     GaveBack,
     Grew,
     JobStrays,
@@ -74,7 +74,7 @@ def _rest(deed: Deed) -> str:
             )
         case Saved():
             return f" to disk at step {deed.step}"
-        case Finished():
+        case Ended():
             return f" with exit code {deed.exit_code}{_because(deed.why)}"
         case Waits() | Lost() | Cancelled():
             return _because(deed.why)

@@ -29,7 +29,7 @@ from bftd.core.domain import (
     Tick,
     Trainer,
 )
-from bftd.core.planning import Solver, replan
+from bftd.core.planning import Solve, replan
 from bftd.core.turn import Turn
 from bftd.protocol.registration import Held, Registration
 
@@ -39,13 +39,13 @@ _LARGEST_STRAY = 10**12
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
 
 
-def step(state: State, event: Event, solve: Solver = milp.solve) -> tuple[State, tuple[Action, ...]]:
+def step(state: State, event: Event, solve: Solve = milp.solve) -> tuple[State, tuple[Action, ...]]:
     """Fold one event into the state; returns the next state and the actions to carry out, in order."""
     return fold(state, (event,), solve)
 
 
 def fold(
-    state: State, events: Sequence[Event], solve: Solver = milp.solve, *, explain: bool = True
+    state: State, events: Sequence[Event], solve: Solve = milp.solve, *, explain: bool = True
 ) -> tuple[State, tuple[Action, ...]]:
     """Fold events that come together, and plan at most once for all of them.
 

@@ -14,7 +14,6 @@ from bftd.http.caller import Caller
 from bftd.http.gate import caller_of
 from bftd.http.ownership import objection
 from bftd.protocol.reports import Finish, Reports
-from bftd.service import status
 from bftd.service.live import Service
 
 POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
@@ -86,7 +85,7 @@ async def _poll(request: web.Request) -> web.Response:
     if service.stopping:
         raise Refused(503, "the daemon is stopping: ask again")
     service.apply(Heard(service.now(), trainer.id))
-    return web.json_response(status.leases(service.state, service.state.trainers[trainer.id]).to_json())
+    return web.json_response(service.leases(trainer.id).to_json())
 
 
 async def report(request: web.Request) -> web.Response:

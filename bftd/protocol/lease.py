@@ -70,14 +70,25 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """All leases of one trainer as the daemon has them; `version` counts the changes of the list."""
+    """All leases of one trainer as the daemon has them, and the rule that they were granted by.
+
+    `version` counts the changes of the list. `plan_wait_s` and `min_window_s` are the site's keys for when a pilot must
+    not start. They come with every list, because a driver registers once and a reload may change them at any time.
+    """
 
     version: int
+    plan_wait_s: float
+    min_window_s: float
     leases: tuple[LeaseView, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
-        return {"version": self.version, "leases": [lease.to_json() for lease in self.leases]}
+        return {
+            "version": self.version,
+            "plan_wait_s": self.plan_wait_s,
+            "min_window_s": self.min_window_s,
+            "leases": [lease.to_json() for lease in self.leases],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Leases:
@@ -86,4 +97,9 @@ class Leases:
         listed = fields.raw("leases")
         if not isinstance(listed, list):
             raise fields.wrong("leases", "a list")
-        return cls(fields.whole("version"), tuple(map(LeaseView.from_json, listed)))
+        return cls(
+            version=fields.whole("version"),
+            plan_wait_s=fields.number("plan_wait_s"),
+            min_window_s=fields.number("min_window_s"),
+            leases=tuple(map(LeaseView.from_json, listed)),
+        )

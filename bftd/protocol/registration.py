@@ -112,14 +112,12 @@ class Registration:
 class Welcome:
     """The daemon's answer to a registration.
 
-    `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `plan_wait_s` and
-    `min_window_s` are the site's rule for when a pilot must not start, and `note` is a sentence for the trainer's log.
+    `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `listed` is what the driver
+    has to carry out, and `note` is a sentence for the trainer's log.
     """
 
     epoch: int
     poll_s: float
-    plan_wait_s: float
-    min_window_s: float
     listed: Leases
     note: str = ""
 
@@ -129,8 +127,6 @@ class Welcome:
             "protocol": VERSION,
             "epoch": self.epoch,
             "poll_s": self.poll_s,
-            "plan_wait_s": self.plan_wait_s,
-            "min_window_s": self.min_window_s,
             "note": self.note,
             **self.listed.to_json(),
         }
@@ -145,8 +141,6 @@ class Welcome:
         return cls(
             epoch=told.whole("epoch"),
             poll_s=told.number("poll_s"),
-            plan_wait_s=told.number("plan_wait_s"),
-            min_window_s=told.number("min_window_s"),
             listed=Leases.from_json(data),
             note=told.text("note", ""),
         )

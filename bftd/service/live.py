@@ -25,6 +25,7 @@ from bftd.core.step import fold
 from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
+from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import status
 from bftd.service.ledger import Ledger
@@ -124,15 +125,12 @@ class Service:
 
     def welcome(self, trainer_id: str) -> Welcome:
         """What the driver of a trainer is told that has just registered."""
-        trainer, pool = self.state.trainers[trainer_id], self.config.pool
-        return Welcome(
-            epoch=trainer.epoch,
-            poll_s=self.poll_s,
-            plan_wait_s=pool.plan_wait_s,
-            min_window_s=pool.min_window_s,
-            listed=status.leases(self.state, trainer),
-            note=self.greeting,
-        )
+        epoch = self.state.trainers[trainer_id].epoch
+        return Welcome(epoch, self.poll_s, self.leases(trainer_id), self.greeting)
+
+    def leases(self, trainer_id: str) -> Leases:
+        """All that the driver of a trainer has to carry out."""
+        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool)
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""

@@ -25,10 +25,11 @@ def lease(item: Lease) -> LeaseView:
     )
 
 
-def leases(state: State, trainer: Trainer) -> Leases:
+def leases(state: State, trainer: Trainer, pool: keys.PoolConfig) -> Leases:
     """All that the driver of a trainer must know of, strays included."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
-    return Leases(trainer.version, tuple(lease(item) for item in (*own, *trainer.strays)))
+    listed = tuple(lease(item) for item in (*own, *trainer.strays))
+    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed)
 
 
 def trainer(state: State, item: Trainer) -> dict[str, Any]:

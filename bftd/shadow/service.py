@@ -38,7 +38,7 @@ log = logging.getLogger("bftd")
 _KEPT = "shadow"
 
 
-class Recorder(Protocol):
+class SnapshotSink(Protocol):
     """What takes every snapshot beside the service."""
 
     @property
@@ -70,7 +70,7 @@ class ShadowService(Service):
         config: Config,
         ledger: Ledger,
         calls: Callable[[], int] = int,
-        recorder: Recorder | None = None,
+        recorder: SnapshotSink | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._guests = guests.Guests()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bftd.errors import BftError
 from bftd.keys import Config
-from bftd.whatif.trace.recording_file import Recording
+from bftd.whatif.trace.recording_file import RecordingFile
 from bftd.whatif.trace.session import DEFAULT_POLL_S, Clock, Session
 from slurm_plugin.types import Snapshot
 
@@ -25,10 +25,10 @@ class TraceRecorder:
         self._clock = clock or Clock(wait=lambda _: False)
         self._every_s = max(DEFAULT_POLL_S, config.slurm.poll_s)
         self._next_s = float("-inf")
-        self._recording: Recording | None = None
+        self._recording: RecordingFile | None = None
         partition = config.slurm.partition
         try:
-            self._recording = Recording(path)
+            self._recording = RecordingFile(path)
             self._session = Session(
                 self._recording,
                 lambda snapshot: [name for name, node in snapshot.nodes.items() if partition in node.partitions],

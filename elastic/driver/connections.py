@@ -32,7 +32,7 @@ class Connections:
             if pilot is None or pilot.agent is not None or pilot.over.is_set():
                 peer.send({"op": "end"})
                 return False
-            pilot.agent, pilot.state = peer, "connected"
+            pilot.agent = peer
             peer.send(self._run.settings.agent_message(self._kind))
             return True
         pilot = self._pilot_of(peer)
@@ -116,8 +116,8 @@ class Connections:
         if message["first"] and not pilot.working:
             pilot.working = True
             self._crew.tell_state(pilot, "working")
-        for event in self._run.progress.report(message):
-            self._run.report(**event)
+        for report in self._run.progress.report(message):
+            self._run.report(report)
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
         """The pilot that a worker runs in: its host is `LEASE` or `LEASE.INCARNATION`."""

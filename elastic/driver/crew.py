@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from elastic.driver.daemon import Lease
+from bftd.protocol.lease import LeaseState, LeaseView
+from bftd.protocol.registration import Held
+from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
-
-Report = Callable[..., None]
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
@@ -36,9 +37,9 @@ class Owner(Protocol):
 
 
 class Crew:
-    """Leases in, pilots out; `report(op, ...)` tells the daemon what became of them."""
+    """Leases in, pilots out; `report` tells the daemon what became of them."""
 
-    def __init__(self, owner: Owner, starter: PilotStarter, report: Report, *, library: str) -> None:
+    def __init__(self, owner: Owner, starter: PilotStarter, report: Callable[[Report], None], *, library: str) -> None:
         """`library`: what nodes import before they are ready."""
         self.pilots: dict[str, Pilot] = {}
         self._library = library
@@ -55,25 +56,24 @@ class Crew:
 
     # -- the daemon's list ---
 
-    def on_leases(self, leases: list[Lease]) -> None:
+    def on_leases(self, leases: Sequence[LeaseView]) -> None:
         """Takes the daemon's full list: new ones are carried out, revoked and absent ones given back."""
-        listed = {str(lease["id"]) for lease in leases}
+        listed = {lease.id for lease in leases}
         for lease in leases:
-            name = str(lease["id"])
-            pilot = self.pilots.get(name)
+            pilot = self.pilots.get(lease.id)
             if pilot is None:
-                self._new_lease(name, lease)
-            elif lease["state"] == "revoked":
-                self._revoke(pilot, bool(lease["vacate"]), str(lease.get("reason", "")))
+                self._new_lease(lease)
+            elif lease.revoked:
+                self._revoke(pilot, lease.vacate, lease.reason)
         for pilot in self.all:
             if pilot.lease not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
         # Ids never come back: what has left the list is not listed again.
         self._ended &= listed
 
-    def held(self) -> list[dict[str, Any]]:
+    def held(self) -> tuple[Held, ...]:
         """The leases that are still being carried out, for a daemon that was restarted."""
-        return [{"id": p.lease, "node": p.node, "job_id": p.job_id} for p in self.pilots.values() if p.job_id]
+        return tuple(Held(pilot.lease, pilot.node, pilot.job_id) for pilot in self.all if pilot.job_id)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], pilot: Pilot) -> asyncio.Task[None]:
         """Runs something for a pilot in the background; it is cancelled when the pilot ends."""
@@ -117,13 +117,13 @@ class Crew:
 
     # -- one lease ---
 
-    def _new_lease(self, name: str, lease: Lease) -> None:
-        if lease["state"] != "granted" or name in self._ended or self._closed:
+    def _new_lease(self, lease: LeaseView) -> None:
+        if lease.revoked or lease.id in self._ended or self._closed:
             # Its end was reported to a daemon that has not taken it in yet, or that was restarted since.
-            self._report("lease", id=name, state="ended", job_id=None, reason="it had ended before")
+            self._report(LeaseReport(time.time(), lease.id, "ended", reason="it had ended before"))
             return
-        pilot = Pilot(name, str(lease["node"]), float(lease["limit_s"]), str(lease.get("gres", "")))
-        self.pilots[name] = pilot
+        pilot = Pilot(lease.id, lease.node, lease.limit_s, lease.gres)
+        self.pilots[lease.id] = pilot
         pilot.carrier = self.spawn(self._carry_out(pilot), pilot)
 
     async def _carry_out(self, pilot: Pilot) -> None:
@@ -143,23 +143,23 @@ class Crew:
 
     async def _give_up_late(self, pilot: Pilot) -> None:
         """Gives a pilot back that does not get ready."""
-        for state, wait_s, what in (
-            ("placed", CONNECT_S, f"no agent came from {pilot.node} within {CONNECT_S:g} s"),
-            ("connected", WARM_S, f"{pilot.node} did not import {self._library} within {WARM_S:g} s"),
-        ):
-            await asyncio.sleep(wait_s)
-            if pilot.state == state:
-                pilot.reason = what
-                self._owner.log(f"{what}; it is given back")
-                self._report("crash", node=pilot.node, rc=1, text=what)
-                await self.give_back(pilot)
-                return
+        await asyncio.sleep(CONNECT_S)
+        if pilot.agent is None:
+            what = f"no agent came from {pilot.node} within {CONNECT_S:g} s"
+        else:
+            await asyncio.sleep(WARM_S)
+            what = f"{pilot.node} did not import {self._library} within {WARM_S:g} s"
+        if pilot.state == "placed":
+            pilot.reason = what
+            self._owner.log(f"{what}; it is given back")
+            self._report(CrashReport(time.time(), pilot.node, rc=1, text=what))
+            await self.give_back(pilot)
 
     def _revoke(self, pilot: Pilot, vacate: bool, reason: str) -> None:
         if pilot.revoked and pilot.vacate >= vacate:
             return
         pilot.revoked, pilot.vacate, pilot.reason = True, vacate, reason
-        if pilot.state == "placing":
+        if pilot.state == "granted":  # Slurm is being asked for it
             return
         if vacate:
             self.leave_at_once(pilot)
@@ -180,7 +180,7 @@ class Crew:
         self._owner.log(f"{pilot.node} did not leave training within {GRACEFUL_LEAVE_S:g} s; its workers are ended")
         await self.give_back(pilot)
 
-    def _forget(self, pilot: Pilot, state: str, reason: str) -> None:
+    def _forget(self, pilot: Pilot, state: LeaseState, reason: str) -> None:
         pilot.state = "ended"
         for task in pilot.tasks:
             if task is not pilot.carrier:
@@ -189,12 +189,13 @@ class Crew:
         self._ended.add(pilot.lease)
         if pilot.job_id:
             self._starter.forget(pilot.job_id)
-        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=reason)
+        self._report(LeaseReport(time.time(), pilot.lease, state, pilot.job_id, reason))
         self._owner.wake()
 
-    def tell_state(self, pilot: Pilot, state: str, **fields: Any) -> None:
-        """Reports what has become of a lease; `at_s` among the `fields` where it is not now."""
-        self._report("lease", id=pilot.lease, state=state, job_id=pilot.job_id, reason=pilot.reason, **fields)
+    def tell_state(self, pilot: Pilot, state: LeaseState, at_s: float | None = None) -> None:
+        """Reports what has become of a lease; `at_s` is when, in unix seconds, None for now."""
+        at_s = time.time() if at_s is None else at_s
+        self._report(LeaseReport(at_s, pilot.lease, state, pilot.job_id, pilot.reason))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -6,19 +6,25 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
+from bftd.protocol.errors import Malformed
+from bftd.protocol.lease import Leases
+from bftd.protocol.registration import Registration, Welcome
+from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary
 from elastic.driver.transport import Transport
 from elastic.errors import DaemonError
 from elastic.timing import DAEMON_RETRY_S, LONG_POLL_S
 
-Lease = dict[str, Any]
-Event = dict[str, Any]
+Answer = TypeVar("Answer")
 
 _BACKLOG = 10_000
-"""Events kept while the daemon is away; the oldest progress reports go first."""
+"""Reports kept while the daemon is away; those of the oldest progress go first."""
+
+_BATCH = 500
+"""Reports in one request: far below what the daemon takes, and few enough for one step of its ledger."""
 
 _REQUEST_S = 10.0
 
@@ -39,13 +45,13 @@ class _Fenced(Exception):
 
 
 class DaemonLink:
-    """Registers the trainer, keeps polling for its leases, and delivers its events in order."""
+    """Registers the trainer, keeps polling for its leases, and delivers its reports in order."""
 
     def __init__(
         self,
         address: str,
-        registration: Callable[[], dict[str, Any]],
-        on_leases: Callable[[list[Lease]], None],
+        registration: Callable[[], Registration],
+        on_leases: Callable[[Leases], None],
         on_fenced: Callable[[], None],
         log: Callable[[str], None],
         token: str | None = None,
@@ -57,18 +63,18 @@ class DaemonLink:
         self._on_leases = on_leases
         self._on_fenced = on_fenced
         self._log = log
-        self._events: list[Event] = []
+        self._reports: list[Report] = []
         self._wake = asyncio.Event()
         self._epoch: int | None = None
         self._version = -1
         self._session: aiohttp.ClientSession | None = None
 
-    def report(self, event: Event) -> None:
-        """Queues one event; it is delivered once the daemon is there."""
-        self._events.append(event)
-        if len(self._events) > _BACKLOG:
-            progress = next((i for i, old in enumerate(self._events) if old["op"] == "progress"), 0)
-            del self._events[progress]
+    def report(self, report: Report) -> None:
+        """Queues one report; it is delivered once the daemon is there."""
+        self._reports.append(report)
+        if len(self._reports) > _BACKLOG:
+            progress = next((i for i, old in enumerate(self._reports) if isinstance(old, ProgressReport)), 0)
+            del self._reports[progress]
         self._wake.set()
 
     async def run(self) -> None:
@@ -80,7 +86,7 @@ class DaemonLink:
             finally:
                 deliverer.cancel()
 
-    async def finish(self, exit_code: int, reason: str, summary: dict[str, Any]) -> None:
+    async def finish(self, exit_code: int, reason: str, summary: Summary) -> None:
         """Delivers what is queued and the end of the trainer; gives up after a moment when the daemon is away."""
         try:
             async with self._open() as session:
@@ -88,8 +94,8 @@ class DaemonLink:
                 if self._epoch is None:
                     return
                 await asyncio.wait_for(self._flush(), 2.0)
-                body = {"epoch": self._epoch, "exit_code": exit_code, "reason": reason, "summary": summary}
-                await asyncio.wait_for(self._request("POST", self._path("finish"), body), 2.0)
+                told = Finish(self._epoch, exit_code, reason, summary)
+                await asyncio.wait_for(self._request("POST", self._path("finish"), told.to_json()), 2.0)
         except (aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
             return
 
@@ -124,19 +130,20 @@ class DaemonLink:
                 await asyncio.sleep(DAEMON_RETRY_S)
 
     async def _register(self) -> None:
-        answer = await self._request("POST", "/v1/trainers", self._registration())
-        self._epoch, self._version = int(answer["epoch"]), int(answer["version"])
+        body = self._registration().to_json()
+        welcome = _read(Welcome.from_json, await self._request("POST", "/v1/trainers", body))
+        self._epoch, self._version = welcome.epoch, welcome.listed.version
         self._wake.set()
-        if answer.get("note"):
-            self._log(str(answer["note"]))
-        self._on_leases(answer["leases"])
+        if welcome.note:
+            self._log(welcome.note)
+        self._on_leases(welcome.listed)
 
     async def _poll_once(self) -> None:
         query = f"?epoch={self._epoch}&version={self._version}&wait_s={LONG_POLL_S:g}"
-        answer = await self._request("GET", self._path("leases") + query)
-        if int(answer["version"]) != self._version:
-            self._version = int(answer["version"])
-            self._on_leases(answer["leases"])
+        listed = _read(Leases.from_json, await self._request("GET", self._path("leases") + query))
+        if listed.version != self._version:
+            self._version = listed.version
+            self._on_leases(listed)
 
     async def _deliver(self) -> None:
         while True:
@@ -154,28 +161,30 @@ class DaemonLink:
                 return
 
     async def _flush(self) -> None:
-        while self._events:
-            batch = self._events[:500]
+        while self._reports:
+            batch = self._reports[:_BATCH]
             try:
-                await self._send_events(batch)
+                await self._send(batch)
             except _RefusedError as error:
                 if len(batch) == 1:
                     # Sent again it would be refused again, and everything behind it would wait for ever.
-                    self._log(f"bftd refused {batch[0]['op']!r}: {error}")
+                    self._log(f"bftd refused {batch[0].op!r}: {error}")
                 else:
-                    for event in batch:
+                    for report in batch:
                         with contextlib.suppress(_RefusedError):
-                            await self._send_events([event])
-            # Only now: an event that was not delivered is sent again.
-            del self._events[: len(batch)]
+                            await self._send([report])
+            # Only now: a report that was not delivered is sent again.
+            del self._reports[: len(batch)]
 
-    async def _send_events(self, batch: list[Event]) -> None:
-        await self._request("POST", self._path("report"), {"epoch": self._epoch, "events": batch})
+    async def _send(self, batch: list[Report]) -> None:
+        if self._epoch is None:
+            raise DaemonError("it does not know this trainer any more; registering again")
+        await self._request("POST", self._path("report"), Reports(self._epoch, tuple(batch)).to_json())
 
     # -- HTTP ---
 
     def _path(self, what: str) -> str:
-        return f"/v1/trainers/{self._registration()['id']}/{what}"
+        return f"/v1/trainers/{self._registration().id}/{what}"
 
     def _open(self) -> aiohttp.ClientSession:
         return self._transport.session(_REQUEST_S + LONG_POLL_S)
@@ -196,6 +205,14 @@ class DaemonLink:
         if status >= 400:
             raise DaemonError(str(answer.get("error", status)))
         return answer
+
+
+def _read(read: Callable[[dict[str, Any]], Answer], answer: dict[str, Any]) -> Answer:
+    """An answer as the message that it should be; one that is none is the daemon's fault, and it is asked again."""
+    try:
+        return read(answer)
+    except Malformed as error:
+        raise DaemonError(str(error)) from None
 
 
 def read_token(path: str | None) -> str | None:

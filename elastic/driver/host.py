@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
 
+from bftd.protocol.reports import CrashReport
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
@@ -40,7 +42,7 @@ class TrainerHost:
         pilot.failures += 1
         text = f"a worker on {pilot.node} ended with {code_text(rc)}"
         self._run.log(text)
-        self._run.report("crash", node=pilot.node, rc=rc, text=text)
+        self._run.report(CrashReport(time.time(), pilot.node, rc, text))
         if pilot.failures >= CRASHES_WITHOUT_A_STEP:
             self.finish(
                 _exit_code(rc), f"{CRASHES_WITHOUT_A_STEP} crashes without a step, the last with {code_text(rc)}"

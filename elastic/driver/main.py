@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from bftd.protocol.registration import Registration
+from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
 from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
@@ -46,7 +47,7 @@ async def _run(settings: DriverSettings) -> int:
     daemon = DaemonLink(
         settings.socket_path,
         lambda: _registration(settings, trainer),
-        lambda leases: trainer.crew.on_leases(leases),
+        lambda listed: trainer.on_leases(listed),
         lambda: trainer.run.finish(1, "another driver of this trainer has taken over"),
         _log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
@@ -75,37 +76,34 @@ async def _run(settings: DriverSettings) -> int:
     return code
 
 
-def _registration(settings: DriverSettings, trainer: Trainer) -> dict[str, Any]:
+def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
     spec = settings.spec
-    return {
-        "id": settings.trainer_id,
-        "name": settings.name,
-        "backend": settings.backend,
-        "nodes_min": spec.nodes_min,
-        "nodes_max": spec.nodes_max,
-        "sizes": list(spec.sizes) if spec.sizes else None,
-        "partition": settings.partition,
-        "user": settings.user,
-        "up_cost_s": spec.up_cost_s,
-        "down_cost_s": spec.down_cost_s,
-        "curve": None,
-        "weight": spec.weight,
-        "workers_per_node": spec.workers_per_node,
-        "held": trainer.crew.held(),
-    }
+    return Registration(
+        id=settings.trainer_id,
+        name=settings.name,
+        backend=settings.backend,
+        sizes=spec.allowed,
+        user=settings.user,
+        partition=settings.partition,
+        weight=spec.weight,
+        workers_per_node=spec.workers_per_node,
+        up_cost_s=spec.up_cost_s,
+        down_cost_s=spec.down_cost_s,
+        held=trainer.crew.held(),
+    )
 
 
-def _summary(trainer: Trainer) -> dict[str, Any]:
+def _summary(trainer: Trainer) -> Summary:
     progress = trainer.run.progress
-    return {
-        "step": progress.step,
-        "samples": progress.samples,
-        "resizes": progress.resizes,
-        "suspends": progress.suspends,
-        "steps_lost": progress.steps_lost,
-        "first_loss": progress.first_loss,
-        "last_loss": progress.loss,
-    }
+    return Summary(
+        step=progress.step,
+        samples=progress.samples,
+        resizes=progress.resizes,
+        suspends=progress.suspends,
+        steps_lost=progress.steps_lost,
+        first_loss=progress.first_loss,
+        last_loss=progress.loss,
+    )
 
 
 def _settings_of_job(arguments: list[str]) -> DriverSettings:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bftd.protocol import comment
+from bftd.protocol.lease import LeaseState
 from elastic.driver.settings import DriverSettings
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -20,9 +22,6 @@ from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
 from slurm_plugin.waiting import SiteRules
 
 _AGENT = (sys.executable, "-m", "elastic.node.agent")
-
-# The defaults of the site's keys, until the answer to the registration brings the site's own and takes their place.
-RULES_BEFORE_REGISTRATION = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
 
 
 @dataclass(eq=False)
@@ -40,8 +39,8 @@ class Pilot:
     gres: str
     """The devices of the allocation, as Slurm writes them."""
 
-    state: str = "placing"
-    """How far it has come: placing, placed, connected, ready, ended."""
+    state: LeaseState = "granted"
+    """How far it has come: granted while Slurm is asked for it, placed, ready, ended."""
 
     job_id: str | None = None
     """The allocation, once it is placed."""
@@ -106,7 +105,7 @@ class Pilot:
     @property
     def warming(self) -> bool:
         """Whether this pilot will soon be ready."""
-        return self.state in ("placing", "placed", "connected") and not (self.revoked or self.leaving)
+        return self.state in ("granted", "placed") and not (self.revoked or self.leaving)
 
     def tell(self, message: Message) -> None:
         """Sends to the agent, if it is connected."""
@@ -120,23 +119,31 @@ class Pilot:
 
 
 class PilotStarter:
-    """Starts and ends pilots as the user, through the Slurm commands; blocking calls run in threads."""
+    """Starts and ends pilots as the user, through the Slurm commands; blocking calls run in threads.
+
+    None can be started before `go_by` was called.
+    """
 
     def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
         self._settings = settings
         self._log = log
         self._client = SlurmClient()
-        mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
-        self._launcher = PilotLauncher(self._client, RULES_BEFORE_REGISTRATION, mode)
+        self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
+        self._known_launcher: PilotLauncher | None = None
         self._empty: set[str] = set()
         self._cancelling: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._environ = {
-            **self._launcher.agent_env(os.environ),
             "BFT_DRIVER": f"{settings.address}:{driver_port}",
             "BFT_SECRET": secret,
             "PYTHONSAFEPATH": "1",  # a queue.py beside the script must not take the place of Python's own
         }
+
+    def go_by(self, rules: SiteRules) -> None:
+        """Takes the site's rules for when a pilot must not start: they come with each list of the daemon's."""
+        if self._known_launcher is None:
+            self._known_launcher = PilotLauncher(self._client, rules, self._mode)
+        self._known_launcher.rules = rules
 
     async def place(self, pilot: Pilot) -> str | None:
         """Asks Slurm for the node at once; returns None when the pilot is placed, else why not."""
@@ -146,7 +153,7 @@ class PilotStarter:
             partition=settings.partition,
             limit_s=pilot.limit_s,
             name="bft-pilot",
-            comment=f"bft {settings.trainer_id} {pilot.lease}",
+            comment=comment.make(settings.trainer_id, pilot.lease),
             gres=pilot.gres,
             account=settings.account,
             qos=settings.qos,
@@ -165,7 +172,7 @@ class PilotStarter:
     async def run_agent(self, pilot: Pilot) -> None:
         """Runs the agent inside the pilot and returns when it has ended; in sbatch mode Slurm started it already."""
         assert pilot.job_id is not None
-        if self._settings.pilot_mode == "sbatch":
+        if self._mode == "sbatch":
             await pilot.over.wait()
             return
         command = self._launcher.agent_command(pilot.job_id, _AGENT, pilot.gres)
@@ -223,4 +230,9 @@ class PilotStarter:
                 del self._cancelling[job]
 
     def _agent_env(self, pilot: Pilot) -> dict[str, str]:
-        return {**self._environ, "BFT_LEASE": pilot.lease}
+        return {**self._launcher.agent_env(os.environ), **self._environ, "BFT_LEASE": pilot.lease}
+
+    @property
+    def _launcher(self) -> PilotLauncher:
+        assert self._known_launcher is not None, "a lease came without the site's rules"
+        return self._known_launcher

@@ -1,14 +1,14 @@
 """What the workers' reports say: progress that never goes back, throughput at a constant size, the cost of a resize.
 
-Pure: messages in, events for the daemon out. Time is the workers' and comes in on the messages.
+Pure: messages in, reports for the daemon out. Time is the workers' and comes in on the messages.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-Event = dict[str, Any]
+from bftd.protocol.reports import ProgressReport, Report, ResizeKind, ResizeReport
+from elastic.link.wire import Message
 
 _SETTLE_S = 1.0
 """The first second after a resize is not steady: it is left out of the throughput."""
@@ -61,16 +61,16 @@ class Progress:
         self._lose(self.live_step - max(step, 0))
         self.live_step = max(step, 0)
 
-    def report(self, message: Event) -> list[Event]:
-        """Takes a worker's `step` message and returns the daemon's events: `resize`, `progress`."""
-        events: list[Event] = []
+    def report(self, message: Message) -> list[Report]:
+        """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress."""
+        reports: list[Report] = []
         step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
         at_s = float(message["at_s"])
         lost = int(message.get("steps_lost", 0))
         if message["first"] and int(message["rank"]) == 0:
-            events += self._first_of_group(message, step, size, at_s, lost)
+            reports += self._first_of_group(message, step, size, at_s, lost)
         if int(message["rank"]) != 0:
-            return events
+            return reports
         self._time_steps(step, at_s, bool(message["first"]))
         self.saw(step, at_s)
         self._measure(samples, at_s)
@@ -79,29 +79,28 @@ class Progress:
             self.first_loss = self.loss if self.first_loss is None else self.first_loss
         self.step = max(self.step, int(message["saved_step"]))
         self.samples = max(self.samples, int(message["saved_samples"]))
-        events.append(self.event(at_s))
-        return events
+        reports.append(self.present(at_s))
+        return reports
 
     def saved(self, step: int, samples: int) -> None:
         """A state arrived in the driver: it is progress that cannot be lost any more."""
         self.step, self.samples = max(self.step, step), max(self.samples, samples)
 
-    def event(self, at_s: float) -> Event:
-        """The `progress` event of the present."""
-        return {
-            "op": "progress",
-            "at_s": at_s,
-            "step": self.step,
-            "samples": self.samples,
-            "samples_per_s": self.samples_per_s,
-            "nodes": self.nodes,
-            "world_size": self.size,
-            "loss": self.loss,
-            "steps_lost": self.steps_lost,
-            "window_s": max(0.0, at_s - self._window[0]) if self._window else 0.0,
-        }
+    def present(self, at_s: float) -> ProgressReport:
+        """How far training has come."""
+        return ProgressReport(
+            at_s=at_s,
+            step=self.step,
+            samples=self.samples,
+            samples_per_s=self.samples_per_s,
+            nodes=self.nodes,
+            world_size=self.size,
+            loss=self.loss,
+            steps_lost=self.steps_lost,
+            window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
+        )
 
-    def _first_of_group(self, message: Event, step: int, size: int, at_s: float, lost: int) -> list[Event]:
+    def _first_of_group(self, message: Message, step: int, size: int, at_s: float, lost: int) -> list[Report]:
         before, self.size = self.nodes, size
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
         self._window, self.samples_per_s = None, 0.0
@@ -118,19 +117,10 @@ class Progress:
         self.resizes += self.nodes != before
         if self.nodes == before and not broken:
             return []
-        kind = "crash" if broken else ("up" if self.nodes > before else "down")
-        return [
-            {
-                "op": "resize",
-                "at_s": at_s,
-                "from_nodes": before,
-                "to_nodes": self.nodes,
-                "kind": kind,
-                # The step itself would have taken its time without a resize too.
-                "stall_s": max(0.0, at_s - previous_s - self.step_s),
-                "steps_lost": max(0, lost),
-            }
-        ]
+        kind: ResizeKind = "crash" if broken else ("up" if self.nodes > before else "down")
+        # The step itself would have taken its time without a resize too.
+        stall_s = max(0.0, at_s - previous_s - self.step_s)
+        return [ResizeReport(at_s, before, self.nodes, kind, stall_s, max(0, lost))]
 
     def _time_steps(self, step: int, at_s: float, first: bool) -> None:
         before, before_s = self._reported

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable
-from typing import Any
 
+from bftd.protocol.reports import Report
 from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.progress import Progress
-from elastic.driver.saving import StateSaver
 from elastic.driver.settings import DriverSettings
+from elastic.driver.state_saver import StateSaver
 
 CANCELLED = "the job was cancelled"
 
@@ -19,19 +18,17 @@ CANCELLED = "the job was cancelled"
 class Run:
     """One run of a trainer; `result` is its exit code and a sentence, once the first part has said how it ends."""
 
-    def __init__(
-        self, settings: DriverSettings, log: Callable[[str], None], deliver: Callable[[dict[str, Any]], None]
-    ) -> None:
-        """`deliver` takes an event for the daemon."""
+    def __init__(self, settings: DriverSettings, log: Callable[[str], None], report: Callable[[Report], None]) -> None:
+        """`report` tells the daemon what happened."""
         self.settings = settings
         self.log = log
+        self.report = report
         self.store = CheckpointStore(settings.state_dir)
         self.saver = StateSaver(self.store)
         self.progress = Progress()
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False
-        self._deliver = deliver
         self._news = asyncio.Event()
 
     @property
@@ -42,10 +39,6 @@ class Run:
     def state_saved(self) -> None:
         """Notes what is in the store: it is progress that cannot be lost any more."""
         self.progress.saved(self.step, self.store.samples)
-
-    def report(self, op: str, **fields: Any) -> None:
-        """Tells the daemon what happened."""
-        self._deliver({"op": op, "at_s": time.time(), **fields})
 
     def wake(self) -> None:
         """Has the one task that waits look again."""

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from bftd.protocol.lease import Leases
+from bftd.protocol.reports import ResumeReport, SuspendReport
 from elastic.backends import Kind, load
 from elastic.backends.base import Backend
 from elastic.driver.clockwork import Clockwork
@@ -28,10 +30,11 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.timing import COALESCE_S, FAREWELL_S, LEAVE_S
+from slurm_plugin.waiting import SiteRules
 
 
 class Trainer:
-    """One trainer from its registration to its exit code; `connections` is for the hub, `crew` for leases."""
+    """One trainer from its registration to its exit code; `connections` is for the hub, `on_leases` for the daemon."""
 
     def __init__(
         self,
@@ -49,9 +52,15 @@ class Trainer:
         self.crew = Crew(owner, starter, self.run.report, library=kind.library)
         self.connections = Connections(self.run, kind, self.crew, host, self._backend)
         self._clockwork = Clockwork(self.run, kind, self.crew, self.connections.silence_s)
+        self._starter = starter
         self._daemon = daemon
         self._training = False
         self._suspended = False
+
+    def on_leases(self, listed: Leases) -> None:
+        """Takes the daemon's list, and the rules for the pilots that it asks for."""
+        self._starter.go_by(SiteRules(listed.plan_wait_s, listed.min_window_s))
+        self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:
         """Serves until training is over or stopped; returns the exit code and a sentence."""
@@ -101,11 +110,11 @@ class Trainer:
             await self._backend.set_members(members)
             if self._suspended and self._backend.running:
                 self._suspended = False
-                self.run.report("resume", step=self.run.step)
+                self.run.report(ResumeReport(time.time(), self.run.step))
         elif self._training:
             await self._suspend()
         for pilot in self.crew.all:
-            if (pilot.revoked or pilot.expiring) and pilot.state != "placing" and not self._backend.uses(pilot):
+            if (pilot.revoked or pilot.expiring) and pilot.state != "granted" and not self._backend.uses(pilot):
                 await self.crew.give_back(pilot)
 
     def _members(self) -> list[Pilot]:
@@ -119,12 +128,7 @@ class Trainer:
             if wait_s > 0:
                 asyncio.get_running_loop().call_later(wait_s, self.run.wake)
                 ready = [pilot for pilot in ready if pilot not in newcomers]
-        return ready[: self._allowed(len(ready))]
-
-    def _allowed(self, count: int) -> int:
-        spec = self.run.settings.spec
-        sizes = spec.sizes or range(spec.nodes_min, spec.nodes_max + 1)
-        return max((size for size in sizes if size <= count), default=0)
+        return ready[: self.run.settings.spec.allowed.largest(len(ready))]
 
     async def _suspend(self) -> None:
         self._training, self._suspended = False, True
@@ -134,7 +138,7 @@ class Trainer:
         for pilot in self.crew.all:
             pilot.working = False
         self.run.log(f"suspended at step {step}; resumes on any nodes")
-        self.run.report("suspend", step=step)
+        self.run.report(SuspendReport(time.time(), step))
 
     async def _hear_farewells(self) -> None:
         """A worker's last words come on its own connection and may be behind the news of its end."""

@@ -1,10 +1,10 @@
 """What a site's Slurm settings mean for bftd: rules that each read one setting, and the lines that make them hold."""
 
+from slurm_plugin.site.catalogue import RULES
 from slurm_plugin.site.lines import Advised, advise, render
 from slurm_plugin.site.live import read
 from slurm_plugin.site.model import Site, Wanted
 from slurm_plugin.site.rule import Edit, Finding, Level, Rule, check
-from slurm_plugin.site.rules import RULES
 
 __all__ = [
     "RULES",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_plugin.nodeset import expand, fold
+from slurm_plugin.parse import time_limit_s
 from slurm_plugin.site.kit import (
     driver,
     elastic,
@@ -17,7 +18,7 @@ from slurm_plugin.site.kit import (
     pilot_limit,
     set_option,
 )
-from slurm_plugin.site.model import Site, duration_s, number
+from slurm_plugin.site.model import Site, number
 from slurm_plugin.site.rule import Edit, Rule
 
 
@@ -199,7 +200,7 @@ _ELASTIC = (
         _SHORTEST,
         "who goes round the daemon and names no limit holds a node for MaxTime",
         "a pilot always names its limit; MaxTime is what a job gets that names none",
-        holds=lambda text: (limit_s := duration_s(text)) is not None and limit_s <= 60,
+        holds=lambda text: (limit_s := time_limit_s(text)) is not None and limit_s <= 60,
         advice=True,
     ),
     option_rule(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from slurm_plugin.site.model import Site, duration_s
+from slurm_plugin.parse import time_limit_s
+from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 Whose = Callable[[Site], str]
@@ -65,7 +66,7 @@ def outranked(site: Site, name: str, among: Sequence[str]) -> bool:
 
 def max_time_s(site: Site, whose: Whose) -> float:
     """The longest time limit of one of our partitions; infinite where there is none."""
-    limit_s = duration_s(site.partitions[whose(site)].get("MaxTime", "UNLIMITED"))
+    limit_s = time_limit_s(site.partitions[whose(site)].get("MaxTime", "UNLIMITED"))
     return inf if limit_s is None else limit_s
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
+from slurm_plugin.parse import partition_options
 from slurm_plugin.site.model import (
     Site,
     SiteFile,
     Wanted,
     is_nothing,
     parse_config,
-    parse_partitions,
 )
 
 _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.MULTILINE)
@@ -33,7 +33,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
     lua = _file(folder / "job_submit.lua")
     return Site(
         config=config,
-        partitions=parse_partitions(_show(client, "partition", "-o", "--all")),
+        partitions=partition_options(_show(client, "partition", "-o", "--all")),
         node_names=tuple(_NODE.findall(_show(client, "nodes", "-o"))),
         lua=lua,
         plugstack=SiteFile(stack.path, stack.state, _with_includes(stack.text, Path(stack.path).parent)),

@@ -121,16 +121,6 @@ def parse_config(text: str) -> dict[str, str]:
     return settings
 
 
-def parse_partitions(text: str) -> dict[str, dict[str, str]]:
-    """Read every option of `scontrol show partition -o`; no partition at all is an empty mapping."""
-    found: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
-        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "PartitionName" in fields:
-            found[fields.pop("PartitionName")] = fields
-    return found
-
-
 def options(text: str) -> dict[str, str]:
     """Split a list such as "bf_continue,bf_interval=1" into names and values."""
     if is_nothing(text):
@@ -148,12 +138,3 @@ def number(text: str) -> int | None:
     """The number a text such as "30 sec" starts with; None where there is none."""
     found = _NUMBER.match(text)
     return int(found[0]) if found else None
-
-
-def duration_s(text: str) -> float | None:
-    """Read [days-]hours:minutes:seconds, as Slurm writes time limits; None is no limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

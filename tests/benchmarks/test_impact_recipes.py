@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from benchmarks.impact import training
 from benchmarks.impact.recipe import RECIPES, Recipe, edited_conf, without_bftd
-from elastic.driver import pilots
-from slurm_plugin.waiting import SiteRules
+from bftd.core.domain import Registered
+from bftd.keys import Config, PoolConfig
+from bftd.protocol.registration import Registration
+from bftd.protocol.sizes import Sizes
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
 
 CONF = """\
 ClusterName=sandbox
@@ -51,15 +53,14 @@ def test_a_recipe_without_changes_leaves_the_file_as_it_is() -> None:
     assert edited_conf(CONF, RECIPES["recommended"]) == CONF
 
 
-def test_the_recipe_without_a_guard_is_the_sites_two_keys_and_a_driver_gets_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_recipe_without_a_guard_is_the_sites_two_keys_which_the_daemon_hands_to_drivers(
+    tmp_path: Path,
 ) -> None:
-    assert {name for name, recipe in RECIPES.items() if recipe.rules is not None} == {"no-guard"}
-    rules = RECIPES["no-guard"].rules
-    assert rules == SiteRules(plan_wait_s=0.0, min_window_s=0.0)
-    script = training.lay_out(tmp_path)
-    training.with_driver(script, training.header(script, "1-4", "/run/s", ()), tmp_path / "job.py", rules)
-    setting = (tmp_path / "own" / "bft-driver").read_text().rpartition("main()")[0]
-    monkeypatch.setattr(pilots, "RULES_BEFORE_REGISTRATION", None)  # given back after the test
-    exec(setting, {})
-    assert rules == pilots.RULES_BEFORE_REGISTRATION
+    keys = {"plan_wait_s", "min_window_s"}
+    assert {name for name, recipe in RECIPES.items() if keys & set(recipe.config.get("pool", {}))} == {"no-guard"}
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        config = Config(pool=PoolConfig(**RECIPES["no-guard"].config["pool"]))
+        service = Service(config, ledger, lambda job_ids: None)
+        service.apply(Registered(service.now(), Registration("7", "a", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        listed = service.welcome("7").listed
+    assert (listed.plan_wait_s, listed.min_window_s) == (0.0, 0.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from bftd.protocol.reports import CrashReport, LeaseReport
 from elastic.script import Header, rewrite
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.scripted_daemon import ScriptedDaemon
@@ -93,7 +94,7 @@ class TrainerJob:
 
     def state(self, node: str) -> str | None:
         """The last reported state of the newest lease of a node."""
-        states = [event["state"] for event in self.daemon.of("lease") if event["id"].startswith(f"{node}.")]
+        states = [report.state for report in self.daemon.of(LeaseReport) if report.id.startswith(f"{node}.")]
         return states[-1] if states else None
 
     def workers(self, node: str) -> list[psutil.Process]:
@@ -137,7 +138,7 @@ class TrainerJob:
 
     def crashed(self, times: int) -> None:
         """Waits until so many crashes are told."""
-        self.wait(f"crash {times}", lambda: len(self.daemon.of("crash")) == times)
+        self.wait(f"crash {times}", lambda: len(self.daemon.of(CrashReport)) == times)
 
     def ended(self) -> tuple[str, int]:
         """Waits for the job's end; its state and exit code as Slurm tells them."""

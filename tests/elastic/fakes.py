@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from bftd.protocol.lease import LeaseView, Listed
+from bftd.protocol.reports import Report
 from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
 from elastic.driver.pilots import Pilot
@@ -19,10 +21,13 @@ from elastic.link.peer import Peer
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode
 from elastic.spec import ElasticSpec
+from slurm_plugin.waiting import SiteRules
 
 KEY = b"of a test"
 
 LIMIT_S = 20.0
+
+SomeReport = TypeVar("SomeReport", bound=Report)
 
 
 async def until(what: str, condition: Callable[[], Any]) -> Any:
@@ -117,9 +122,13 @@ class FakeStarter:
         self.placed: list[str] = []
         self.cancelled: list[str] = []
         self.refuse: dict[str, str] = {}
+        self.rules: list[SiteRules] = []
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
+
+    def go_by(self, rules: SiteRules) -> None:
+        self.rules.append(rules)
 
     async def place(self, pilot: Pilot) -> str | None:
         self.placed.append(pilot.lease)
@@ -153,19 +162,28 @@ class FakeStarter:
 
 
 class FakeDaemon:
-    """The daemon link: keeps the events."""
+    """The daemon link: keeps the reports."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.reports: list[Report] = []
 
-    def report(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
-        return [e for e in self.events if e["op"] == op and all(e.get(key) == value for key, value in fields.items())]
+    def of(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
+        return reports_of(self.reports, kind, **fields)
+
+
+def reports_of(reports: Sequence[Report], kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
+    """The reports of one kind, those with the given fields."""
+    return [
+        report
+        for report in reports
+        if isinstance(report, kind) and all(getattr(report, name) == value for name, value in fields.items())
+    ]
 
 
 def trainer_for(
@@ -216,10 +234,5 @@ class FakeBackend(Backend):
         pass
 
 
-def lease(node: str, number: int = 1, state: str = "granted", **fields: Any) -> dict[str, Any]:
-    return {"id": f"{node}.{number}", "node": node, "state": state, "vacate": False, "limit_s": 3600.0} | {
-        "gres": "",
-        "gpus": 0,
-        "reason": "the test says so",
-        **fields,
-    }
+def lease(node: str, number: int = 1, state: Listed = "granted", vacate: bool = False) -> LeaseView:
+    return LeaseView(f"{node}.{number}", node, state, vacate, limit_s=3600.0, reason="the test says so")

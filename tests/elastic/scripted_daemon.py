@@ -6,10 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from bftd.protocol.errors import Malformed
+from bftd.protocol.lease import Leases, LeaseView
+from bftd.protocol.registration import Registration, Welcome
+from bftd.protocol.reports import Finish, LeaseReport, NoteReport, Report, Reports
+from tests.elastic.fakes import SomeReport, reports_of
 
 
 class ScriptedDaemon:
@@ -20,14 +27,17 @@ class ScriptedDaemon:
 
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = socket_path
-        self.events: list[dict[str, Any]] = []
-        self.registrations: list[dict[str, Any]] = []
-        self.finished: dict[str, Any] | None = None
+        self.reports: list[Report] = []
+        self.registrations: list[Registration] = []
+        self.finished: Finish | None = None
         self.refused_texts: set[str] = set()
         self.note = ""
+        self.plan_wait_s, self.min_window_s = 30.0, 20.0
+        self.leave_out: set[str] = set()
+        """Fields that its answers lack, as those of an older daemon or of a wrong one."""
         self.slow = False
         self._forgotten = False
-        self._leases: dict[str, dict[str, Any]] = {}
+        self._leases: dict[str, LeaseView] = {}
         self._version = 0
         self._count = 0
         self._lock = threading.Lock()
@@ -63,8 +73,7 @@ class ScriptedDaemon:
             for node in nodes:
                 self._count += 1
                 name = f"{node}.{self._count}"
-                lease = {"id": name, "node": node, "state": "granted", "vacate": False, "limit_s": limit_s}
-                self._leases[name] = {**lease, "gres": "", "gpus": 0, "reason": "the test says so"}
+                self._leases[name] = LeaseView(name, node, "granted", False, limit_s, reason="the test says so")
                 names.append(name)
             self._version += 1
         return names
@@ -72,29 +81,29 @@ class ScriptedDaemon:
     def revoke(self, *nodes: str, vacate: bool = False) -> None:
         """Revokes the leases of these nodes."""
         with self._lock:
-            for lease in self._leases.values():
-                if lease["node"] in nodes:
-                    lease.update(state="revoked", vacate=vacate)
+            for name, lease in self._leases.items():
+                if lease.node in nodes:
+                    self._leases[name] = replace(lease, state="revoked", vacate=vacate)
             self._version += 1
 
     def forget(self) -> None:
         """Knows no trainer any more, until one registers."""
         self._forgotten = True
 
-    def of(self, op: str, **fields: Any) -> list[dict[str, Any]]:
-        """The events of one kind so far, those with the given fields."""
+    def of(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
+        """The reports of one kind so far, those with the given fields."""
         with self._lock:
-            return [e for e in self.events if e["op"] == op and all(e.get(k) == v for k, v in fields.items())]
+            return reports_of(self.reports, kind, **fields)
 
     def wait(self, what: str, condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-        """Waits until `condition()` is true and returns it; fails with `what` and the last events otherwise."""
+        """Waits until `condition()` is true and returns it; fails with `what` and the last reports otherwise."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if result := condition():
                 return result
             time.sleep(0.05)
-        last = "\n".join(str(event) for event in self.events[-15:])
-        raise AssertionError(f"{what} did not happen within {timeout_s:g} s; the last events:\n{last}")
+        last = "\n".join(map(str, self.reports[-15:]))
+        raise AssertionError(f"{what} did not happen within {timeout_s:g} s; the last reports:\n{last}")
 
     # -- the API ---
 
@@ -120,9 +129,13 @@ class ScriptedDaemon:
         await asyncio.gather(*polls, return_exceptions=True)
 
     async def _register(self, request: web.Request) -> web.Response:
-        self.registrations.append(await request.json())
+        try:
+            self.registrations.append(Registration.from_json(await request.json()))
+        except Malformed as error:
+            return web.json_response({"error": str(error)}, status=400)
         self._forgotten = False
-        return web.json_response({"epoch": len(self.registrations), "poll_s": 1.0, "note": self.note, **self._answer()})
+        welcome = Welcome(len(self.registrations), 1.0, self._listed(), self.note)
+        return self._answer(welcome.to_json())
 
     async def _poll(self, request: web.Request) -> web.Response:
         if self._forgotten:
@@ -135,26 +148,35 @@ class ScriptedDaemon:
             await asyncio.sleep(0.02)
         if len(self.registrations) != known:
             return web.json_response({"error": "fenced"}, status=409)
-        return web.json_response(self._answer())
+        return self._answer(self._listed().to_json())
 
     async def _report(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        if self.refused_texts & {event.get("text") for event in body["events"]}:
+        try:
+            told = Reports.from_json(await request.json()).reports
+        except Malformed as error:
+            return web.json_response({"error": str(error)}, status=400)
+        if self.refused_texts & {report.text for report in told if isinstance(report, NoteReport)}:
             return web.json_response({"error": "this text is refused"}, status=400)
         with self._lock:
-            self.events += body["events"]
-            for event in body["events"]:
-                if event["op"] == "lease" and event["state"] in ("ended", "refused"):
-                    self._leases.pop(event["id"], None)
+            self.reports += told
+            for report in told:
+                if isinstance(report, LeaseReport) and report.state in ("ended", "refused"):
+                    self._leases.pop(report.id, None)
                     self._version += 1
         while self.slow:
             await asyncio.sleep(0.01)
         return web.json_response({"version": self._version})
 
     async def _finish(self, request: web.Request) -> web.Response:
-        self.finished = await request.json()
+        try:
+            self.finished = Finish.from_json(await request.json())
+        except Malformed as error:
+            return web.json_response({"error": str(error)}, status=400)
         return web.json_response({})
 
-    def _answer(self) -> dict[str, Any]:
+    def _listed(self) -> Leases:
         with self._lock:
-            return {"version": self._version, "leases": list(self._leases.values())}
+            return Leases(self._version, self.plan_wait_s, self.min_window_s, tuple(self._leases.values()))
+
+    def _answer(self, body: dict[str, Any]) -> web.Response:
+        return web.json_response({name: value for name, value in body.items() if name not in self.leave_out})

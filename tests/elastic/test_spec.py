@@ -91,3 +91,8 @@ def test_one_number_means_exactly_so_many_nodes() -> None:
 
 def test_sizes_are_kept_in_order_and_once_each() -> None:
     assert ElasticSpec.parse("1-8,sizes=4:1:4:8").sizes == (1, 4, 8)
+
+
+def test_the_nodes_that_a_trainer_can_run_on_are_those_that_were_asked_for() -> None:
+    assert [ElasticSpec.parse("2-4").allowed.largest(count) for count in range(7)] == [0, 0, 2, 3, 4, 4, 4]
+    assert [ElasticSpec.parse("1-4,sizes=1:4").allowed.largest(count) for count in range(6)] == [0, 1, 1, 1, 4, 4]

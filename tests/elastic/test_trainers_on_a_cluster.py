@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport, ResizeReport, ResumeReport, SuspendReport
 from tests.elastic.cluster import EVERY, SCRIPTS, TrainerJob
 
 pytestmark = pytest.mark.cluster
@@ -43,22 +44,22 @@ def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_los
     trainer.trains_on(2)
     trainer.wait("n1 is given back", lambda: trainer.state("n1") == "ended")
     trainer.daemon.revoke("n2", "n3")
-    [suspended] = trainer.wait("suspended", lambda: trainer.daemon.of("suspend"))
+    [suspended] = trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.wait("all given back", lambda: trainer.state("n2") == trainer.state("n3") == "ended")
     last = trainer.rows[-1]["step"]
-    assert suspended["step"] == last
+    assert suspended.step == last
     trainer.daemon.grant("n4")
     trainer.trains_on(1)
     assert [row["node"] for row in trainer.rows if row["step"] == last + 1] == ["n4"]
-    assert trainer.daemon.of("resume")
+    assert trainer.daemon.of(ResumeReport)
     assert trainer.again == 0
     assert_no_gap(trainer)
     assert_state_is_whole(trainer)
     # Horovod ends the workers that it removed by SIGABRT: that is success.
-    assert trainer.daemon.of("crash") == []
-    kinds = [event["kind"] for event in trainer.daemon.of("resize")]
+    assert trainer.daemon.of(CrashReport) == []
+    kinds = [report.kind for report in trainer.daemon.of(ResizeReport)]
     assert kinds == ["up", "down"]
-    assert trainer.daemon.of("progress")[-1]["steps_lost"] == 0
+    assert trainer.daemon.of(ProgressReport)[-1].steps_lost == 0
 
 
 @both
@@ -66,7 +67,7 @@ def test_regular_jobs_get_their_nodes_also_from_a_worker_that_is_stopped(trainer
     trainer.count(backend, "n1", "n2", "n3")
     trainer.run_regular_job("n1")
     trainer.trains_on(2)
-    assert trainer.daemon.of("lease", state="leaving")
+    assert trainer.daemon.of(LeaseReport, state="leaving")
     # Ignores SIGTERM as every worker does, and cannot even be asked.
     [worker] = trainer.workers("n2")
     worker.suspend()
@@ -77,7 +78,7 @@ def test_regular_jobs_get_their_nodes_also_from_a_worker_that_is_stopped(trainer
     assert trainer.again <= 2 * EVERY
     # The last node goes too: its state is fetched within the notice.
     trainer.run_regular_job("n3")
-    trainer.wait("suspended", lambda: trainer.daemon.of("suspend"))
+    trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.daemon.grant("n4")
     trainer.trains_on(1)
     assert_no_gap(trainer)
@@ -93,15 +94,15 @@ def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_a
     [worker] = trainer.workers("n1")
     before = len(trainer.rows)
     worker.send_signal(signal.SIGKILL)
-    [crash] = trainer.wait("told", lambda: trainer.daemon.of("crash"))
-    assert (crash["node"], crash["rc"]) == ("n1", -9)
+    [crash] = trainer.wait("told", lambda: trainer.daemon.of(CrashReport))
+    assert (crash.node, crash.rc) == ("n1", -9)
     trainer.trains_on(2)
     assert len(trainer.rows) > before
     assert trainer.again <= EVERY
     assert_no_gap(trainer)
     assert_state_is_whole(trainer)
-    [resize] = trainer.wait("its cost is told", lambda: trainer.daemon.of("resize", kind="crash"))
-    assert resize["steps_lost"] <= EVERY
+    [resize] = trainer.wait("its cost is told", lambda: trainer.daemon.of(ResizeReport, kind="crash"))
+    assert resize.steps_lost <= EVERY
     assert trainer.state("n1") == trainer.state("n2") == "working"
     assert "a worker on n1 ended with signal SIGKILL" in trainer.output
 
@@ -129,7 +130,7 @@ def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJ
     said = trainer.wait("its last word", lambda: re.search(r"the state of step (\d+) is kept in", trainer.output))
     assert trainer.ended()[0] == "CANCELLED"
     assert trainer.daemon.finished is not None
-    assert trainer.daemon.finished["exit_code"] == 143
+    assert trainer.daemon.finished.exit_code == 143
     assert "the job was cancelled; step" in trainer.output
     kept, last = int(said[1]), trainer.rows[-1]["step"]
     # Every save of a torchrun script is shipped; a Horovod script's commits are at most once a second.
@@ -145,8 +146,8 @@ def test_training_that_is_complete_ends_the_job_well_and_leaves_no_file(trainer:
     assert trainer.ended() == ("COMPLETED", 0)
     assert [row["step"] for row in trainer.rows] == list(range(1, 13))
     assert trainer.daemon.finished is not None
-    assert trainer.daemon.finished["exit_code"] == 0
-    assert trainer.daemon.finished["summary"]["step"] == 12
+    assert trainer.daemon.finished.exit_code == 0
+    assert trainer.daemon.finished.summary.step == 12
     assert {path.name for path in trainer.folder.iterdir()} == {"out", "s", "steps.jsonl"}
 
 
@@ -158,7 +159,7 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     trainer.daemon.grant("n1", "n2")
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
-    assert trainer.daemon.finished["exit_code"] == 42
+    assert trainer.daemon.finished.exit_code == 42
     assert "3 crashes without a step" in trainer.output
     assert "Traceback" not in trainer.output
 
@@ -186,7 +187,7 @@ def test_a_python_without_torch_ends_the_trainer_with_one_line(trainer: TrainerJ
     assert "Traceback" not in trainer.output
     assert len([line for line in trainer.output.splitlines() if python in line]) == 1
     assert trainer.daemon.finished is not None
-    assert "torch" in trainer.daemon.finished["reason"] or "horovod" in trainer.daemon.finished["reason"]
+    assert "torch" in trainer.daemon.finished.reason or "horovod" in trainer.daemon.finished.reason
 
 
 @pytest.mark.torch

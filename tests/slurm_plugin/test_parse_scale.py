@@ -55,7 +55,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
 def test_only_the_nodes_and_jobs_that_changed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     parse.nodes(node_text())
     parse.jobs(job_text(), SEPARATOR)
-    node_reads, job_reads = counted(monkeypatch, "_fields"), counted(monkeypatch, "_time_limit")
+    node_reads, job_reads = counted(monkeypatch, "_fields"), counted(monkeypatch, "time_limit_s")
     nodes, jobs = parse.nodes(node_text(changed=7)), parse.jobs(job_text(changed=7), SEPARATOR)
     assert (len(node_reads), len(job_reads)) == (1, 1)
     assert [node.name for node in nodes.values() if node.state == "ALLOCATED"] == ["rack7-n007"]

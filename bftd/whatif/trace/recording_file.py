@@ -22,7 +22,7 @@ SOURCE = "recorded from Slurm"
 _HEADER = table.HEADER + b"\n"
 
 
-class Recording:
+class RecordingFile:
     """A trace file that grows; nobody else can open it as such at the same time.
 
     `begun` is the description of what the file held already, None for a new one, and `idle` the nodes that are idle

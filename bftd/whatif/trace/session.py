@@ -15,7 +15,7 @@ from bftd.whatif.trace.accounting import iso
 from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.model import HOUR_S
 from bftd.whatif.trace.recorder import Recorder, Row
-from bftd.whatif.trace.recording_file import SOURCE, Recording
+from bftd.whatif.trace.recording_file import SOURCE, RecordingFile
 from bftd.whatif.trace.sidecar import Sidecar
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.types import Snapshot
@@ -56,7 +56,7 @@ def record(
     a new trace is when the pool's rules have seen enough polls to know an idle node. Raises TraceError for a file
     that cannot be recorded to, and SlurmError when not even the first snapshot can be read.
     """
-    recording = Recording(path)
+    recording = RecordingFile(path)
     polls = 0
     try:
         session = Session(recording, watched, clock, tell, poll_s, pool or PoolConfig())
@@ -80,7 +80,7 @@ class Session:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: RecordingFile,
         watched: Callable[[Snapshot], Collection[str]],
         clock: Clock,
         tell: Callable[[str], None],

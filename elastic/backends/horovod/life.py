@@ -22,7 +22,7 @@ from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
-from elastic.backends.horovod.announcing import KEY_NAME, handler_for
+from elastic.backends.horovod.announcement import KEY_NAME, handler_for
 from elastic.link.child import die_with_parent
 from elastic.link.seal import new_secret
 from elastic.link.wire import Message, decode, encode

@@ -15,7 +15,7 @@ from typing import Any
 from horovod.common.basics import HorovodBasics
 
 from elastic import session as _session
-from elastic.backends.horovod.announcing import mend_worker
+from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
 from elastic.session import Saved
 

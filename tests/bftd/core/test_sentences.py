@@ -11,7 +11,7 @@ from bftd.core import decisions
 from bftd.core.decisions import (
     Cancelled,
     Decision,
-    Finished,
+    Ended,
     GaveBack,
     Grew,
     JobStrays,
@@ -29,8 +29,18 @@ from bftd.core.decisions import (
     Suspended,
     Waits,
 )
-from bftd.core.domain import Configured, Decided, Event, PoolNode, PoolObserved, PoolView, Registered, Settings, State
-from bftd.core.domain import Finished as Ended
+from bftd.core.domain import (
+    Configured,
+    Decided,
+    Event,
+    Finished,
+    PoolNode,
+    PoolObserved,
+    PoolView,
+    Registered,
+    Settings,
+    State,
+)
 from bftd.core.step import fold
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport
 from tests.bftd.builders import of, registration, reported
@@ -76,7 +86,7 @@ DEEDS: list[tuple[Any, str, str]] = [
     ),
     (Saved("a", 40), "is suspended to disk at step 40", "be suspended to disk at step 40"),
     (Lost("a", "its driver is gone"), "is lost: its driver is gone", "be lost: its driver is gone"),
-    (Finished("a", 0, ""), "has finished with exit code 0", "have finished with exit code 0"),
+    (Ended("a", 0, ""), "has finished with exit code 0", "have finished with exit code 0"),
     (Cancelled("a", "it overstays"), "is cancelled: it overstays", "be cancelled: it overstays"),
 ]
 NOTICES: list[tuple[Any, str]] = [
@@ -140,7 +150,7 @@ def eventful() -> list[Event]:
         Registered(5.0, registration("3")),
         pool(6.0, "n2", "n6", "n7"),
         Configured(7.0, Settings().changed(nodes_per_user=1)),
-        Ended(8.0, "1", 0, ""),
+        Finished(8.0, "1", 0, ""),
         pool(9.0),
         pool(90.0, "n1"),
     ]

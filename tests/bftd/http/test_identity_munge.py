@@ -31,7 +31,10 @@ from bftd.http.munge_gate import MungeGate
 from bftd.keys import ApiConfig, Config, DaemonConfig
 from bftd.protocol import credentials, munge
 from bftd.protocol.credentials import Request
+from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.munge import MungeError
+from bftd.protocol.registration import Registration, Welcome
+from bftd.protocol.reports import NoteReport
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from elastic.driver import daemon as daemons
@@ -132,14 +135,14 @@ def test_bft_and_a_driver_are_known_by_munge_and_believe_the_daemon(scene: Calla
         client = Client(tcp=served.address, munge_socket=served.munge_socket)
         assert (await asyncio.to_thread(client.status))["trainers"] == []
         leases: list[Any] = []
-        body = TRAINER | {"user": ME}
+        registration = Registration.from_json(TRAINER | {"user": ME})
         link = DaemonLink(
-            served.address, lambda: body, leases.append, lambda: None, print, munge_socket=served.munge_socket
+            served.address, lambda: registration, leases.append, lambda: None, print, munge_socket=served.munge_socket
         )
         running = asyncio.create_task(link.run())
         while not leases:
             await asyncio.sleep(0.01)
-        link.report({"op": "note", "at_s": 1.0, "text": "über"})
+        link.report(NoteReport(1.0, "über"))
         while not (await asyncio.to_thread(client.events, 0)):
             await asyncio.sleep(0.01)
         running.cancel()
@@ -282,13 +285,13 @@ async def an_impostor(port: int, answer: Callable[[web.Request], Awaitable[web.R
         await runner.cleanup()
 
 
-LEASES = {"epoch": 1, "version": 3, "poll_s": 1.0, "leases": [{"id": "n1.1", "node": "n1", "state": "granted"}]}
+WELCOME = Welcome(1, 1.0, Leases(3, 30.0, 20.0, (LeaseView("n1.1", "n1", "granted", False, 3600.0),)))
 
 
 def proof_by_nobody(said: Request, status: int, body: bytes, socket: str) -> str:
     """The header that nobody's own process can make for an answer."""
     code = (
-        "import os, sys\nfrom slurm_plugin import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "import os, sys\nfrom bftd.protocol import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"print(munge.encode(bytes.fromhex(sys.argv[1]), to_uid={os.getuid()}, socket=sys.argv[2]))"
     )
     payload = credentials.answer_payload(said.nonce, status, body).hex()
@@ -307,7 +310,7 @@ def test_what_is_not_the_daemon_hands_out_no_leases(
     if way == "another user's proof" and os.getuid():
         pytest.skip("needs root to act as another user")
     monkeypatch.setattr(daemons, "DAEMON_RETRY_S", 0.01)
-    body = json.dumps(LEASES).encode()
+    body = json.dumps(WELCOME.to_json()).encode()
     old = munge.encode(credentials.answer_payload("0" * 32, 200, body), to_uid=os.getuid(), socket=munge_socket)
     asked = 0
 
@@ -333,7 +336,10 @@ def test_what_is_not_the_daemon_hands_out_no_leases(
             def take(leases: object) -> None:
                 pytest.fail("believed an impostor")
 
-            link = DaemonLink(address, lambda: TRAINER, take, lambda: None, lines.append, munge_socket=munge_socket)
+            registration = Registration.from_json(TRAINER)
+            link = DaemonLink(
+                address, lambda: registration, take, lambda: None, lines.append, munge_socket=munge_socket
+            )
             running = asyncio.create_task(link.run())
             while asked < 2 or not lines:
                 await asyncio.sleep(0.01)

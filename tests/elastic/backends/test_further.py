@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bftd.protocol.reports import LeaseReport
 from elastic.backends import KINDS
 from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import Pilot
@@ -123,7 +124,7 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
 
     ended, daemon = asyncio.run(run())
     assert ended == (0, "training is complete")
-    assert {event["id"] for event in daemon.of("lease", state="ready")} == {"n1.1", "n2.1"}
+    assert {report.id for report in daemon.of(LeaseReport, state="ready")} == {"n1.1", "n2.1"}
     argv = [f"{tmp_path}/train.py", "--fast"]
     seen = {"DUMMY_IFACE": "lo", "DUMMY_LEVEL": "quiet", "HOROVOD_LOG_LEVEL": None}
     assert sorted(lines) == [f"n1: {argv} {seen}", f"n2: {argv} {seen}"]

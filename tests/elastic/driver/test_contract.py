@@ -9,13 +9,28 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bftd.http.client import Client
-from elastic.driver.daemon import DaemonLink, Lease
+from bftd.protocol import comment
+from bftd.protocol.lease import Leases, LeaseState, LeaseView
+from bftd.protocol.reports import (
+    CrashReport,
+    LeaseReport,
+    NoteReport,
+    ProgressReport,
+    Report,
+    ResizeKind,
+    ResizeReport,
+    ResumeReport,
+    Summary,
+    SuspendReport,
+)
+from elastic.driver.daemon import DaemonLink
 from elastic.driver.main import _registration
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
@@ -26,15 +41,6 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 pytestmark = pytest.mark.cluster
 
 Offer = Callable[[], object]
-LEASE: dict[str, Any] = {
-    "id": str,
-    "node": str,
-    "state": str,
-    "vacate": bool,
-    "limit_s": (int, float),
-    "gres": str,
-    "gpus": int,
-}
 
 
 @contextmanager
@@ -70,43 +76,45 @@ class Driver:
     """A driver's link with what it heard."""
 
     def __init__(self, folder: Path) -> None:
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, LeaseView] = {}
+        self.rules: SiteRules | None = None
         self.lines: list[str] = []
         self.fenced = False
         settings = settings_for(folder, "1-1,sizes=1,weight=2,up=20,down=5,workers=1", "torchrun")
         trainer = trainer_for(settings, self.lines.append, FakeStarter(), FakeDaemon())
-        registration = {**_registration(settings, trainer), "id": f"run-{folder.name}-1"}
-        self.id = registration["id"]
+        registration = replace(_registration(settings, trainer), id=f"run-{folder.name}-1")
+        self.id = registration.id
         self.link = DaemonLink(settings.socket_path, lambda: registration, self._take, self._fence, self.lines.append)
         self.task = asyncio.create_task(self.link.run())
 
-    def _take(self, leases: list[Lease]) -> None:
-        self.leases = {lease["id"]: lease for lease in leases}
+    def _take(self, listed: Leases) -> None:
+        self.leases = {lease.id: lease for lease in listed.leases}
+        self.rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
 
     def _fence(self) -> None:
         self.fenced = True
-
-    def tell(self, op: str, **fields: Any) -> None:
-        self.link.report({"op": op, "at_s": time.time(), **fields})
 
     async def hang_up(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def events(lease: str, job_id: str) -> Iterator[dict[str, Any]]:
-    """Every kind of event that a driver sends, with every field."""
-    for state in ("placed", "ready", "working"):
-        yield {"op": "lease", "id": lease, "state": state, "job_id": job_id, "reason": ""}
-    progress = {"step": 3, "samples": 30, "samples_per_s": 10.0, "nodes": 1, "world_size": 1, "loss": 0.5}
-    yield {"op": "progress", **progress, "steps_lost": 0, "window_s": 2.0}
-    yield {"op": "progress", **progress, "step": 9, "samples": 90, "loss": None, "steps_lost": 1, "window_s": 0.0}
-    for kind, before, after in (("up", 1, 2), ("down", 2, 1), ("crash", 1, 1)):
-        yield {"op": "resize", "from_nodes": before, "to_nodes": after, "kind": kind, "stall_s": 0.5, "steps_lost": 0}
-    yield {"op": "crash", "node": "n1", "rc": -9, "text": "a worker on n1 ended with signal SIGKILL"}
-    yield {"op": "suspend", "step": 9}
-    yield {"op": "resume", "step": 9}
-    yield {"op": "note", "text": "hello"}
+def reports(lease: str, job_id: str) -> Iterator[Report]:
+    """Every kind of report that a driver sends, with every field."""
+    now_s = time.time()
+    states: tuple[LeaseState, ...] = ("placed", "ready", "working")
+    for state in states:
+        yield LeaseReport(now_s, lease, state, job_id)
+    progress = ProgressReport(now_s, 3, 30, samples_per_s=10.0, nodes=1, world_size=1, loss=0.5, window_s=2.0)
+    yield progress
+    yield replace(progress, step=9, samples=90, loss=None, steps_lost=1, window_s=0.0)
+    resizes: tuple[tuple[ResizeKind, int, int], ...] = (("up", 1, 2), ("down", 2, 1), ("crash", 1, 1))
+    for kind, before, after in resizes:
+        yield ResizeReport(now_s, before, after, kind, stall_s=0.5)
+    yield CrashReport(now_s, "n1", -9, "a worker on n1 ended with signal SIGKILL")
+    yield SuspendReport(now_s, 9)
+    yield ResumeReport(now_s, 9)
+    yield NoteReport(now_s, "hello")
 
 
 @pytest.mark.parametrize("kind", [scripted, bftd])
@@ -122,23 +130,23 @@ async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:
     driver = Driver(folder)
     offer()
     lease = await until("a lease", lambda: next(iter(driver.leases.values()), None))
-    assert lease["state"] == "granted"
-    assert {key: lease[key] for key, kind in LEASE.items() if not isinstance(lease[key], kind)} == {}
-    assert lease["id"].startswith(lease["node"] + ".")
-    assert lease["limit_s"] >= 60
-    assert lease["reason"]
+    assert lease.state == "granted"
+    assert not lease.vacate
+    assert lease.id.startswith(lease.node + ".")
+    assert lease.limit_s >= 60
+    assert lease.reason
 
-    request = PilotRequest(lease["node"], "elastic", lease["limit_s"], "bft-pilot", f"bft {driver.id} {lease['id']}")
-    placed = await asyncio.to_thread(
-        PilotLauncher(sandbox.client(), SiteRules(plan_wait_s=30.0, min_window_s=20.0)).place, request
-    )
+    said = comment.make(driver.id, lease.id)
+    request = PilotRequest(lease.node, "elastic", lease.limit_s, "bft-pilot", said)
+    assert driver.rules == SiteRules(plan_wait_s=30.0, min_window_s=20.0)
+    placed = await asyncio.to_thread(PilotLauncher(sandbox.client(), driver.rules).place, request)
     assert isinstance(placed, Placed)
-    for event in events(lease["id"], placed.job_id):
-        driver.tell(**event)
-    driver.tell("lease", id=lease["id"], state="leaving", job_id=placed.job_id, reason="Slurm took the node")
+    for report in reports(lease.id, placed.job_id):
+        driver.link.report(report)
+    driver.link.report(LeaseReport(time.time(), lease.id, "leaving", placed.job_id, "Slurm took the node"))
     sandbox.client().cancel([placed.job_id], signal="KILL")
-    driver.tell("lease", id=lease["id"], state="ended", job_id=placed.job_id, reason="Slurm took the node")
-    await until("the lease is over", lambda: lease["id"] not in driver.leases)
+    driver.link.report(LeaseReport(time.time(), lease.id, "ended", placed.job_id, "Slurm took the node"))
+    await until("the lease is over", lambda: lease.id not in driver.leases)
 
     # A second driver of the same trainer fences the first one.
     second = Driver(folder)
@@ -146,6 +154,7 @@ async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:
     assert not second.fenced
     await driver.hang_up()
     await second.hang_up()
-    await second.link.finish(0, "training is complete", {"step": 9, "samples": 90, "first_loss": 2.0, "last_loss": 0.5})
+    summary = Summary(step=9, samples=90, first_loss=2.0, last_loss=0.5)
+    await second.link.finish(0, "training is complete", summary)
     # Nothing was refused, and nobody was away.
     assert driver.lines + second.lines == []

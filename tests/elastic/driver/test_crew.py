@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from bftd.protocol.registration import Held
+from bftd.protocol.reports import CrashReport, LeaseReport
 from elastic.driver import crew as crews
 from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot
@@ -47,13 +49,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
-        self.crew = Crew(self.owner, self.starter, self._report, library="torch")  # type: ignore[arg-type]
-
-    def _report(self, op: str, **fields: Any) -> None:
-        self.daemon.report({"op": op, **fields})
+        self.crew = Crew(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
 
     def states(self, name: str) -> list[str]:
-        return [event["state"] for event in self.daemon.of("lease", id=name)]
+        return [report.state for report in self.daemon.of(LeaseReport, id=name)]
 
     async def placed(self, node: str) -> Pilot:
         self.crew.on_leases([lease(other.node) for other in self.crew.pilots.values()] + [lease(node)])
@@ -78,7 +77,7 @@ def test_a_lease_is_placed_once_however_often_it_is_listed() -> None:
             stage.crew.on_leases([lease("n1")])
         await until("placed", lambda: stage.states("n1.1") == ["placed"])
         assert stage.starter.placed == ["n1.1"]
-        assert stage.crew.held() == [{"id": "n1.1", "node": "n1", "job_id": "job-n1.1"}]
+        assert stage.crew.held() == (Held("n1.1", "n1", "job-n1.1"),)
 
     scene(body)
 
@@ -87,9 +86,9 @@ def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over() -
     async def body(stage: Stage) -> None:
         stage.starter.refuse["n1"] = "a regular job wants it"
         stage.crew.on_leases([lease("n1")])
-        [event] = await until("refused", lambda: stage.daemon.of("lease", state="refused"))
-        assert event["reason"] == "a regular job wants it"
-        assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], [])
+        [report] = await until("refused", lambda: stage.daemon.of(LeaseReport, state="refused"))
+        assert report.reason == "a regular job wants it"
+        assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], ())
 
     scene(body)
 
@@ -213,8 +212,9 @@ def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch:
     async def body(stage: Stage) -> None:
         await stage.placed("n1")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
-        [crash] = stage.daemon.of("crash")
-        assert (crash["node"], stage.starter.cancelled[0]) == ("n1", "job-n1.1")
+        [crash] = stage.daemon.of(CrashReport)
+        assert (crash.node, stage.starter.cancelled[0]) == ("n1", "job-n1.1")
+        assert "no agent came from n1 within" in crash.text
 
     scene(body)
 
@@ -227,10 +227,39 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
 
     async def body(stage: Stage) -> None:
         warm, cold = await stage.placed("n1"), await stage.placed("n2")
-        warm.state, cold.state = "ready", "connected"
-        await until("given back", lambda: stage.daemon.of("crash"))
-        assert [event["node"] for event in stage.daemon.of("crash")] == ["n2"]
+        warm.agent, cold.agent = peer(role="agent"), peer(role="agent")
+        warm.state = "ready"
+        await until("given back", lambda: stage.daemon.of(CrashReport))
+        assert [report.node for report in stage.daemon.of(CrashReport)] == ["n2"]
+        await until("told to end", lambda: ops(cold.agent) == ["end"])  # type: ignore[arg-type]
+        assert "n2 did not import torch within" in stage.owner.lines[0]
+        stage.starter.end("job-n2.1")
         await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
+        assert ops(warm.agent) == []
+
+    scene(body)
+
+
+def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        # In sbatch mode Slurm starts it, and may take longer to answer.
+        pilot = stage.crew.pilots["n1.1"]
+        pilot.agent = peer(role="agent")
+        assert pilot.warming
+        stage.starter.hold.set()
+        await until("placed", lambda: pilot.state == "placed")
+        await asyncio.sleep(0.1)
+        assert stage.daemon.of(CrashReport) == []
+        assert stage.starter.cancelled == []
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
 
     scene(body)
 

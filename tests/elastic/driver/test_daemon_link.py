@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bftd.protocol.bounds import VERSION
+from bftd.protocol.lease import Leases
+from bftd.protocol.registration import Registration
+from bftd.protocol.reports import Finish, NoteReport, ProgressReport, Reports, Summary
+from bftd.protocol.sizes import Sizes
 from elastic.driver import daemon as daemons
 from elastic.driver.daemon import DaemonLink, read_token
 from tests.elastic.fakes import until
 from tests.elastic.scripted_daemon import ScriptedDaemon
+
+REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
 
 
 @pytest.fixture
@@ -32,11 +38,14 @@ class Client:
         self.lines: list[str] = []
         self.link = DaemonLink(
             str(daemon.socket_path),
-            lambda: {"id": "7", "name": "test", "held": []},
-            lambda leases: self.leases.append([lease["id"] for lease in leases]),
+            lambda: REGISTRATION,
+            self._take,
             self._on_fenced,
             self.lines.append,
         )
+
+    def _take(self, listed: Leases) -> None:
+        self.leases.append([lease.id for lease in listed.leases])
 
     def _on_fenced(self) -> None:
         self.fenced += 1
@@ -55,11 +64,11 @@ def scene(daemon: ScriptedDaemon, body: Callable[[Client], Awaitable[None]]) -> 
 
 
 def notes(daemon: ScriptedDaemon) -> list[str]:
-    return [event["text"] for event in daemon.of("note")]
+    return [report.text for report in daemon.of(NoteReport)]
 
 
-def note(text: str) -> dict[str, Any]:
-    return {"op": "note", "at_s": 1.0, "text": text}
+def note(text: str) -> NoteReport:
+    return NoteReport(1.0, text)
 
 
 def test_leases_come_as_they_are_granted_and_events_go_out_in_order(daemon: ScriptedDaemon) -> None:
@@ -110,10 +119,69 @@ def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaem
     assert scene(daemon, body).lines == ["it grants nothing"]
 
 
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("protocol", f"the daemon's answer: it speaks protocol 1 and this driver {VERSION}: upgrade the daemon first"),
+        ("plan_wait_s", "leases: plan_wait_s is missing"),
+        ("min_window_s", "leases: min_window_s is missing"),
+        ("epoch", "the daemon's answer: epoch is missing"),
+        ("leases", "leases: leases must be a list, not None"),
+    ],
+)
+def test_a_daemon_of_an_older_version_is_told_of_in_one_line_until_it_is_upgraded(
+    daemon: ScriptedDaemon, missing: str, said: str
+) -> None:
+    daemon.leave_out = {missing}
+    daemon.grant("n1")
+
+    async def body(client: Client) -> None:
+        await until("asked again", lambda: len(daemon.registrations) >= 3)
+        assert (client.leases, client.lines) == ([], [f"bftd: {said}"])
+        daemon.leave_out = set()
+        await until("registered", lambda: client.leases == [["n1.1"]])
+
+    assert scene(daemon, body).lines == [f"bftd: {said}"]
+
+
+def test_a_list_that_cannot_be_read_is_asked_for_again_and_what_is_held_is_kept(daemon: ScriptedDaemon) -> None:
+    async def body(client: Client) -> None:
+        await until("registered", lambda: client.leases == [[]])
+        daemon.leave_out = {"leases"}
+        daemon.grant("n1")
+        await until("said", lambda: client.lines)
+        assert client.leases == [[]]
+        daemon.leave_out = set()
+        await until("granted", lambda: client.leases == [[], ["n1.1"]])
+
+    assert scene(daemon, body).lines == ["bftd: leases: leases must be a list, not None"]
+    assert len(daemon.registrations) == 1
+
+
+def test_no_request_holds_more_than_500_reports(daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    of_body = Reports.from_json
+
+    def counted(body: object) -> Reports:
+        read = of_body(body)
+        told.append(len(read.reports))
+        return read
+
+    monkeypatch.setattr(Reports, "from_json", counted)
+
+    async def body(client: Client) -> None:
+        for number in range(1001):
+            client.link.report(note(str(number)))
+        await until("delivered", lambda: notes(daemon) == [str(number) for number in range(1001)])
+
+    scene(daemon, body)
+    assert told == [500, 500, 1]
+
+
 def test_a_driver_that_was_replaced_learns_it(daemon: ScriptedDaemon) -> None:
     async def body(client: Client) -> None:
         await until("registered", lambda: client.leases)
-        daemon.registrations.append({"id": "7"})
+        daemon.registrations.append(REGISTRATION)
         await until("fenced", lambda: client.fenced)
 
     scene(daemon, body)
@@ -148,10 +216,11 @@ def test_the_backlog_of_a_long_absence_drops_old_progress_first(
     monkeypatch.setattr(daemons, "_BACKLOG", 3)
 
     async def body(client: Client) -> None:
-        for event in (note("a"), {"op": "progress", "step": 1}, {"op": "progress", "step": 2}, note("b")):
-            client.link.report(event)
-        await until("delivered", lambda: len(daemon.events) == 3)
-        assert [event.get("step", event.get("text")) for event in daemon.events] == ["a", 2, "b"]
+        told = (note("a"), ProgressReport(1.0, 1, 10), ProgressReport(1.0, 2, 20), note("b"))
+        for report in told:
+            client.link.report(report)
+        await until("delivered", lambda: len(daemon.reports) == 3)
+        assert daemon.reports == [told[0], *told[2:]]
 
     scene(daemon, body)
 
@@ -162,11 +231,11 @@ def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_no_exit
 
     client = scene(daemon, body)
     client.link.report(note("last"))
-    asyncio.run(client.link.finish(3, "crashed", {"step": 4}))
+    asyncio.run(client.link.finish(3, "crashed", Summary(step=4)))
     assert notes(daemon) == ["last"]
-    assert daemon.finished == {"epoch": 1, "exit_code": 3, "reason": "crashed", "summary": {"step": 4}}
+    assert daemon.finished == Finish(1, 3, "crashed", Summary(step=4))
     daemon.stop()
-    asyncio.run(asyncio.wait_for(client.link.finish(3, "crashed", {}), 20))
+    asyncio.run(asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20))
 
 
 def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_path: Path) -> None:

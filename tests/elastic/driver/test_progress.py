@@ -7,20 +7,27 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.protocol.reports import ProgressReport, Report, ResizeReport
 from elastic.driver.progress import Progress
+from elastic.link.wire import Message
+from tests.elastic.fakes import reports_of
 
-Event = dict[str, Any]
 
-
-def told(progress: Progress, step: int, at_s: float, **fields: Any) -> list[Event]:
+def told(progress: Progress, step: int, at_s: float, **fields: Any) -> list[Report]:
     """Rank 0 reports `step`; every step has 10 samples unless the test says otherwise, all of them saved."""
-    message: Event = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
+    message: Message = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
     message |= {"step": step, "at_s": at_s, "saved_step": step, "saved_samples": step * 10, **fields}
     return progress.report(message)
 
 
-def resizes(events: list[Event]) -> list[Event]:
-    return [event for event in events if event["op"] == "resize"]
+def resizes(reports: list[Report]) -> list[ResizeReport]:
+    return reports_of(reports, ResizeReport)
+
+
+def only_progress(reports: list[Report]) -> ProgressReport:
+    [report] = reports
+    assert isinstance(report, ProgressReport)
+    return report
 
 
 def running(size: int, steps: int = 5, step_s: float = 1.0) -> Progress:
@@ -39,32 +46,32 @@ def test_the_first_start_is_no_resize() -> None:
 
 def test_growing_costs_the_gap_less_the_step_that_would_have_been_done_anyway() -> None:
     progress = running(2)
-    [event] = resizes(told(progress, 6, 109.0, first=True, size=4))
-    assert (event["kind"], event["from_nodes"], event["to_nodes"]) == ("up", 2, 4)
-    assert event["stall_s"] == 3.0
-    assert (event["steps_lost"], progress.steps_lost, progress.resizes) == (0, 0, 1)
+    [report] = resizes(told(progress, 6, 109.0, first=True, size=4))
+    assert (report.kind, report.from_nodes, report.to_nodes) == ("up", 2, 4)
+    assert report.stall_s == 3.0
+    assert (report.steps_lost, progress.steps_lost, progress.resizes) == (0, 0, 1)
 
 
 def test_shrinking_without_a_loss_is_told_as_down() -> None:
     progress = running(4)
-    [event] = resizes(told(progress, 6, 106.5, first=True, size=1))
-    assert (event["kind"], event["stall_s"], event["steps_lost"]) == ("down", 0.5, 0)
+    [report] = resizes(told(progress, 6, 106.5, first=True, size=1))
+    assert (report.kind, report.stall_s, report.steps_lost) == ("down", 0.5, 0)
 
 
 def test_a_crash_counts_the_steps_since_the_last_save_and_the_time_since_the_last_step() -> None:
     progress = running(3, steps=8)
     progress.broke(9, 109.0)
-    [event] = resizes(told(progress, 6, 112.0, first=True, size=2, steps_lost=3))
+    [report] = resizes(told(progress, 6, 112.0, first=True, size=2, steps_lost=3))
     # Step 9 was done by the worker that died; 6, 7, 8 and 9 are done again.
-    assert (event["kind"], event["steps_lost"], event["stall_s"]) == ("crash", 4, 2.0)
+    assert (report.kind, report.steps_lost, report.stall_s) == ("crash", 4, 2.0)
     assert progress.steps_lost == 4
 
 
 def test_a_crash_that_changes_no_size_is_still_told() -> None:
     progress = running(3)
     progress.broke(5, 105.0)
-    [event] = resizes(told(progress, 6, 107.0, first=True, size=3))
-    assert (event["kind"], event["from_nodes"], event["to_nodes"]) == ("crash", 3, 3)
+    [report] = resizes(told(progress, 6, 107.0, first=True, size=3))
+    assert (report.kind, report.from_nodes, report.to_nodes) == ("crash", 3, 3)
     assert progress.resizes == 0
 
 
@@ -72,8 +79,8 @@ def test_the_resize_after_a_crash_is_an_ordinary_one_again() -> None:
     progress = running(3)
     progress.broke(5, 105.0)
     told(progress, 6, 107.0, first=True, size=2)
-    [event] = resizes(told(progress, 7, 108.0, first=True, size=3))
-    assert event["kind"] == "up"
+    [report] = resizes(told(progress, 7, 108.0, first=True, size=3))
+    assert report.kind == "up"
 
 
 def test_a_suspension_costs_the_steps_that_were_not_saved_and_a_resumption_is_no_resize() -> None:
@@ -95,8 +102,8 @@ def test_several_workers_a_node_make_one_node() -> None:
     progress = Progress(workers_per_node=4)
     told(progress, 1, 100.0, first=True, size=8)
     assert progress.nodes == 2
-    [event] = resizes(told(progress, 2, 101.0, first=True, size=12))
-    assert (event["from_nodes"], event["to_nodes"]) == (2, 3)
+    [report] = resizes(told(progress, 2, 101.0, first=True, size=12))
+    assert (report.from_nodes, report.to_nodes) == (2, 3)
 
 
 def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
@@ -105,18 +112,18 @@ def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
     told(progress, 2, 100.5, samples=1000)
     assert progress.samples_per_s == 0.0
     told(progress, 3, 102.0, samples=2000)
-    [event] = told(progress, 4, 104.0, samples=2100)
-    assert (event["samples_per_s"], event["window_s"]) == (50.0, 2.0)
+    report = only_progress(told(progress, 4, 104.0, samples=2100))
+    assert (report.samples_per_s, report.window_s) == (50.0, 2.0)
     told(progress, 5, 105.0, first=True, size=2, samples=2150)
     told(progress, 6, 107.0, size=2, samples=2350)
-    [event] = told(progress, 7, 109.0, size=2, samples=2550)
-    assert event["samples_per_s"] == 100.0
+    report = only_progress(told(progress, 7, 109.0, size=2, samples=2550))
+    assert report.samples_per_s == 100.0
 
 
 def test_only_what_is_saved_is_told_as_progress() -> None:
     progress = Progress()
-    [event] = told(progress, 9, 100.0, first=True, saved_step=5, saved_samples=50)
-    assert (event["step"], event["samples"]) == (5, 50)
+    report = only_progress(told(progress, 9, 100.0, first=True, saved_step=5, saved_samples=50))
+    assert (report.step, report.samples) == (5, 50)
     progress.saved(7, 70)
     assert (progress.step, progress.samples) == (7, 70)
     progress.saved(6, 60)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bftd.protocol.lease import LeaseView
+from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
 from elastic.driver import clockwork
 from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Pilot
@@ -19,6 +22,7 @@ from tests.elastic.fakes import (
     FakeBackend,
     FakeDaemon,
     FakeStarter,
+    SomeReport,
     lease,
     ops,
     peer,
@@ -38,7 +42,7 @@ class Stage:
         self.trainer = trainer_for(settings_for(folder, spec), self.lines.append, self.starter, self.daemon)
         self.run, self.connections = self.trainer.run, self.trainer.connections
         self.backend: FakeBackend = self.trainer._backend  # type: ignore[assignment]
-        self._leases: dict[str, dict[str, Any]] = {}
+        self._leases: dict[str, LeaseView] = {}
         self._count = 0
 
     def grant(self, *nodes: str) -> None:
@@ -49,7 +53,7 @@ class Stage:
 
     def revoke(self, *nodes: str, vacate: bool = False) -> None:
         for node in nodes:
-            self._leases[node].update(state="revoked", vacate=vacate)
+            self._leases[node] = replace(self._leases[node], state="revoked", vacate=vacate)
         self.publish()
         for node in nodes:
             del self._leases[node]
@@ -96,8 +100,8 @@ class Stage:
     async def trains_on(self, *nodes: str) -> None:
         await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
 
-    def events(self, op: str, **fields: Any) -> list[dict[str, Any]]:
-        return self.daemon.of(op, **fields)
+    def reports(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
+        return self.daemon.of(kind, **fields)
 
 
 Body = Callable[[Stage], Awaitable[None]]
@@ -141,7 +145,7 @@ def test_a_granted_node_trains_once_it_is_warm_and_every_state_is_told(play: Pla
         await stage.says(agent, {"op": "ready"})
         await stage.trains_on("n1")
         await stage.step("n1", 1, first=True)
-        assert [event["state"] for event in stage.events("lease")] == ["placed", "ready", "working"]
+        assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "ready", "working"]
 
     assert play(body) is None
 
@@ -221,13 +225,13 @@ def test_below_the_minimum_the_trainer_is_suspended_and_resumes_on_other_nodes(p
         await stage.trains_on("n1", "n2")
         await stage.step("n1", 5, first=True)
         stage.revoke("n2")
-        await until("suspended", lambda: stage.events("suspend"))
+        await until("suspended", lambda: stage.reports(SuspendReport))
         assert stage.backend.suspended == 1
         assert stage.pilot("n1").state == "ready"
         stage.grant("n3")
         await stage.warm("n3")
         await stage.trains_on("n1", "n3")
-        await until("resumed", lambda: stage.events("resume"))
+        await until("resumed", lambda: stage.reports(ResumeReport))
 
     play(body, "2-4")
 
@@ -271,8 +275,8 @@ def test_slurms_notice_is_answered_at_once_and_told_with_its_time(play: Play) ->
         assert agent
         await stage.says(agent, {"op": "leaving", "at_s": 123.5})
         await until("let go", lambda: ops(agent)[-1] == "go")
-        [event] = stage.events("lease", state="leaving")
-        assert (event["id"], event["at_s"]) == ("n1.1", 123.5)
+        [report] = stage.reports(LeaseReport, state="leaving")
+        assert (report.id, report.at_s) == ("n1.1", 123.5)
         assert ops(stage.pilot("n2").workers[0]) == []
         await stage.trains_on("n2")
 
@@ -288,7 +292,7 @@ def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(
         for agent in agents:
             await stage.says(agent, {"op": "leaving", "at_s": 1.0})
         await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
-        assert stage.events("lease", state="leaving") == []
+        assert stage.reports(LeaseReport, state="leaving") == []
         assert [pilot.reason for pilot in stage.trainer.crew.all] == ["the job was cancelled"] * 2
 
     assert play(body) == (143, "the job was cancelled")
@@ -302,7 +306,7 @@ def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> No
         assert pilot.agent
         stage.run.finish(0, "training is complete")
         await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
-        assert [event["id"] for event in stage.events("lease", state="leaving")] == ["n1.1"]
+        assert [report.id for report in stage.reports(LeaseReport, state="leaving")] == ["n1.1"]
 
     play(body)
 
@@ -351,7 +355,7 @@ def test_a_step_in_between_begins_the_count_anew(play: Play) -> None:
             stage.crash("n1", 7)
             stage.crash("n1", 7)
             await stage.step("n2", 1)
-        assert len(stage.events("crash")) == 6
+        assert len(stage.reports(CrashReport)) == 6
 
     assert play(body) is None
 

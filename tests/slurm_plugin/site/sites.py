@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bftd.cli.site import wanted_of
 from bftd.keys import Config
-from slurm_plugin.site.model import Site, SiteFile, parse_config, parse_partitions
+from slurm_plugin.parse import partition_options
+from slurm_plugin.site.model import Site, SiteFile, parse_config
 
 ASSETS = Path(__file__).parent / "assets"
 LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
@@ -23,7 +24,7 @@ def recorded(name: str, release: str = "22.05") -> Site:
     good = name == "recommended"
     return Site(
         config=parse_config((folder / "config.txt").read_text()),
-        partitions=parse_partitions((folder / "partitions.txt").read_text()),
+        partitions=partition_options((folder / "partitions.txt").read_text()),
         node_names=tuple(re.findall(r"^NodeName=(\S+)", (folder / "nodes.txt").read_text(), re.MULTILINE)),
         lua=SiteFile("/etc/slurm/job_submit.lua", "present" if good else "absent", LUA if good else ""),
         plugstack=SiteFile("/etc/slurm/plugstack.conf", "present", "optional /p/spank_bftd.so\n" if good else ""),

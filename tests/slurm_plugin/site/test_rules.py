@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bftd import config
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.site import RULES, advise, check, render
+from slurm_plugin.site.catalogue import reference
 from slurm_plugin.site.lines import FILES, NoNodes
 from slurm_plugin.site.model import Site, parse_config
 from slurm_plugin.site.plugins import lua_settings
-from slurm_plugin.site.rules import reference
 from tests.slurm_plugin.site.sites import (
     ASSETS,
     BRINGS_PILOT_MODE,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bftd.protocol.reports import CrashReport, LeaseReport, SuspendReport
 from tests.elastic.cluster import EVERY, TrainerJob
 
 pytestmark = pytest.mark.horovod
@@ -94,8 +95,8 @@ def test_additions_right_after_removals_and_during_resets_end_at_the_wanted_size
     trainer.trains_on(2, steps=2 * EVERY)
     assert {trainer.state("n1"), trainer.state("n4")} == {"working"}
     trainer.wait("given back", lambda: trainer.state("n2") == trainer.state("n3") == "ended")
-    assert trainer.daemon.of("crash") == []
-    assert trainer.daemon.of("suspend") == []
+    assert trainer.daemon.of(CrashReport) == []
+    assert trainer.daemon.of(SuspendReport) == []
     rows = trainer.rows  # read once: training goes on
     assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows]
     assert trainer.again == 0
@@ -111,7 +112,7 @@ def test_a_host_is_usable_again_however_often_its_workers_crash_in_between_steps
         trainer.trains_on(2)
     assert trainer.again <= 4 * EVERY
     assert trainer.daemon.finished is None
-    assert {event["state"] for event in trainer.daemon.of("lease")} == {"placed", "ready", "working"}
+    assert {report.state for report in trainer.daemon.of(LeaseReport)} == {"placed", "ready", "working"}
 
 
 def test_no_rank_waits_for_the_kernel_to_try_again_when_all_of_them_ask_the_rendezvous_at_once(

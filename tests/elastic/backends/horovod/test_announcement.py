@@ -39,7 +39,7 @@ def url(driver: Driver) -> Iterator[str]:
     """A rendezvous as a life starts it."""
     from horovod.runner.http.http_server import RendezvousServer
 
-    from elastic.backends.horovod.announcing import handler_for
+    from elastic.backends.horovod.announcement import handler_for
 
     server = RendezvousServer(0)
     port = server.start(handler_for(driver, KEY, {"127.0.0.1"}))
@@ -69,7 +69,7 @@ class Harmful:
 def test_a_strangers_pickle_is_not_run_and_his_announcement_not_taken(url: str, driver: Driver, tmp_path: Path) -> None:
     from horovod.runner.common.util import codec
 
-    from elastic.backends.horovod.announcing import announcement
+    from elastic.backends.horovod.announcement import announcement
 
     proof = tmp_path / "it ran"
     addresses = {"lo": [("127.0.0.1", 1)]}
@@ -92,7 +92,7 @@ def test_a_workers_announcement_is_taken_and_kept_from_readers(
 ) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationClient, WorkerNotificationManager
 
-    from elastic.backends.horovod.announcing import KEY_NAME, mend_worker
+    from elastic.backends.horovod.announcement import KEY_NAME, mend_worker
 
     monkeypatch.setattr(WorkerNotificationManager, "init", WorkerNotificationManager.init)
     mend_worker()
@@ -141,7 +141,7 @@ def test_who_comes_from_no_node_of_the_trainers_is_not_heard_at_all(url: str) ->
 def test_a_script_that_runs_without_bftd_announces_itself_as_upstream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationManager
 
-    from elastic.backends.horovod.announcing import KEY_NAME, mend_worker
+    from elastic.backends.horovod.announcement import KEY_NAME, mend_worker
 
     called: list[object] = []
     monkeypatch.setattr(WorkerNotificationManager, "init", lambda self: called.append(self))

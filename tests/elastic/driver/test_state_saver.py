@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic.driver.checkpoint import CheckpointStore
-from elastic.driver.saving import StateSaver
+from elastic.driver.state_saver import StateSaver
 from elastic.errors import WireError
 from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, payload_of, peer, sent, until

@@ -1,0 +1,111 @@
+"""The site's rules for when a pilot must not start: drivers get them from the daemon, as its configuration has them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftd.core.domain import Registered
+from bftd.keys import Config, PoolConfig
+from bftd.protocol.registration import Registration
+from bftd.protocol.sizes import Sizes
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from elastic.backends import KINDS
+from elastic.driver import daemon as daemons
+from elastic.driver import pilots
+from elastic.driver.daemon import DaemonLink
+from elastic.driver.main import _registration
+from elastic.driver.pilots import PilotStarter
+from elastic.driver.trainer import Trainer
+from slurm_plugin.pilots import PilotRequest, Refused
+from slurm_plugin.waiting import SiteRules
+from tests.elastic.fakes import settings_for, until
+from tests.elastic.scripted_daemon import ScriptedDaemon
+
+
+class Launcher:
+    """Slurm's side: refuses every pilot, and notes by which rules it was asked for."""
+
+    made: int
+    asked: list[tuple[str, str, SiteRules]]
+
+    def __init__(self, client: object, rules: SiteRules, mode: str) -> None:
+        Launcher.made += 1
+        self.rules = rules
+
+    def agent_env(self, environ: object) -> dict[str, str]:
+        return {}
+
+    def place(self, request: PilotRequest, *_: object) -> Refused:
+        Launcher.asked.append((request.node, request.comment, self.rules))
+        return Refused("the test says so")
+
+
+@pytest.fixture(autouse=True)
+def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilots, "PilotLauncher", Launcher)
+    monkeypatch.setattr(daemons, "DAEMON_RETRY_S", 0.01)
+    monkeypatch.setattr(daemons, "LONG_POLL_S", 0.2)
+    Launcher.made, Launcher.asked = 0, []
+
+
+def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_after_a_reload(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("d")
+
+    async def scene(daemon: ScriptedDaemon) -> None:
+        settings = settings_for(folder)
+        starter = PilotStarter(settings, 1, "secret", print)
+        trainer: Trainer
+        link = DaemonLink(
+            settings.socket_path,
+            lambda: _registration(settings, trainer),
+            lambda listed: trainer.on_leases(listed),
+            lambda: None,
+            print,
+        )
+        trainer = Trainer(
+            settings, print, replace(KINDS["horovod"], driver="tests.elastic.fakes:FakeBackend"), starter, link
+        )
+        serving = asyncio.create_task(trainer.serve())
+        await until("asked", lambda: Launcher.asked)
+        daemon.plan_wait_s, daemon.min_window_s = 5.0, 6.0
+        daemon.grant("n2")
+        await until("asked by the new rules", lambda: len(Launcher.asked) == 2)
+        daemon.plan_wait_s, daemon.min_window_s = 7.0, 8.0
+        daemon.forget()
+        await until("registered again", lambda: len(daemon.registrations) == 2)
+        daemon.grant("n3")
+        await until("asked by the rules of the second welcome", lambda: len(Launcher.asked) == 3)
+        trainer.run.finish(0, "the test is over")
+        await serving
+        await trainer.stop()
+
+    with ScriptedDaemon(folder / "s") as daemon:
+        daemon.plan_wait_s, daemon.min_window_s = 3.0, 4.0
+        daemon.grant("n1")
+        asyncio.run(asyncio.wait_for(scene(daemon), 30))
+    assert Launcher.asked == [
+        ("n1", "bft 7 n1.1", SiteRules(3.0, 4.0)),
+        ("n2", "bft 7 n2.2", SiteRules(5.0, 6.0)),
+        ("n3", "bft 7 n3.3", SiteRules(7.0, 8.0)),
+    ]
+    assert Launcher.made == 1, "a new one would have forgotten since when jobs wait"
+
+
+def test_S1_the_daemons_configuration_is_what_its_welcome_says(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        config = Config(pool=PoolConfig(plan_wait_s=3.0, min_window_s=4.0))
+        served = Service(config, ledger, lambda job_ids: None, lambda: 1000.0)
+        served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        listed = served.welcome("7").listed
+        assert (listed.plan_wait_s, listed.min_window_s) == (3.0, 4.0)
+        served.configure(Config(pool=PoolConfig(plan_wait_s=0.0, min_window_s=0.0)))
+        listed = served.leases("7")
+        assert (listed.plan_wait_s, listed.min_window_s) == (0.0, 0.0)
