@@ -26,9 +26,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 
 _LISTED: dict[str, Any] = {
     "version": 7,
+    "plan_wait_s": 30.0,
+    "min_window_s": 20.0,
     "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
 }
-_SITE = {"plan_wait_s": 30.0, "min_window_s": 20.0}
 _REPORTS: tuple[dict[str, Any], ...] = (
     {"op": "lease", "at_s": 1795306137.2, "id": "n3.41", "state": "placed", "job_id": "4712", "reason": ""},
     {"op": "progress", "at_s": 1795306150.0, "step": 240, "samples": 30720.0, "samples_per_s": 1142.1, "nodes": 4,
@@ -46,9 +47,8 @@ REGISTRATION = Registration(
     workers_per_node=4, curve=((1, 310.0), (2, 600.0)), up_cost_s=1.1, down_cost_s=0.8, warm_up_s=12.8,
     held=(Held("n3.41", "n3", "4712"),),
 )  # fmt: skip
-# Older and newer lists of leases differ in whether the site's rule is part of them: it is given to either.
-WELCOME = Welcome.from_json({"protocol": bounds.VERSION, "epoch": 2, "poll_s": 1.0, "note": "", **_SITE, **_LISTED})
-LEASES = Leases.from_json({**_SITE, **_LISTED})
+WELCOME = Welcome.from_json({"protocol": bounds.VERSION, "epoch": 2, "poll_s": 1.0, "note": "", **_LISTED})
+LEASES = Leases.from_json(_LISTED)
 REPORTS = Reports(2, tuple(map(report_from_json, _REPORTS)))
 FINISH = Finish(2, 0, "training is complete", Summary(500, 64000.0, 3, 0, 0, 1.379, 0.117))
 
