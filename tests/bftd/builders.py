@@ -89,7 +89,7 @@ def pilot(id_: str, where: str, **fields: Any) -> Job:
 
 
 class Pool:
-    """Feeds snapshots one second apart to `bftd.pool.observe`."""
+    """Feeds snapshots one second apart to `bftd.pool.judgement.observe`."""
 
     def __init__(self, config: PoolConfig = CONFIG) -> None:
         self.config = config
