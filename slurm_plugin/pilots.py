@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import time
@@ -63,7 +64,8 @@ class PilotLauncher:
     """Places pilots for one user. Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less.
 
     Either way the guard looks at the queue before and after, and a call that does not end in Placed leaves no
-    allocation behind. `rules` are the site's, and may be set anew at any time: the next look goes by them.
+    allocation behind. `rules` are the site's, `waited_out` the jobs without a plan that the daemon has waited for long
+    enough; both may be set anew at any time: the next look goes by them.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class PilotLauncher:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.rules = rules
+        self.waited_out: frozenset[str] = frozenset()
         self._client = client
         self._mode = mode
         self._clock = clock
@@ -146,7 +149,7 @@ class PilotLauncher:
             rules,
             node_partitions=self._node_partitions(request.node),
             pilot_partition=request.partition,
-            since=self._since,
+            since={**self._since, **dict.fromkeys(self.waited_out, -math.inf)},
         )
 
     def _node_partitions(self, node: str) -> set[str]:

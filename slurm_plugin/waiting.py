@@ -4,9 +4,9 @@ A regular job that could start keeps pilots away in two ways. While Slurm has no
 most `plan_wait_s` after it was first seen so. Once it is planned, no pilot starts on its nodes from `min_window_s`
 before its start on. A key of 0 switches its half off.
 
-On one snapshot, with one memory of who waits since when, daemon and driver decide alike. Two small differences are
-inherent, and both keep a pilot away for longer. The driver looks a moment later, when a window has shrunk by that
-much. And its memory begins at its own first look, as it cannot know that the daemon has waited for a job already.
+On one snapshot, with one memory of who waits since when, daemon and driver decide alike. A driver's memory begins at
+its own first look, so the daemon names the jobs that it has waited out already (`waited_out`). One small difference is
+inherent, and it keeps a pilot away for longer: the driver looks a moment later, when a window has shrunk by that much.
 """
 
 from __future__ import annotations
@@ -155,6 +155,11 @@ def unplanned_since(
             id_ = whole(job)
             since[id_] = min(before.get(id_, now_s), now_s)
     return since
+
+
+def waited_out(since: Mapping[str, float], now_s: float, plan_wait_s: float) -> tuple[str, ...]:
+    """The jobs of `since` that hold pilots back no more though they still lack a plan."""
+    return tuple(id_ for id_, since_s in since.items() if not holds_growth(since_s, now_s, plan_wait_s))
 
 
 def holds_growth(since_s: float, now_s: float, plan_wait_s: float) -> bool:

@@ -61,6 +61,11 @@ _READ: Mapping[type, Callable[[Any], Any]] = {
 }
 _BOUNDS = {
     "NODES_MOST": "nodes, workers or trainers that anybody may ask for",
+    "NUMBER_MOST": "a number, where no other bound is named: rates, costs, times",
+    "WHOLE_MOST": "a whole number, where no other bound is named: steps, versions",
+    "SAMPLES_MOST": "samples that a trainer has made",
+    "WEIGHT_MOST": "the weight of a trainer",
+    "WAITED_OUT_MOST": "jobs without a plan that a list of leases names",
     "TEXT_MOST": "letters of a text for people; what is longer is cut",
     "NAME_MOST": "letters of a name; what is longer is refused",
     "TRAINER_ID_MOST": "letters of a trainer's id",

@@ -84,7 +84,8 @@ class PoolView:
     `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
     trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
-    by id, and `accounts` says for the jobs that have an account whose they are, (user, account).
+    by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
+    without a plan that hold growth no more.
     """
 
     version: int = 0
@@ -96,6 +97,7 @@ class PoolView:
     job_ids: frozenset[str] = frozenset()
     elastic: Mapping[str, ElasticJob] = field(default_factory=dict)
     accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    waited_out: tuple[str, ...] = ()
 
     @property
     def seen(self) -> bool:

@@ -26,7 +26,7 @@ async def body_of(request: web.Request) -> object:
     """The decoded body; refused where it is not JSON."""
     try:
         return json.loads(await request.text())
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, LookupError):  # the last for a charset that nobody knows
         raise Refused(400, "the body must be JSON") from None
 
 
@@ -50,5 +50,5 @@ def number_of(request: web.Request, name: str, default: float, most: float) -> f
     except ValueError:
         value = float("nan")
     if not 0 <= value <= most:
-        raise Refused(400, f"{name} must be a number from 0 to {most:g}, not {request.query[name]!r}")
+        raise Refused(400, f"{name} must be a number from 0 to {most:g}, not {request.query.get(name)!r}")
     return value

@@ -21,7 +21,7 @@ from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import holds_growth, unplanned_since
+from slurm_plugin.waiting import holds_growth, unplanned_since, waited_out
 
 RUNS_A_JOB = "runs a job"
 
@@ -76,8 +76,12 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members)
-    hold = _hold(planless, config, now_s)
-    return PoolMemory(version, members, remembered, planless, vacated, free), _view(version, snapshot, hold, seen, jobs)
+    view = replace(
+        _view(version, snapshot, seen, jobs),
+        hold=_hold(planless, config, now_s),
+        waited_out=waited_out(planless, now_s, config.plan_wait_s),
+    )
+    return PoolMemory(version, members, remembered, planless, vacated, free), view
 
 
 def _judge_all(
@@ -171,11 +175,10 @@ def _hold(planless: Mapping[str, float], config: PoolConfig, now_s: float) -> st
     return f"job {job}{others} without a plan: nothing grows before Slurm has planned it, {left_s:.0f} s at most"
 
 
-def _view(version: int, snapshot: Snapshot, hold: str | None, seen: dict[str, PoolNode], jobs: Occupancy) -> PoolView:
+def _view(version: int, snapshot: Snapshot, seen: dict[str, PoolNode], jobs: Occupancy) -> PoolView:
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
-        hold=hold,
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),

@@ -10,6 +10,11 @@ VERSION = 2
 
 # The most nodes, workers or trainers that anybody may ask for: it only keeps senseless numbers out.
 NODES_MOST = 1_000_000
+# The most that any number may be: numbers far beyond what is measured would cost a solver the digits of all others'.
+NUMBER_MOST = 10**12
+WHOLE_MOST = 10**15
+SAMPLES_MOST = 10**18
+WEIGHT_MOST = 10**6
 # Text that a driver sends is shown on one line, and cut here.
 TEXT_MOST = 2_000
 # Names of users, partitions, back-ends and jobs.
@@ -23,6 +28,8 @@ SIZES_MOST = 100_000
 CURVE_POINTS_MOST = 100_000
 # The leases that a driver may bring along: one a node.
 HELD_MOST = 100_000
+# The jobs without a plan that a list of leases names; where there are more, a new driver waits for the rest itself.
+WAITED_OUT_MOST = 1_000
 # Reports in one request; drivers send 500 at a time.
 REPORTS_MOST = 10_000
 # A request of that many reports; anything larger is a mistake.

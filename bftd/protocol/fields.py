@@ -9,7 +9,7 @@ import math
 import re
 from typing import Any
 
-from bftd.protocol.bounds import NAME_MOST, TEXT_MOST
+from bftd.protocol.bounds import NAME_MOST, NUMBER_MOST, TEXT_MOST, WHOLE_MOST
 from bftd.protocol.errors import Malformed
 
 _REQUIRED = object()
@@ -33,13 +33,13 @@ class Fields:
         return self._data.get(name)
 
     def text(self, name: str, default: Any = _REQUIRED, choices: tuple[str, ...] = ()) -> Any:
-        """A text; control characters become blanks, and what is too long is cut."""
+        """A text; what cannot be printed becomes a blank, and what is too long is cut."""
         value = self._get(name, default)
         if value is default:
             return value
         if not isinstance(value, str):
             raise self._wrong(name, "a text", value)
-        value = " ".join(value.split())[:TEXT_MOST]
+        value = _printable(value)[:TEXT_MOST]
         if choices and value not in choices:
             raise self._wrong(name, f"one of {', '.join(choices)}", value)
         return value
@@ -53,17 +53,19 @@ class Fields:
         form: re.Pattern[str] | None = None,
         wanted: str = "a name",
     ) -> Any:
-        """A text that names something: one that is too long or not of the `form` is refused, never cut."""
+        """A text that names something: one too long, not printable or not of the `form` is refused, never mended."""
         value = self.text(name, default)
         if value is default:
             return value
         if len(self._data[name]) > most:
             raise self._wrong(name, f"a text of at most {most} letters", value)
+        if not self._data[name].isprintable():
+            raise self._wrong(name, "a text of printable letters", self._data[name])
         if form is not None and not form.fullmatch(value):
             raise self._wrong(name, wanted, value)
         return value
 
-    def whole(self, name: str, default: Any = _REQUIRED, minimum: int = 0, maximum: int | None = None) -> Any:
+    def whole(self, name: str, default: Any = _REQUIRED, minimum: int = 0, maximum: int = WHOLE_MOST) -> Any:
         """A whole number."""
         value = self._get(name, default)
         if value is default:
@@ -72,20 +74,19 @@ class Fields:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "a whole number", value)
-        if value < minimum or (maximum is not None and value > maximum):
-            span = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
-            raise self._wrong(name, span, value)
+        if not minimum <= value <= maximum:
+            raise self._wrong(name, _span(minimum, maximum, value, maximum == WHOLE_MOST), value)
         return value
 
-    def number(self, name: str, default: Any = _REQUIRED, minimum: float = 0.0) -> Any:
+    def number(self, name: str, default: Any = _REQUIRED, minimum: float = 0.0, maximum: float = NUMBER_MOST) -> Any:
         """A finite number."""
         value = self._get(name, default)
         if value is default:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise self._wrong(name, "a finite number", value)
-        if value < minimum:
-            raise self._wrong(name, f"{minimum:g} or more", value)
+        if not minimum <= value <= maximum:
+            raise self._wrong(name, _span(minimum, maximum, value, maximum == NUMBER_MOST), value)
         return float(value)
 
     def measure(self, name: str) -> float | None:
@@ -93,7 +94,7 @@ class Fields:
         value = self.raw(name)
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        number: float | None = self.number(name, None, minimum=-math.inf)
+        number: float | None = self.number(name, None, minimum=-math.inf, maximum=math.inf)
         return number
 
     def flag(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -137,6 +138,17 @@ class Fields:
     def _wrong(self, name: str, wanted: str, value: object) -> Malformed:
         shown = repr(value)
         return Malformed(f"{self._where}: {name} must be {wanted}, not {shown[:80]}")
+
+
+def _printable(value: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
+
+
+def _span(minimum: float, maximum: float, value: float, anything: bool) -> str:
+    """What a number must be; where about `anything` is fine, only the end that it is beyond."""
+    if not anything:
+        return f"{minimum:.12g} to {maximum:.12g}"
+    return f"{minimum:.12g} or more" if value < minimum else f"at most {maximum:.12g}"
 
 
 def _is_finite(value: float) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from bftd.protocol.bounds import LEASE_ID_MOST
+from bftd.protocol.bounds import LEASE_ID_MOST, WAITED_OUT_MOST
 from bftd.protocol.fields import Fields
 
 # A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
@@ -74,12 +74,14 @@ class Leases:
 
     `version` counts the changes of the list. `plan_wait_s` and `min_window_s` are the site's keys for when a pilot must
     not start. They come with every list, because a driver registers once and a reload may change them at any time.
+    `waited_out` names jobs without a plan for which the daemon has waited `plan_wait_s`, an array by its own id.
     """
 
     version: int
     plan_wait_s: float
     min_window_s: float
     leases: tuple[LeaseView, ...]
+    waited_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
@@ -88,6 +90,7 @@ class Leases:
             "plan_wait_s": self.plan_wait_s,
             "min_window_s": self.min_window_s,
             "leases": [lease.to_json() for lease in self.leases],
+            "waited_out": list(self.waited_out),
         }
 
     @classmethod
@@ -102,4 +105,5 @@ class Leases:
             plan_wait_s=fields.number("plan_wait_s"),
             min_window_s=fields.number("min_window_s"),
             leases=tuple(map(LeaseView.from_json, listed)),
+            waited_out=tuple(id_ for id_ in fields.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
         )

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bftd.protocol.bounds import CURVE_POINTS_MOST, HELD_MOST, LEASE_ID_MOST, NODES_MOST, TRAINER_ID_MOST, VERSION
+from bftd.protocol.bounds import (
+    CURVE_POINTS_MOST,
+    HELD_MOST,
+    LEASE_ID_MOST,
+    NODES_MOST,
+    TRAINER_ID_MOST,
+    VERSION,
+    WEIGHT_MOST,
+)
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
 from bftd.protocol.sizes import Sizes
@@ -98,7 +106,7 @@ class Registration:
             sizes=Sizes.read(told),
             user=told.name("user", ""),
             partition=told.name("partition", ""),
-            weight=told.number("weight", 1.0),
+            weight=told.number("weight", 1.0, maximum=WEIGHT_MOST),
             workers_per_node=told.whole("workers_per_node", None, minimum=1, maximum=NODES_MOST),
             curve=_curve(told),
             up_cost_s=told.number("up_cost_s", None),

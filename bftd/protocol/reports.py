@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from bftd.protocol.bounds import LEASE_ID_MOST, NODES_MOST, REPORTS_MOST
+from bftd.protocol.bounds import LEASE_ID_MOST, NODES_MOST, REPORTS_MOST, SAMPLES_MOST
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, REPORTED, LeaseState
 
@@ -84,7 +84,7 @@ class ProgressReport(Report):
         return cls(
             at_s=at_s,
             step=told.whole("step"),
-            samples=told.number("samples"),
+            samples=told.number("samples", maximum=SAMPLES_MOST),
             samples_per_s=told.number("samples_per_s", 0.0),
             nodes=told.whole("nodes", 0, maximum=NODES_MOST),
             world_size=told.whole("world_size", 0),
@@ -230,7 +230,7 @@ class Summary:
         """The summary in the fields of one JSON object; raises Malformed."""
         return cls(
             step=told.whole("step", None),
-            samples=told.number("samples", None),
+            samples=told.number("samples", None, maximum=SAMPLES_MOST),
             resizes=told.whole("resizes", None),
             suspends=told.whole("suspends", None),
             steps_lost=told.whole("steps_lost", None),

@@ -8,6 +8,7 @@ from typing import Any
 from bftd import keys
 from bftd.core import caps
 from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.protocol.bounds import WAITED_OUT_MOST
 from bftd.protocol.lease import Leases, LeaseView
 
 
@@ -29,7 +30,7 @@ def leases(state: State, trainer: Trainer, pool: keys.PoolConfig) -> Leases:
     """All that the driver of a trainer must know of, strays included."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item) for item in (*own, *trainer.strays))
-    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed)
+    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, state.pool.waited_out[:WAITED_OUT_MOST])
 
 
 def trainer(state: State, item: Trainer) -> dict[str, Any]:

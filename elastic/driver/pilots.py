@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,11 +139,12 @@ class PilotStarter:
             "PYTHONSAFEPATH": "1",  # a queue.py beside the script must not take the place of Python's own
         }
 
-    def go_by(self, rules: SiteRules) -> None:
-        """Takes the site's rules for when a pilot must not start: they come with each list of the daemon's."""
+    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = ()) -> None:
+        """Takes the rules for when a pilot must not start, and the jobs waited out: they come with each list."""
         if self._known_launcher is None:
             self._known_launcher = PilotLauncher(self._client, rules, self._mode)
         self._known_launcher.rules = rules
+        self._known_launcher.waited_out = frozenset(waited_out)
 
     async def place(self, pilot: Pilot) -> str | None:
         """Asks Slurm for the node at once; returns None when the pilot is placed, else why not."""

@@ -229,7 +229,7 @@ def test_a_trainer_that_the_daemon_does_not_know_must_register(tmp_path: Path) -
         ({"id": "../x"}, "trainer: id must be a job id or run-<host>-<pid>"),
         ({"partition": "batch"}, "trainer: this daemon harvests the partition elastic, not batch"),
         ({"sizes": [5]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
-        ({"weight": -1}, "trainer: weight must be 0 or more, not -1"),
+        ({"weight": -1}, "trainer: weight must be 0 to 1000000, not -1"),
         ({"up_cost_s": "1"}, "trainer: up_cost_s must be a finite number"),
         ({"curve": {"nodes": [1, 2], "samples_per_s": [5]}}, "trainer: curve: nodes must be as many as samples_per_s"),
         ({"curve": {"nodes": [2, 1], "samples_per_s": [5, 6]}}, "trainer: curve: nodes must be in increasing order"),
@@ -274,6 +274,9 @@ def test_wrong_reports_tunings_and_queries_are_told_in_one_line(tmp_path: Path) 
         for garbage in ("{", "[" * 100_000, ""):
             code, answer = await served.ask("POST", "/v1/tune", data=garbage)
             assert (code, answer["error"]) == (400, "the body must be JSON")
+        strange = {"Content-Type": "application/json; charset=nobody-knows"}
+        code, answer = await served.ask("POST", "/v1/tune", data="{}", headers=strange)
+        assert (code, answer["error"]) == (400, "the body must be JSON")
         code, answer = await served.ask("POST", "/v1/tune", data=b"\xff\xfe")
         assert code == 400
 

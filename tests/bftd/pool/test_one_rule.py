@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from bftd.core.domain import PoolView
 from bftd.keys import PoolConfig
+from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.guard import guard
-from slurm_plugin.types import Job, Node, Reservation
+from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
+from slurm_plugin.types import Job, Node, Partition, Reservation
 from slurm_plugin.waiting import SiteRules, unplanned_since
 from tests.bftd.builders import PARTITION, Pool, job, members, node
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
@@ -166,6 +169,29 @@ def test_regression_daemon_and_driver_decided_unlike(
         view, says = site.see(Poll(1.0, {}, [("7", reason, in_s, nodes)], []), {"7": ("batch",)})
     assert (view.hold is None and view.nodes["n1"].in_pool) is lent
     assert (says["n1"] is None) is lent
+
+
+def test_S1b_regression_a_driver_that_came_late_waited_again_for_jobs_that_the_daemon_had_waited_out() -> None:
+    site = Site(SiteRules(30.0, 20.0))
+    waits = Poll(10.0, {}, [("9_[1-4]", "Resources", None, ()), ("7", "JobHeldUser", None, ())], [])
+    asked = {"9": ("batch",), "7": ("batch",)}
+    for _ in range(3):
+        assert site.see(waits, asked)[0].waited_out == ()
+    view, _ = site.see(waits, asked)
+    assert view.hold is None
+    assert view.waited_out == ("9",)
+
+    client = Mock(spec=SlurmClient)
+    client.pending.return_value = [job("9_[1-4]", partition=("batch",), reason="Resources")]
+    client.partitions.return_value = {"batch": Partition("batch", ("n1",), "UP", None)}
+    client.run.return_value = Answer(0, "", "salloc: Granted job allocation 77")
+    late = PilotLauncher(client, site.rules, clock=lambda: site.pool.time_s)
+    wanted = PilotRequest("n1", PARTITION, 600.0, "bft-pilot", "")
+    assert isinstance(late.place(wanted), Refused)
+    late.waited_out = frozenset(view.waited_out)
+    assert isinstance(late.place(wanted), Placed)
+    late.waited_out = frozenset()
+    assert isinstance(late.place(wanted), Refused), "what the daemon says no more does not count"
 
 
 @pytest.mark.parametrize("reason", [*KNOWN, "NeverHeardOf"])

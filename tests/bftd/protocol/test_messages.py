@@ -65,13 +65,22 @@ REGISTRATIONS = st.builds(
     sizes=SIZES,
     user=NAMES,
     partition=NAMES,
-    weight=NUMBERS,
+    weight=st.floats(0, 1e6),
     workers_per_node=st.none() | st.integers(1, 64),
     curve=CURVES,
     up_cost_s=MAYBE_NUMBERS,
     down_cost_s=MAYBE_NUMBERS,
     warm_up_s=MAYBE_NUMBERS,
     held=st.lists(st.builds(Held, LEASE_IDS, NAMES, BY_NAME["job_id"]), max_size=3).map(tuple),
+)
+
+LISTS = st.builds(
+    Leases,
+    COUNTS,
+    NUMBERS,
+    NUMBERS,
+    st.lists(VIEWS, max_size=4).map(tuple),
+    st.lists(st.from_regex("[1-9][0-9]{0,8}", fullmatch=True), max_size=4).map(tuple),
 )
 
 
@@ -105,7 +114,7 @@ def test_a_registration_is_the_same_on_the_other_side(request: Registration) -> 
     assert Registration.from_json(sent(request)) == request
 
 
-@given(st.builds(Leases, COUNTS, NUMBERS, NUMBERS, st.lists(VIEWS, max_size=4).map(tuple)), NUMBERS, TEXTS)
+@given(LISTS, NUMBERS, TEXTS)
 def test_a_welcome_with_its_leases_is_the_same_on_the_other_side(listed: Leases, poll_s: float, note: str) -> None:
     welcome = Welcome(3, poll_s, listed, note)
     assert Welcome.from_json(sent(welcome)) == welcome
@@ -182,3 +191,27 @@ def test_a_list_of_reports_is_bounded() -> None:
     many = [sent(LeaseReport(1.0, "n1.1", "ended"))] * (bounds.REPORTS_MOST + 1)
     with pytest.raises(Malformed, match="may hold 10000 items"):
         Reports.from_json({"epoch": 1, "events": many})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight", 1e300), ("up_cost_s", 1e300), ("workers_per_node", 10**400), ("weight", 10**400)]
+)
+def test_regression_one_trainers_senseless_number_failed_the_solver_for_all(name: str, value: float) -> None:
+    body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, name: value}
+    with pytest.raises(Malformed, match=f"{name} must be"):
+        Registration.from_json(body)
+
+
+def test_a_list_from_a_daemon_that_names_no_jobs_waited_out_is_read() -> None:
+    body = Leases(1, 30.0, 20.0, (), ("7",)).to_json()
+    del body["waited_out"]
+    assert Leases.from_json(body).waited_out == ()
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\x00", "\x07", "\x9b", "\u202e", "\ud800"])
+def test_regression_control_letters_and_halves_of_letters_reached_the_administrators_terminal(letter: str) -> None:
+    told = report_from_json({"op": "crash", "at_s": 1.0, "text": f"a{letter}[2Jb"})
+    assert told.text == "a [2Jb"  # type: ignore[union-attr]
+    body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, "partition": f"a{letter}b"}
+    with pytest.raises(Malformed, match="partition must be a text of printable letters"):
+        Registration.from_json(body)
