@@ -55,6 +55,8 @@ def parse(text: str, name: str = "configuration") -> Config:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
+    except ValueError:  # tomllib lets Python's limit on the digits of an integer through
+        raise ConfigError(f"{name}: not valid TOML: an integer has thousands of digits") from None
     sections = {field.name: field.default for field in dataclasses.fields(Config)}
     values: dict[str, Any] = {}
     for section, content in table.items():

@@ -17,6 +17,9 @@ from typing import Any, ClassVar, cast
 from bftd.errors import ConfigError
 from bftd.protocol.address import DEFAULT_USER
 
+# TOML promises no longer integers, and SQLite and C take none.
+_LARGEST = 2**63 - 1
+
 
 def _key(
     default: Any,
@@ -270,15 +273,27 @@ def _section_class(field: dataclasses.Field[Any]) -> type[Any]:
     return cast("type[Any]", field.default.__class__)
 
 
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return "a number of thousands of digits"
+
+
 def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -> Any:
     """A value that may stand for a key; raises ConfigError with one line that begins with `where`."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
     if type(value) is not kind:
         wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[kind.__name__]
         raise ConfigError(
-            f"{where} must be {wanted}, not {value!r}; for example {json.dumps(field.metadata['example'])}"
+            f"{where} must be {wanted}, not {_shown(value)}; for example {json.dumps(field.metadata['example'])}"
         )
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        raise ConfigError(f"{where} must be a whole number of at most 64 bits, not a longer one")
     choices = cast("tuple[str, ...]", field.metadata["choices"])
     if choices and value not in choices:
         raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {value!r}")

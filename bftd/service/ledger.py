@@ -26,6 +26,9 @@ KEEP_EVENTS_S = 30 * 86400.0
 # Give-backs that the percentiles of `bft status` look back on.
 GIVE_BACKS = 10_000
 
+# What decoding raises on JSON that is not as `save` wrote it.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
 _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
 
 
@@ -43,7 +46,8 @@ class Ledger:
             self._db.execute("PRAGMA journal_mode=WAL")
             # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._migrate()
+            with self._decoding():
+                self._migrate()
         except (OSError, sqlite3.Error) as error:
             self._lock_release()
             raise LedgerError(f"cannot use the ledger {self.path} ({error}): move it away to begin a new one") from None
@@ -61,18 +65,20 @@ class Ledger:
 
         Drivers count as heard at `now_s`: nobody could reach a daemon that did not run.
         """
-        rows = self._db.execute("SELECT body FROM trainers ORDER BY arrived_s, id")
-        trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in rows]
-        rows = self._db.execute("SELECT body FROM leases ORDER BY granted_s, id")
-        leases = [
-            codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
-            for (body,) in rows
-        ]
-        return State(
-            trainers={trainer.id: trainer for trainer in trainers},
-            leases={lease.id: lease for lease in leases},
-            **codec.decoded(State, {name: value for name in _KEPT if (value := self._meta(name, None)) is not None}),
-        )
+        with self._decoding():
+            rows = self._db.execute("SELECT body FROM trainers ORDER BY arrived_s, id")
+            trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in rows]
+            rows = self._db.execute("SELECT body FROM leases ORDER BY granted_s, id")
+            leases = [
+                codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
+                for (body,) in rows
+            ]
+            kept = {name: value for name in _KEPT if (value := self._meta(name, None)) is not None}
+            return State(
+                trainers={trainer.id: trainer for trainer in trainers},
+                leases={lease.id: lease for lease in leases},
+                **codec.decoded(State, kept),
+            )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
         """Write one step: what it changed and what it did."""
@@ -90,8 +96,7 @@ class Ledger:
 
     def tuned(self) -> dict[str, Any]:
         """The settings that `bft tune` changed."""
-        settings: dict[str, Any] = self._meta("tuned", {})
-        return settings
+        return self._meta_object("tuned")
 
     def set_tuned(self, settings: Mapping[str, Any]) -> None:
         """Keep settings of `bft tune` for the next start."""
@@ -100,8 +105,7 @@ class Ledger:
 
     def kept(self, name: str) -> dict[str, Any]:
         """What `keep` wrote under a name last; empty where it never did."""
-        data: dict[str, Any] = self._meta(f"kept.{name}", {})
-        return data
+        return self._meta_object(f"kept.{name}")
 
     def keep(self, name: str, data: Mapping[str, Any]) -> None:
         """Keep a JSON object that a restart goes on with."""
@@ -180,6 +184,16 @@ class Ledger:
                 schema.upgrade(self._db, version)
 
     @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            # repr: a KeyError's text alone says nothing, and no text of another program can make a second line
+            raise LedgerError(
+                f"the ledger {self.path} holds what no bftd wrote ({error!r}): move it away to begin a new one"
+            ) from None
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -201,6 +215,13 @@ class Ledger:
     def _meta(self, key: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return json.loads(row[0]) if row else default
+
+    def _meta_object(self, key: str) -> dict[str, Any]:
+        with self._decoding():
+            value = self._meta(key, {})
+            if not isinstance(value, dict):
+                raise TypeError(f"{key} is no object")
+            return value
 
     def _set_meta(self, key: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))

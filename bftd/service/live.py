@@ -6,7 +6,7 @@ import asyncio
 import grp
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
@@ -22,6 +22,7 @@ from bftd.core.domain import (
     State,
 )
 from bftd.core.step import fold
+from bftd.errors import ConfigError
 from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
@@ -48,6 +49,21 @@ def _administrators(group: str) -> frozenset[str]:
     except KeyError:
         members = []
     return frozenset({"root", *members})
+
+
+def _still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings of `bft tune` that this bftd takes too: another version may have remembered them."""
+    known = {key.name: key for key in keys.tunable()}
+    good = {}
+    for name, value in tuned.items():
+        if name not in known:
+            log.warning("dropping what bft tune has set: %r cannot be tuned", name)
+            continue
+        try:
+            good[name] = known[name].checked(value, name)
+        except ConfigError as error:
+            log.warning("dropping what bft tune has set: %s", error)
+    return good
 
 
 class Service:
@@ -99,9 +115,7 @@ class Service:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
         settings = settings_of(config)
-        known = {key.name for key in keys.tunable()}
-        tuned = {name: value for name, value in self.ledger.tuned().items() if name in known}
-        self.apply(Configured(self.now(), settings.changed(**tuned)))
+        self.apply(Configured(self.now(), settings.changed(**_still_good(self.ledger.tuned()))))
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""

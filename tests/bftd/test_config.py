@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from bftd import config
 from bftd.daemon import _command
 from bftd.errors import ConfigError
+from bftd.keys import tunable
 
 
 def test_an_empty_file_means_the_defaults() -> None:
@@ -57,6 +58,39 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
     assert str(path) in message
     assert "\n" not in message
     assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"t_fwd_s = 1{'0' * 400}", "[decide] t_fwd_s must be a finite number"),
+        (f"t_fwd_s = -1{'0' * 400}", "[decide] t_fwd_s must be a finite number"),
+        (f"pj_max = 1{'0' * 400}", "[decide] pj_max must be a whole number of at most 64 bits"),
+        (f"pj_max = 1{'0' * 5000}", "not valid TOML: an integer has thousands of digits"),
+        # no limit on digits keeps Python from reading these, only from showing them
+        (f"pj_max = 0x{'f' * 5000}", "[decide] pj_max must be a whole number of at most 64 bits"),
+        (f"t_fwd_s = 0x{'f' * 5000}", "[decide] t_fwd_s must be a finite number"),
+        (f"solver = 0x{'f' * 5000}", "[decide] solver must be a text, not a number of thousands of digits"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_an_integer_too_long_for_its_key_is_told_in_one_line(line: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config.parse(f"[decide]\n{line}\n")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_key_without_a_maximum_takes_no_integer_beyond_64_bits() -> None:
+    assert config.parse(f"[pool]\nspare_nodes = {2**63 - 1}\n").pool.spare_nodes == 2**63 - 1
+    with pytest.raises(ConfigError, match="at most 64 bits"):
+        config.parse(f"[pool]\nspare_nodes = {2**63}\n")
+
+
+def test_tuning_to_an_integer_too_large_for_a_float_is_told_in_one_line() -> None:
+    key = next(key for key in tunable() if key.name == "t_fwd_s")
+    with pytest.raises(ConfigError, match=r"^--t-fwd must be a finite number, not inf$"):
+        key.checked(10**400, "--t-fwd")
 
 
 def test_a_missing_file_and_a_binary_one_are_told(tmp_path: Path) -> None:

@@ -175,6 +175,91 @@ def test_a_ledger_of_another_schema_and_a_file_that_is_none_are_refused(tmp_path
         Ledger(tmp_path / "text")
 
 
+def rewrite(path: Path, statement: str, *values: str) -> None:
+    """Change a closed ledger behind the daemon's back."""
+    database = sqlite3.connect(path)
+    database.execute(statement, values)
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize("body", ["{}", "[]", "null", "nonsense", '{"request": 7}', "[" * 100_000])
+@pytest.mark.parametrize("table", ["trainers", "leases"])
+def test_a_ledger_whose_trainers_or_leases_are_not_such_is_told_in_one_line(
+    tmp_path: Path, table: str, body: str
+) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    rewrite(path, f"INSERT INTO {table} VALUES ('1', 1.0, ?)", body)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError) as error:
+        ledger.load(0.0)
+    ledger.close()
+    assert str(path) in str(error.value)
+    assert "move it away" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("tuned", "[1]"), ("tuned", "{"), ("backoff", "7"), ("failures", "{")])
+def test_a_ledger_whose_kept_values_are_not_such_is_told_in_one_line(tmp_path: Path, key: str, value: str) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    rewrite(path, "INSERT INTO meta VALUES (?, ?)", key, value)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match=rf"^the ledger {path} .*: move it away to begin a new one$"):
+        Service(Config(), ledger, lambda job_ids: None, Clock())
+    ledger.close()
+
+
+def test_a_ledger_whose_kept_object_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    rewrite(path, "INSERT INTO meta VALUES ('kept.totals', '7')")
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match=r"kept\.totals is no object.*: move it away"):
+        ledger.kept("totals")
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE trainers SET body = '{}'", "UPDATE trainers SET body = '[]'", "UPDATE meta SET value = 'live'"],
+)
+def test_an_older_ledger_that_cannot_be_upgraded_is_told_in_one_line_and_left_as_it_is(
+    tmp_path: Path, statement: str
+) -> None:
+    path = tmp_path / "ledger"
+    database = sqlite3.connect(path)
+    database.executescript(FIRST_SCHEMA.read_text())
+    database.close()
+    rewrite(path, statement)
+    for _ in range(2):  # the lock is free again
+        with pytest.raises(LedgerError, match=rf"^the ledger {path} .*: move it away to begin a new one$"):
+            Ledger(path)
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA user_version").fetchone() == (1,)
+    database.close()
+
+
+def test_a_tuned_setting_that_is_not_good_any_more_is_dropped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path)
+    ledger.set_tuned({"pj_max": 7, "t_fwd_s": 0, "objective": ["speed"], "gone": 1})
+    ledger.close()
+    service = start(path, Clock())
+    settings, defaults = service.state.settings.decide, Config().decide
+    assert settings.pj_max == 7
+    assert (settings.t_fwd_s, settings.objective) == (defaults.t_fwd_s, defaults.objective)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "dropping what bft tune has set: t_fwd_s must be at least 0.1, not 0.0",
+        "dropping what bft tune has set: objective must be a text, not ['speed']; for example \"throughput\"",
+        "dropping what bft tune has set: 'gone' cannot be tuned",
+    ]
+    service.ledger.close()
+
+
 def test_a_step_that_cannot_be_written_leaves_no_half(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     after = State(time_s=1.0, trainers={"1": trainer("1")}, sequence=5)
