@@ -1,6 +1,6 @@
 """Dynamic programming over the nodes in use by class, cut short by bounds at several prices.
 
-Only trainers that may still end up on different classes are states' business; what the settled ones make of the rest of
+The states cover only the trainers that may still end up on different classes. What the settled ones make of the rest of
 each class is looked up.
 """
 
