@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -17,6 +18,9 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
 
     `prefix` stands before the line of an error.
     """
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter, of somebody's job name say, gets another
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace" if stream.errors == "strict" else stream.errors)
     try:
         code = command.main(prog_name=program, standalone_mode=False)
         sys.stdout.flush()

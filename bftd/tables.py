@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _GAP = 2
-_CUT = "…"
+_CUT = "+"  # as Slurm marks a value that is cut
 
 
 @dataclass(frozen=True, slots=True)

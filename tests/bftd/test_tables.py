@@ -63,7 +63,7 @@ def test_a_long_name_is_cut_and_a_node_set_folds_behind_its_commas() -> None:
     row = ["a-very-long-name", "n[1-3],n[5-7],n9", "run-host-12345"]
     assert list(lines(columns, [row], 36)) == [
         "name       on         id",
-        "a-very-l…  n[1-3],    run-host-12345",
+        "a-very-l+  n[1-3],    run-host-12345",
         "           n[5-7],n9",
     ]
 

@@ -114,7 +114,8 @@ def test_a_trainer_in_the_foreground_ends_with_its_scripts_exit_code_and_leaves_
     script.write_text(
         "import os, sys, elastic\n"
         "elastic.step(samples=1)\n"
-        "print('workers', os.environ['LOCAL_WORLD_SIZE'], os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        # one write: two workers print at once
+        'print(f\'workers {os.environ["LOCAL_WORLD_SIZE"]} {os.environ["CUDA_VISIBLE_DEVICES"]}\')\n'
         "sys.exit(0 if elastic.load() is None else 9)\n"
     )
     done = site.bft("run", "--nodes=1-1", str(script), timeout_s=90.0)
