@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,23 +49,34 @@ def up(
     """
     from bftd.sandbox_site import SandboxSite
 
-    site = SandboxSite(
-        nodes=nodes,
-        service_nodes=service_nodes,
-        gpus=_gpus(gpus) or None,
-        root=root,
-        plugins=plugins,
-        munge=munge,
-    ).up()
-    if with_daemon:
-        try:
-            site.start_daemon(detached=True)
-        except BaseException:
-            site.down()
-            raise
+    with _ended_as_by_control_c():
+        site = SandboxSite(
+            nodes=nodes,
+            service_nodes=service_nodes,
+            gpus=_gpus(gpus) or None,
+            root=root,
+            plugins=plugins,
+            munge=munge,
+        ).up()
+        if with_daemon:
+            try:
+                site.start_daemon(detached=True)
+            except BaseException:
+                site.down()
+                raise
     click.echo("\n".join(_exports(site, nodes, with_daemon)))
     if with_daemon:
         click.echo("\n".join(_next_steps(site, nodes)), err=True)
+
+
+@contextmanager
+def _ended_as_by_control_c() -> Iterator[None]:
+    """Within it SIGTERM raises as SIGINT does, so that what was begun is taken down."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:

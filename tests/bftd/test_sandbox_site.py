@@ -100,6 +100,15 @@ def test_a_daemon_that_does_not_start_leaves_no_cluster_behind(root: Path, monke
     assert processes.of_root(root) == []
 
 
+def test_regression_sigterm_while_a_cluster_starts_left_it_behind(root: Path) -> None:
+    up = subprocess.Popen([sys.executable, "-m", "bftd.cli.main", "sandbox", "up", "--nodes=1", f"--root={root}"])
+    until(lambda: len(processes.of_root(root)) > 0, "the first of its processes")
+    up.terminate()
+    assert up.wait(timeout=60) == 130
+    assert not root.exists()
+    assert processes.of_root(root) == []
+
+
 def test_a_pid_that_is_another_process_by_now_is_left_alone(root: Path) -> None:
     # a daemon too, but of another site
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "bftd.daemon"])
