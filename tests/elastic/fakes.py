@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,7 +127,7 @@ class FakeStarter:
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
 
-    def go_by(self, rules: SiteRules) -> None:
+    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = ()) -> None:
         self.rules.append(rules)
 
     async def place(self, pilot: Pilot) -> str | None:

@@ -33,6 +33,7 @@ class ScriptedDaemon:
         self.refused_texts: set[str] = set()
         self.note = ""
         self.plan_wait_s, self.min_window_s = 30.0, 20.0
+        self.waited_out: tuple[str, ...] = ()
         self.leave_out: set[str] = set()
         """Fields that its answers lack, as those of an older daemon or of a wrong one."""
         self.slow = False
@@ -176,7 +177,8 @@ class ScriptedDaemon:
 
     def _listed(self) -> Leases:
         with self._lock:
-            return Leases(self._version, self.plan_wait_s, self.min_window_s, tuple(self._leases.values()))
+            listed = tuple(self._leases.values())
+            return Leases(self._version, self.plan_wait_s, self.min_window_s, listed, self.waited_out)
 
     def _answer(self, body: dict[str, Any]) -> web.Response:
         return web.json_response({name: value for name, value in body.items() if name not in self.leave_out})

@@ -23,7 +23,9 @@ from elastic.driver.main import _registration
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.trainer import Trainer
 from slurm_plugin.pilots import PilotRequest, Refused
+from slurm_plugin.types import Snapshot
 from slurm_plugin.waiting import SiteRules
+from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 
@@ -32,7 +34,8 @@ class Launcher:
     """Slurm's side: refuses every pilot, and notes by which rules it was asked for."""
 
     made: int
-    asked: list[tuple[str, str, SiteRules]]
+    asked: list[tuple[str, str, SiteRules, frozenset[str]]]
+    waited_out: frozenset[str]
 
     def __init__(self, client: object, rules: SiteRules, mode: str) -> None:
         Launcher.made += 1
@@ -42,7 +45,7 @@ class Launcher:
         return {}
 
     def place(self, request: PilotRequest, *_: object) -> Refused:
-        Launcher.asked.append((request.node, request.comment, self.rules))
+        Launcher.asked.append((request.node, request.comment, self.rules, self.waited_out))
         return Refused("the test says so")
 
 
@@ -75,10 +78,10 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         )
         serving = asyncio.create_task(trainer.serve())
         await until("asked", lambda: Launcher.asked)
-        daemon.plan_wait_s, daemon.min_window_s = 5.0, 6.0
+        daemon.plan_wait_s, daemon.min_window_s, daemon.waited_out = 5.0, 6.0, ("11", "12")
         daemon.grant("n2")
         await until("asked by the new rules", lambda: len(Launcher.asked) == 2)
-        daemon.plan_wait_s, daemon.min_window_s = 7.0, 8.0
+        daemon.plan_wait_s, daemon.min_window_s, daemon.waited_out = 7.0, 8.0, ()
         daemon.forget()
         await until("registered again", lambda: len(daemon.registrations) == 2)
         daemon.grant("n3")
@@ -92,9 +95,9 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         daemon.grant("n1")
         asyncio.run(asyncio.wait_for(scene(daemon), 30))
     assert Launcher.asked == [
-        ("n1", "bft 7 n1.1", SiteRules(3.0, 4.0)),
-        ("n2", "bft 7 n2.2", SiteRules(5.0, 6.0)),
-        ("n3", "bft 7 n3.3", SiteRules(7.0, 8.0)),
+        ("n1", "bft 7 n1.1", SiteRules(3.0, 4.0), frozenset()),
+        ("n2", "bft 7 n2.2", SiteRules(5.0, 6.0), frozenset({"11", "12"})),
+        ("n3", "bft 7 n3.3", SiteRules(7.0, 8.0), frozenset()),
     ]
     assert Launcher.made == 1, "a new one would have forgotten since when jobs wait"
 
@@ -109,3 +112,9 @@ def test_S1_the_daemons_configuration_is_what_its_welcome_says(tmp_path: Path) -
         served.configure(Config(pool=PoolConfig(plan_wait_s=0.0, min_window_s=0.0)))
         listed = served.leases("7")
         assert (listed.plan_wait_s, listed.min_window_s) == (0.0, 0.0)
+
+        waiting = [job("8", partition=("batch",), reason="Resources")]
+        served.configure(Config(pool=PoolConfig(plan_wait_s=10.0)))
+        for time_s, waited_out in ((1000.0, ()), (1009.0, ()), (1011.0, ("8",))):
+            served.observe(Snapshot(time_s, {"n1": node("n1")}, tuple(waiting), ()))
+            assert served.leases("7").waited_out == waited_out
