@@ -21,11 +21,6 @@ from slurm_plugin.types import Job, Node, Snapshot
 PREFIX = "shadow:"
 
 
-def pilot_id(lease: Lease) -> str:
-    """The job id of the imaginary pilot of a lease."""
-    return PREFIX + lease.id
-
-
 def harvest(partition: str) -> Harvest:
     """The nodes of a partition that regular jobs may use too: the pilots there are those that do not exist."""
     return Harvest(partition, lambda job: job.id.startswith(PREFIX))

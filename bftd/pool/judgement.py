@@ -76,11 +76,7 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members)
-    view = replace(
-        _view(version, snapshot, seen, jobs),
-        hold=_hold(planless, config, now_s),
-        waited_out=waited_out(planless, now_s, config.plan_wait_s),
-    )
+    view = _view(version, snapshot, planless, config, seen, jobs)
     return PoolMemory(version, members, remembered, planless, vacated, free), view
 
 
@@ -175,10 +171,19 @@ def _hold(planless: Mapping[str, float], config: PoolConfig, now_s: float) -> st
     return f"job {job}{others} without a plan: nothing grows before Slurm has planned it, {left_s:.0f} s at most"
 
 
-def _view(version: int, snapshot: Snapshot, seen: dict[str, PoolNode], jobs: Occupancy) -> PoolView:
+def _view(
+    version: int,
+    snapshot: Snapshot,
+    planless: Mapping[str, float],
+    config: PoolConfig,
+    seen: dict[str, PoolNode],
+    jobs: Occupancy,
+) -> PoolView:
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
+        hold=_hold(planless, config, snapshot.time_s),
+        waited_out=waited_out(planless, snapshot.time_s, config.plan_wait_s),
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),

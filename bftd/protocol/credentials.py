@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from bftd.protocol import munge
 from bftd.protocol.address import DEFAULT_USER
+from bftd.protocol.fields import printable
 from bftd.protocol.munge import MungeError
 
 REQUEST_HEADER = "Authorization"
@@ -82,7 +83,7 @@ def uid_of(user: str) -> int:
 def unproved(said: object) -> str:
     """What an answer without a proof says, made harmless: one short line that can be shown."""
     text = said.get("error", "") if isinstance(said, dict) else ""
-    line = "".join(letter if letter.isprintable() else " " for letter in str(text))
+    line = printable(str(text))
     return f"; it says: {line[:200]}" if line else ""
 
 

@@ -39,7 +39,7 @@ class Fields:
             return value
         if not isinstance(value, str):
             raise self._wrong(name, "a text", value)
-        value = _printable(value)[:TEXT_MOST]
+        value = " ".join(printable(value).split())[:TEXT_MOST]
         if choices and value not in choices:
             raise self._wrong(name, f"one of {', '.join(choices)}", value)
         return value
@@ -140,8 +140,9 @@ class Fields:
         return Malformed(f"{self._where}: {name} must be {wanted}, not {shown[:80]}")
 
 
-def _printable(value: str) -> str:
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
+def printable(text: str) -> str:
+    """The text with a blank for each letter that would not be shown as one."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _span(minimum: float, maximum: float, value: float, anything: bool) -> str:
