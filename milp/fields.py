@@ -6,7 +6,6 @@ import difflib
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import pairwise
-from reprlib import Repr
 from typing import Any, TypeVar
 
 from milp.errors import ProblemError
@@ -18,8 +17,7 @@ _LARGEST = 1e30
 # Far beyond any cluster, and sums of such counts still fit the 64 bits of the solvers' arrays.
 _MOST_NODES = 10**15
 _WIDEST = 2**63 - 1
-_REPR = Repr()
-_REPR.maxstring = _REPR.maxother = 80
+_LONGEST = 80
 
 
 def whole(where: str, value: object, *, at_least: int) -> None:
@@ -95,4 +93,8 @@ def _shown(value: object) -> str:
     """The value as a message has it: one short line, however long or nested it is."""
     if isinstance(value, int) and abs(value) > _WIDEST:  # Python refuses to write thousands of digits
         return f"a number of {value.bit_length()} bits"
-    return _REPR.repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that is too long to show"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
