@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from slurm_plugin.client import SlurmClient
-from slurm_plugin.errors import SnapshotError
+from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
+from slurm_plugin.site import sdiag
 from slurm_plugin.site.model import (
     Site,
     SiteFile,
@@ -41,6 +42,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
         missing_plugins=_missing_plugins(stack, config.get("PluginDir", "")),
         module_missing=_missing_module(lua),
         reservations=tuple(_RESERVATION.findall(_show(client, "reservation", "-o"))),
+        load=_load(client),
     )
 
 
@@ -51,6 +53,15 @@ def _show(client: SlurmClient, *what: str) -> str:
     if answer.code != 0:
         raise SnapshotError(f"scontrol failed: {answer.complaint}")
     return answer.out
+
+
+def _load(client: SlurmClient) -> sdiag.Load | None:
+    """The controller's load, as far as this user may ask for it."""
+    try:
+        answer = client.run("sdiag")
+    except SlurmError:
+        return None
+    return sdiag.parse(answer.out) if answer.code == 0 else None
 
 
 def _file(path: Path) -> SiteFile:

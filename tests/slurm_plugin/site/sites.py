@@ -10,12 +10,15 @@ from pathlib import Path
 from bftd.cli.site import wanted_of
 from bftd.keys import Config
 from slurm_plugin.parse import partition_options
+from slurm_plugin.site import sdiag
 from slurm_plugin.site.model import Site, SiteFile, parse_config
 
 ASSETS = Path(__file__).parent / "assets"
 LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
 # What the daemon's defaults want of a site where it is installed from a package.
 WANTED = wanted_of(Config(), driver="/usr/bin/bft-driver")
+# Of an idle private cluster with Slurm 22.05: a cycle takes half a millisecond.
+LOAD = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
 
 
 def recorded(name: str, release: str = "22.05") -> Site:
@@ -29,6 +32,7 @@ def recorded(name: str, release: str = "22.05") -> Site:
         lua=SiteFile("/etc/slurm/job_submit.lua", "present" if good else "absent", LUA if good else ""),
         plugstack=SiteFile("/etc/slurm/plugstack.conf", "present", "optional /p/spank_bftd.so\n" if good else ""),
         wanted=WANTED,
+        load=LOAD,
     )
 
 
@@ -59,6 +63,19 @@ def without(partition: str) -> Spoil:
     )
 
 
+def under(interval: int | None = None, **load: float) -> Spoil:
+    """The site under another load of its controller, and with another bf_interval."""
+
+    def spoil(site: Site) -> Site:
+        assert site.load is not None
+        site = replace(site, load=replace(site.load, **load))
+        if interval is None:
+            return site
+        return scheduler(lambda text: re.sub(r"bf_interval=\d+", f"bf_interval={interval}", text))(site)
+
+    return spoil
+
+
 def both(*spoils: Spoil) -> Spoil:
     def spoil(site: Site) -> Site:
         for one in spoils:
@@ -76,7 +93,7 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("PreemptType", "must", setting("PreemptType", "preempt/qos")),
     ("PreemptMode", "must", setting("PreemptMode", "OFF")),
     ("PreemptExemptTime", "must", setting("PreemptExemptTime", "00:05:00")),
-    ("KillWait", "advice", setting("KillWait", "30 sec")),
+    ("KillWait", "advice", setting("KillWait", "120 sec")),
     ("MessageTimeout", "advice", setting("MessageTimeout", "60 sec")),
     ("Prolog", "advice", setting("Prolog", "/etc/slurm/prolog.sh")),
     ("Epilog", "advice", setting("Epilog", "/etc/slurm/epilog.sh")),
@@ -93,6 +110,26 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("SchedulerType", "must", setting("SchedulerType", "sched/builtin")),
     ("SchedulerType", "must", scheduler(lambda text: text.replace("bf_interval=1", "bf_interval=-1"))),
     ("SchedulerParameters: bf_interval", "advice", scheduler(lambda text: text.replace("bf_interval=1,", ""))),
+    ("SchedulerParameters: bf_interval", "advice", under(cycles=4, mean_cycle_s=20.0, last_cycle_s=20.0, interval=30)),
+    ("SchedulerParameters: bf_max_time", "advice", under(max_cycle_s=0.9)),
+    (
+        "SchedulerParameters: bf_max_time",
+        "advice",
+        both(scheduler(lambda text: f"{text},bf_max_time=60"), under(timeouts=3)),
+    ),
+    ("sdiag", "advice", both(scheduler(lambda text: f"{text},bf_max_time=30"), under(cycles=0))),
+    ("SchedulerParameters: bf_window", "advice", scheduler(lambda text: f"{text},bf_window=30")),
+    ("SchedulerParameters: bf_max_job_test", "advice", under(queue_length=4000)),
+    (
+        "SchedulerParameters: bf_yield_interval, bf_yield_sleep",
+        "advice",
+        scheduler(lambda text: f"{text},bf_yield_interval=1,bf_yield_sleep=1000000"),
+    ),
+    (
+        "SchedulerParameters: max_rpc_cnt",
+        "advice",
+        both(scheduler(lambda text: f"{text},max_rpc_cnt=150"), under(threads=140)),
+    ),
     ("SchedulerParameters: bf_continue", "advice", scheduler(lambda text: text.replace("bf_continue,", ""))),
     ("SchedulerParameters: bf_resolution", "advice", scheduler(lambda text: f"{text},bf_resolution=600")),
     (
@@ -100,13 +137,17 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         "advice",
         scheduler(lambda text: f"{text},bf_min_age_reserve=60"),
     ),
-    ("SchedulerParameters: sched_interval", "advice", scheduler(lambda text: text.replace("sched_interval=1,", ""))),
+    (
+        "SchedulerParameters: sched_interval",
+        "advice",
+        scheduler(lambda text: text.replace("sched_interval=1,", "sched_interval=-1,")),
+    ),
     (
         "SchedulerParameters: sched_min_interval",
         "advice",
-        scheduler(lambda text: f"{text},sched_min_interval=2000000"),
+        scheduler(lambda text: f"{text},sched_min_interval=9000000"),
     ),
-    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=3"))),
+    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=10"))),
     (
         "SchedulerParameters: preempt_youngest_first",
         "advice",
@@ -189,7 +230,7 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         ),
     ),
     # These two take the immediate allocations away, so the daemon's pilot_mode is wrong too.
-    ("SchedulerParameters: defer", "must", scheduler(lambda text: f"{text},defer")),
+    ("SchedulerParameters: defer", "advice", scheduler(lambda text: f"{text},defer")),
     ("JobSubmitPlugins", "advice", setting("JobSubmitPlugins", "(null)")),
 )
 BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins", "job_submit.lua"})
@@ -198,6 +239,20 @@ BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins",
 NOT_OURS = frozenset(
     {
         "Slurm release",
+        "KillWait",
+        "MessageTimeout",
+        "sdiag",
+        "SchedulerParameters: bf_interval",
+        "SchedulerParameters: bf_max_time",
+        "SchedulerParameters: bf_resolution",
+        "SchedulerParameters: bf_window",
+        "SchedulerParameters: bf_max_job_test",
+        "SchedulerParameters: bf_yield_interval, bf_yield_sleep",
+        "SchedulerParameters: bf_min_age_reserve, bf_min_prio_reserve",
+        "SchedulerParameters: max_rpc_cnt",
+        "SchedulerParameters: sched_interval",
+        "SchedulerParameters: sched_min_interval",
+        "SchedulerParameters: batch_sched_delay",
         "Prolog",
         "Epilog",
         "ProctrackType",
