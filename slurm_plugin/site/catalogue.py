@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_plugin.site import backfill, cluster, drivers, harvested, plugins, scheduler
+from slurm_plugin.site import accounts, backfill, cluster, drivers, harvested, plugins, scheduler
 from slurm_plugin.site.rule import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -10,6 +10,7 @@ RULES: tuple[Rule, ...] = (
     *scheduler.RULES,
     *backfill.RULES,
     *harvested.RULES,
+    *accounts.RULES,
     *drivers.RULES,
     *plugins.RULES,
 )

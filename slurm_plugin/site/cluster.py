@@ -220,9 +220,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="AccountingStorageEnforce",
         right="no limits or qos, or limits that leave room for pilots",
-        why="each pilot is a job of its user: MaxJobs, MaxSubmitJobs and GrpJobs bound the nodes of a trainer",
-        loses="a user with MaxJobs=2 gets a driver and one pilot. Look at sacctmgr show assoc "
-        "format=user,maxjobs,maxsubmit,grpjobs: scontrol does not show these limits",
+        why="each pilot is a job of its user: MaxJobs, MaxSubmitJobs, GrpJobs and GrpTRES bound the nodes of a "
+        "trainer, and while pilots run, what is left of them for regular jobs",
+        loses="a user with MaxJobs=2 gets a driver and one pilot, and his regular job waits until one of them ends. "
+        "sacctmgr show assoc format=user,maxjobs,maxsubmit,grpjobs,grptres shows these limits, scontrol does not. "
+        "An account of its own for elastic jobs has limits of its own",
         wrong="advice",
         seen=setting("AccountingStorageEnforce"),
         holds=lambda site: {"limits", "safe", "qos"}.isdisjoint(options(site.config["AccountingStorageEnforce"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_plugin.client import SlurmClient
@@ -43,6 +44,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
         module_missing=_missing_module(lua),
         reservations=tuple(_RESERVATION.findall(_show(client, "reservation", "-o"))),
         load=_load(client),
+        usage_factors=_usage_factors(client) if config.get("AccountingStorageType", "").endswith("slurmdbd") else None,
     )
 
 
@@ -62,6 +64,16 @@ def _load(client: SlurmClient) -> sdiag.Load | None:
     except SlurmError:
         return None
     return sdiag.parse(answer.out) if answer.code == 0 else None
+
+
+def _usage_factors(client: SlurmClient) -> Mapping[str, float] | None:
+    """The UsageFactor of each QOS; None where sacctmgr does not tell this user."""
+    try:
+        answer = client.run("sacctmgr", "-nP", "show", "qos", "format=name,usagefactor")
+        rows = [line.split("|") for line in answer.out.splitlines()]
+        return {name: float(factor) for name, factor in rows} if answer.code == 0 else None
+    except (SlurmError, ValueError):
+        return None
 
 
 def _file(path: Path) -> SiteFile:

@@ -17,6 +17,7 @@ ASSETS = Path(__file__).parent / "assets"
 LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
 # What the daemon's defaults want of a site where it is installed from a package.
 WANTED = wanted_of(Config(), driver="/usr/bin/bft-driver")
+DBD = "accounting_storage/slurmdbd"
 # Of an idle private cluster with Slurm 22.05: a cycle takes half a millisecond.
 LOAD = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
 
@@ -103,6 +104,15 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("PrivateData", "must", setting("PrivateData", "accounts,jobs")),
     ("MaxJobCount", "advice", setting("MaxJobCount", "5000")),
     ("AccountingStorageEnforce", "advice", setting("AccountingStorageEnforce", "associations,limits,qos")),
+    ("harvested partition: TRESBillingWeights", "advice", setting("AccountingStorageType", DBD)),
+    (
+        "harvested partition: TRESBillingWeights",
+        "advice",
+        both(setting("AccountingStorageType", DBD), option("elastic", "TRESBillingWeights", "CPU=0.0,Mem=0.25G")),
+    ),
+    ("pilots' QOS", "advice", lambda site: _limited(site, {"normal": 1.0})),
+    ("pilots' QOS", "advice", lambda site: _limited(site, {"bft-pilots": 1.0})),
+    ("pilots' QOS", "advice", lambda site: _limited(site, None)),
     ("SlurmctldParameters: rl_enable", "advice", setting("SlurmctldParameters", "rl_enable,idle_on_node_suspend")),
     ("CliFilterPlugins", "advice", setting("CliFilterPlugins", "lua")),
     ("ReturnToService", "advice", setting("ReturnToService", "0")),
@@ -235,6 +245,9 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
 )
 BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins", "job_submit.lua"})
 
+# A site that enforces limits on used time enforces limits.
+BRINGS_LIMITS = frozenset({"pilots' QOS"})
+
 # What no line of ours can make right: a site decides on it, or it is how the machine is.
 NOT_OURS = frozenset(
     {
@@ -258,6 +271,7 @@ NOT_OURS = frozenset(
         "ProctrackType",
         "SelectType",
         "AccountingStorageEnforce",
+        "pilots' QOS",
         "CliFilterPlugins",
         "SuspendTime",
         "pilots' reservation",
@@ -274,3 +288,10 @@ def _after_22_05(site: Site, version: str) -> Site:
     """The site as it has to be on a newer release: with the pilots' reservation, and Lua lines that name it."""
     newer = replace(site, config={**site.config, "SLURM_VERSION": version}, reservations=("bft-pilots",))
     return replace(newer, lua=_lua('{ reservation = "bft-pilots" }')) if site.lua.text else newer
+
+
+def _limited(site: Site, factors: dict[str, float] | None) -> Site:
+    """The site with slurmdbd, limits, and all that keeps pilots out of them but for the QOS itself."""
+    spoil = both(setting("AccountingStorageType", DBD), option("elastic", "TRESBillingWeights", "CPU=0"))
+    limited = replace(spoil(site), lua=_lua('{ qos = "bft-pilots" }') if site.lua.text else site.lua)
+    return replace(setting("AccountingStorageEnforce", "associations,safe")(limited), usage_factors=factors)
