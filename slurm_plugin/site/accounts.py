@@ -12,13 +12,6 @@ from slurm_plugin.site.model import Site, options
 from slurm_plugin.site.rule import Rule
 
 QOS = "bft-pilots"
-QOS_COMMANDS = (
-    f"sacctmgr -i add qos {QOS}",
-    f"sacctmgr -i modify qos {QOS} set UsageFactor=0",
-    f"sacctmgr -i modify account root set qos+={QOS}",
-)
-"""What makes the QOS and lets all users have it: for an administrator, once, before the lines for job_submit.lua."""
-
 _WEIGHTS = "TRESBillingWeights"
 
 
@@ -31,6 +24,20 @@ def needs_qos(site: Site) -> bool:
     """Say whether limits on used time may be enforced, which only a QOS keeps pilots out of."""
     enforced = options(site.config.get("AccountingStorageEnforce", ""))
     return keeps_accounts(site) and not {"limits", "safe"}.isdisjoint(enforced)
+
+
+def qos_commands(site: Site) -> tuple[str, ...]:
+    """What makes the QOS and lets users have it: for an administrator, once, before the lines for job_submit.lua.
+
+    Accounts and users without a list of QOS of their own have their parent's; the last is for accounts that have one.
+    """
+    cluster = site.config.get("ClusterName", "")
+    return (
+        f"sacctmgr -i add qos {QOS}",
+        f"sacctmgr -i modify qos {QOS} set UsageFactor=0",
+        f"sacctmgr -i modify cluster {cluster} set qos+={QOS}",
+        f"sacctmgr -i modify account where cluster={cluster} set qos+={QOS}",
+    )
 
 
 def qos_of(site: Site, settings: dict[str, str] | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import slurm_plugin
 from slurm_plugin import reservation
-from slurm_plugin.site.accounts import QOS, QOS_COMMANDS, factor_seen, needs_qos, qos_of
+from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
 from slurm_plugin.site.kit import setting
 from slurm_plugin.site.model import Site, SiteFile, options
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
@@ -76,7 +76,7 @@ def lua_lines(site: Site, path: str) -> str:
     changed = {key: value for key, value in settings.items() if value != lua_defaults()[key]}
     braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
     commands = [_reservation_command(site)] if _needs_reservation(site) else []
-    commands += QOS_COMMANDS if needs_qos(site) else []
+    commands += qos_commands(site) if needs_qos(site) else []
     once = "".join(f"-- Once, as root, before: {command}\n" for command in commands)
     return (
         f'{once}local found, bftd = pcall(dofile, "{path}")\n'

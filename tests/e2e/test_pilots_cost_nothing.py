@@ -39,6 +39,8 @@ def site() -> Iterator[AccountedSite]:
         "add cluster sandbox",
         f"add account {ACCOUNT}",
         f"modify account {ACCOUNT} set GrpTRESMins=cpu=10000",
+        "add qos own",
+        f"modify account {ACCOUNT} set qos=own",
         f"add user {USER} account={ACCOUNT}",
     ]
     with AccountedSite(statements, _CONF, {}, nodes=1, cpus_per_node=CPUS) as site:
