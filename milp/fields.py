@@ -14,32 +14,40 @@ T = TypeVar("T", bound=Hashable)
 
 # Equation (16) multiplies three such numbers and sums over the trainers; solvers go astray when that overflows.
 _LARGEST = 1e30
+# Far beyond any cluster, and sums of such counts still fit the 64 bits of the solvers' arrays.
+_MOST_NODES = 10**15
+_WIDEST = 2**63 - 1
+_LONGEST = 80
 
 
 def whole(where: str, value: object, *, at_least: int) -> None:
-    """Require an integer (booleans and floats are none) of `at_least` or more."""
+    """Require an integer (booleans and floats are none) from `at_least` to more nodes than any cluster has."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ProblemError(f"{where} must be a whole number, not {value!r}")
+        raise ProblemError(f"{where} must be a whole number, not {_shown(value)}")
     if value < at_least:
-        raise ProblemError(f"{where} must be {at_least} or more, not {value}")
+        raise ProblemError(f"{where} must be {at_least} or more, not {_shown(value)}")
+    if value > _MOST_NODES:
+        raise ProblemError(f"{where} is above {_MOST_NODES:g}: no cluster has so many nodes")
 
 
 def real(where: str, value: object) -> None:
     """Require a number of zero or more whose products with others of its kind are finite too."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ProblemError(f"{where} must be a number, not {value!r}")
+        raise ProblemError(f"{where} must be a number, not {_shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ProblemError(f"{where} must be finite, not {value}")
     if value < 0:
-        raise ProblemError(f"{where} must not be negative, but is {value}")
+        raise ProblemError(f"{where} must not be negative, but is {_shown(value)}")
     if value > _LARGEST:
         raise ProblemError(f"{where} is above {_LARGEST:g}: choose another unit")
+    if isinstance(value, int) and value > _WIDEST:
+        raise ProblemError(f"{where} has more than 64 bits as a whole number: write it as {float(value):g}")
 
 
 def text(where: str, value: object, *, empty: bool = False) -> None:
     """Require a string, not an empty one unless `empty`."""
     if not isinstance(value, str) or not (value or empty):
-        raise ProblemError(f"{where} must be a {'' if empty else 'non-empty '}string, not {value!r}")
+        raise ProblemError(f"{where} must be a {'' if empty else 'non-empty '}string, not {_shown(value)}")
 
 
 def increasing(where: str, values: tuple[int, ...]) -> None:
@@ -79,3 +87,14 @@ def array(where: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ProblemError(f"{where} must be a JSON array, not {type(value).__name__}")
     return tuple(value)
+
+
+def _shown(value: object) -> str:
+    """The value as a message has it: one short line, however long or nested it is."""
+    if isinstance(value, int) and abs(value) > _WIDEST:  # Python refuses to write thousands of digits
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that is too long to show"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

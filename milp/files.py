@@ -27,7 +27,7 @@ def problem_from_json(data: object) -> Problem:
     return Problem(
         nodes=tuple(map(_node, fields.array("nodes", got["nodes"]))),
         trainers=tuple(map(_trainer, fields.array("trainers", got["trainers"]))),
-        t_fwd_s=got["t_fwd_s"],
+        t_fwd_s=_amount(got["t_fwd_s"]),
         caps=tuple(map(_cap, fields.array("caps", got.get("caps", ())))),
         groups=tuple(map(_group, fields.array("groups", got.get("groups", ())))),
     )
@@ -44,7 +44,7 @@ def _node(data: object) -> NodeSpec:
 def _trainer(data: object) -> TrainerSpec:
     """Read one entry of `trainers`."""
     name = data.get("name") if isinstance(data, Mapping) else None
-    here = f"trainer {name}" if name else "trainer"
+    here = f"trainer {name}" if name and isinstance(name, str) else "trainer"
     known = (*_REQUIRED_OF_A_TRAINER, *_OPTIONAL_OF_A_TRAINER)
     got = fields.mapping(here, data, known, _REQUIRED_OF_A_TRAINER)
     class_curves = got.get("class_curves", {})
@@ -56,12 +56,12 @@ def _trainer(data: object) -> TrainerSpec:
         name=got["name"],
         nodes_min=got["nodes_min"],
         nodes_max=got["nodes_max"],
-        up_cost_s=got["up_cost_s"],
-        down_cost_s=got["down_cost_s"],
+        up_cost_s=_amount(got["up_cost_s"]),
+        down_cost_s=_amount(got["down_cost_s"]),
         curve=curve,
         current=fields.array(f"{here}: current", got.get("current", ())),
         sizes=None if sizes is None else fields.array(f"{here}: sizes", sizes),
-        weight=got.get("weight", 1.0),
+        weight=_amount(got.get("weight", 1.0)),
         class_curves=by_class,
         mixes_classes=got.get("mixes_classes", False),
         user=got.get("user", ""),
@@ -74,9 +74,17 @@ def _curve(where: str, data: object) -> Curve:
     keys = ("nodes", "objective")
     try:
         got = fields.mapping("curve", data, keys, keys)
-        return Curve(fields.array("curve.nodes", got["nodes"]), fields.array("curve.objective", got["objective"]))
+        values = fields.array("curve.objective", got["objective"])
+        return Curve(fields.array("curve.nodes", got["nodes"]), tuple(map(_amount, values)))
     except ProblemError as error:
         raise ProblemError(f"{where}: {error}") from None
+
+
+def _amount(value: Any) -> Any:
+    """An amount that JSON has as a whole number of any length, as the float that it is meant to be."""
+    if isinstance(value, int) and not isinstance(value, bool) and 2**53 < value < 2**1023:
+        return float(value)
+    return value
 
 
 def _cap(data: object) -> Cap:

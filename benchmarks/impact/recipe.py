@@ -33,7 +33,9 @@ class Recipe:
     displaced: bool = False
 
 
-RECOMMENDED = Recipe("recommended", "what `bft site config` prints: priority number by job_submit.lua, priority/basic")
+RECOMMENDED = Recipe(
+    "recommended", "priority number by job_submit.lua, priority/basic, the scheduler works once a second"
+)
 DISPLACED = Recipe("displaced", "no bftd: the first jobs preempt allocations that nobody renews", displaced=True)
 DEFAULT = Recipe("default", "Slurm's defaults and no job_submit.lua", tuned=False, number=False)
 

@@ -89,7 +89,8 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
 @click.option("--nodes", metavar="NODES|FILE", help="The nodes, or a file with the output of scontrol show nodes -o.")
 @click.option("--events", metavar="FILE", help="Output of sacctmgr -P show event: nodes that were down or drained.")
 @click.option("--reservations", metavar="FILE", help="Output of sacctmgr -P show reservation.")
-@click.option("--ignore-partition", "ignored", multiple=True, metavar="NAME", help="Jobs here are no use of a node.")
+@click.option("--ignore-partition", "ignored", multiple=True, metavar="NAME",
+              help="Jobs here are no use of a node [the harvested partition of the configuration].")  # fmt: skip
 @click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=_not_negative,
               metavar="SECONDS", help="Leave out idle periods that are shorter.")  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write: .csv.gz or .csv.")
@@ -113,6 +114,9 @@ def from_sacct(
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
+    # pilots are no use of a node: it would be harvested again in a replay
+    ignored = [name for name in ignored if name] if ignored else [config.load_found(config_path).slurm.partition]
+    every = path is None and nodes is None
     if path is not None:
         accounts.add_jobs(_text(path), _named(path), ignored)
         if nodes is None:
@@ -131,7 +135,7 @@ def from_sacct(
     if reservations is not None:
         accounts.add_reservations(_text(reservations), _named(reservations))
     period = accounting.window(accounts, since_s, until_s)
-    made = accounting.trace(accounts, _node_list(nodes), period, min_idle_s)
+    made = accounting.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
     _tell_made(files.write(made, output), output)
 
 
@@ -161,10 +165,16 @@ def from_slurm(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    record(client, Path(output), watched, Clock(stop.wait), _complain, poll_s, hours, settings.pool)
+    polls = record(client, Path(output), watched, Clock(stop.wait), _complain, poll_s, hours, settings.pool)
+    if not Path(output).exists():
+        least = settings.pool.debounce_polls
+        _complain(
+            f"{output}: nothing is recorded after {polls} of {least} polls: give more --hours, or a shorter --poll"
+        )
+        raise SystemExit(1)
     try:
         _tell_made(files.read(output), output)
-    except TraceError as error:  # too short, or no node was idle: the recording may go on later
+    except TraceError as error:  # no node was idle so far: the recording may go on later
         _complain(str(error))
 
 

@@ -19,6 +19,7 @@ local settings = {
   pilot_mode = "salloc",
   pilot_limit_min = 60,
   reservation = "", -- that pilots get, where their number is not enough: Slurm 23.02 and later
+  qos = "", -- that pilots get, so that they are charged to nobody (docs/site.md)
   only_drivers = true, -- refuse other jobs in the driver partition
   administrators = { 0 }, -- uids that may do as they like in both partitions
 }
@@ -240,8 +241,22 @@ local function check_reservation(wanted, uid)
   end
 end
 
+-- What runs under the pilots' QOS is charged to nobody.
+local function check_qos(wanted, uid)
+  if settings.qos ~= "" and wanted == settings.qos and not contains(settings.administrators, uid) then
+    refuse("QOS %s is for the pilots of elastic jobs: leave --qos out", settings.qos)
+  end
+end
+
+local function charge_nobody(job_desc)
+  if settings.qos ~= "" then
+    job_desc.qos = settings.qos
+  end
+end
+
 local function submit(job_desc, part_list, uid)
   check_reservation(job_desc.reservation, uid)
+  check_qos(job_desc.qos, uid)
   local value = elastic_option(job_desc)
   if value then
     make_elastic(job_desc, part_list, value)
@@ -250,8 +265,11 @@ local function submit(job_desc, part_list, uid)
     if settings.reservation ~= "" then
       job_desc.reservation = settings.reservation
     end
+    charge_nobody(job_desc)
   elseif names_partition(job_desc.partition, settings.partition) then
-    if not is_sbatch_pilot(job_desc) and not contains(settings.administrators, uid) then
+    if is_sbatch_pilot(job_desc) then
+      charge_nobody(job_desc)
+    elseif not contains(settings.administrators, uid) then
       refuse("partition %s is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another partition",
         settings.partition)
     end
@@ -268,6 +286,7 @@ end
 
 local function modify(job_desc, job_rec, uid)
   check_reservation(job_desc.reservation, uid)
+  check_qos(job_desc.qos, uid)
   local wanted, present = job_desc.partition, job_rec.partition
   if wanted == nil or wanted == present or contains(settings.administrators, uid) then
     return

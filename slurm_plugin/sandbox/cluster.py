@@ -29,7 +29,7 @@ from slurm_plugin.sandbox.release import cgroup_conf, release_of
 
 # Named exactly so: called by its Debian name slurmctld-wlm, a daemon silently ignores gres.conf.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
-_CLIENTS = ("sbatch", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo")
+_CLIENTS = ("sbatch", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo", "sdiag", "sacctmgr")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _RECORD = "sandbox.json"
 _UP_LIMIT_S = 60.0  # 8 nodes take 1 s, 256 take 12 s; a loaded machine several times that

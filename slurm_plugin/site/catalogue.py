@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from slurm_plugin.site import cluster, drivers, harvested, plugins, scheduler
+from slurm_plugin.site import accounts, backfill, cluster, drivers, harvested, plugins, scheduler
 from slurm_plugin.site.rule import Rule
 
-RULES: tuple[Rule, ...] = (*cluster.RULES, *scheduler.RULES, *harvested.RULES, *drivers.RULES, *plugins.RULES)
+RULES: tuple[Rule, ...] = (
+    *cluster.RULES,
+    *scheduler.RULES,
+    *backfill.RULES,
+    *harvested.RULES,
+    *accounts.RULES,
+    *drivers.RULES,
+    *plugins.RULES,
+)
 
 
 def reference() -> str:

@@ -10,7 +10,7 @@ from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 # The oldest and the newest release that bftd is meant for.
 _OLDEST, _NEWEST = (22, 5), (26, 5)
-_KILL_WAIT_S = 2
+_KILL_WAIT_S = 30
 _POLL_RPCS = 4
 _ENDING = frozenset({"CANCEL", "REQUEUE", "SUSPEND"})
 
@@ -129,28 +129,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="KillWait",
-        right="at most 2 s",
+        right="at most 30 s, Slurm's default; yours stays",
         why="how long Slurm waits for a process that ignores SIGTERM, of every job; an agent leaves by itself after "
         "0.1 s, so this bounds only what goes wrong",
         loses="KillWait 30: a pilot that hangs gives its node back after 31 s, with GraceTime 10 after 58-69 s, "
-        "instead of 5.4-8.3 s; and a job that lost the node it preempted for cannot preempt again for KillWait + "
-        "MessageTimeout: 40 s (computed) instead of 12-13 s. A lower one also gives regular jobs less time between "
-        "SIGTERM and SIGKILL at their limit",
+        "instead of 5.4-8.3 s with KillWait 2; and a job that lost the node it preempted for cannot preempt again for "
+        "KillWait + MessageTimeout: 40 s (computed) instead of 12-13 s. It is the time that all jobs have to save "
+        "themselves at their limit, so bftd asks for no lower one",
         wrong="advice",
         seen=setting("KillWait"),
         holds=lambda site: (number(site.config["KillWait"]) or 0) <= _KILL_WAIT_S,
-        edits=set_to("KillWait", str(_KILL_WAIT_S)),
     ),
     Rule(
         name="MessageTimeout",
-        right="at most 10 s",
+        right="at most 10 s, Slurm's default; yours stays",
         why="Slurm does not preempt twice for one job within KillWait + MessageTimeout",
         loses="a job that lost the node it preempted for is stuck this much longer: 12-13 s at 10 s, 4.6-4.9 s at 2 s "
         "(KillWait 2)",
         wrong="advice",
         seen=setting("MessageTimeout"),
         holds=lambda site: (number(site.config["MessageTimeout"]) or 0) <= 10,
-        edits=set_to("MessageTimeout", "10"),
     ),
     Rule(
         name="Prolog",
@@ -222,9 +220,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="AccountingStorageEnforce",
         right="no limits or qos, or limits that leave room for pilots",
-        why="each pilot is a job of its user: MaxJobs, MaxSubmitJobs and GrpJobs bound the nodes of a trainer",
-        loses="a user with MaxJobs=2 gets a driver and one pilot. Look at sacctmgr show assoc "
-        "format=user,maxjobs,maxsubmit,grpjobs: scontrol does not show these limits",
+        why="each pilot is a job of its user: MaxJobs, MaxSubmitJobs, GrpJobs and GrpTRES bound the nodes of a "
+        "trainer, and while pilots run, what is left of them for regular jobs",
+        loses="a user with MaxJobs=2 gets a driver and one pilot, and his regular job waits until one of them ends. "
+        "sacctmgr show assoc format=user,maxjobs,maxsubmit,grpjobs,grptres shows these limits, scontrol does not. "
+        "An account of its own for elastic jobs has limits of its own",
         wrong="advice",
         seen=setting("AccountingStorageEnforce"),
         holds=lambda site: {"limits", "safe", "qos"}.isdisjoint(options(site.config["AccountingStorageEnforce"])),

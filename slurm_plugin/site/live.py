@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_plugin.client import SlurmClient
-from slurm_plugin.errors import SnapshotError
+from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
+from slurm_plugin.site import sdiag
 from slurm_plugin.site.model import (
     Site,
     SiteFile,
@@ -41,6 +43,8 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
         missing_plugins=_missing_plugins(stack, config.get("PluginDir", "")),
         module_missing=_missing_module(lua),
         reservations=tuple(_RESERVATION.findall(_show(client, "reservation", "-o"))),
+        load=_load(client),
+        usage_factors=_usage_factors(client) if config.get("AccountingStorageType", "").endswith("slurmdbd") else None,
     )
 
 
@@ -51,6 +55,25 @@ def _show(client: SlurmClient, *what: str) -> str:
     if answer.code != 0:
         raise SnapshotError(f"scontrol failed: {answer.complaint}")
     return answer.out
+
+
+def _load(client: SlurmClient) -> sdiag.Load | None:
+    """The controller's load, as far as this user may ask for it."""
+    try:
+        answer = client.run("sdiag")
+    except SlurmError:
+        return None
+    return sdiag.parse(answer.out) if answer.code == 0 else None
+
+
+def _usage_factors(client: SlurmClient) -> Mapping[str, float] | None:
+    """The UsageFactor of each QOS; None where sacctmgr does not tell this user."""
+    try:
+        answer = client.run("sacctmgr", "-nP", "show", "qos", "format=name,usagefactor")
+        rows = [line.split("|") for line in answer.out.splitlines()]
+        return {name: float(factor) for name, factor in rows} if answer.code == 0 else None
+    except (SlurmError, ValueError):
+        return None
 
 
 def _file(path: Path) -> SiteFile:

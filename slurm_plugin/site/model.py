@@ -9,6 +9,7 @@ from typing import Literal
 
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.nodeset import expand
+from slurm_plugin.site.sdiag import Load
 
 FileState = Literal["present", "absent", "unreadable"]
 
@@ -61,7 +62,9 @@ class Site:
 
     `config` maps the keys of `scontrol show config` to their text, `partitions` each partition to its options, and
     `node_names` lists every node. `missing_plugins` are the files that plugstack.conf names and that are not there,
-    `module_missing` the one that job_submit.lua loads, where it is not there. `reservations` are their names.
+    `module_missing` the one that job_submit.lua loads, where it is not there. `reservations` are their names, `load` is
+    the controller's, None where sdiag gave no answer, `usage_factors` the UsageFactor of each QOS, None where it is not
+    known.
     """
 
     config: Mapping[str, str]
@@ -73,6 +76,8 @@ class Site:
     missing_plugins: tuple[str, ...] = ()
     module_missing: str = ""
     reservations: tuple[str, ...] = ()
+    load: Load | None = None
+    usage_factors: Mapping[str, float] | None = None
 
     @property
     def release(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import slurm_plugin
 from slurm_plugin import reservation
+from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
 from slurm_plugin.site.kit import setting
 from slurm_plugin.site.model import Site, SiteFile, options
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
@@ -56,6 +57,7 @@ def expected_settings(site: Site) -> dict[str, str]:
         "pilot_limit_min": str(wanted.pilot_limit_min),
         "socket": wanted.socket,
         **({"reservation": reservation.NAME} if _needs_reservation(site) else {}),
+        **({"qos": qos_of(site, lua_settings(site.lua.text))} if needs_qos(site) else {}),
     }
 
 
@@ -73,7 +75,9 @@ def lua_lines(site: Site, path: str) -> str:
     settings = {"driver": site.wanted.driver, **expected_settings(site)}
     changed = {key: value for key, value in settings.items() if value != lua_defaults()[key]}
     braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
-    once = f"-- Once, as root: {_reservation_command(site)}\n" if _needs_reservation(site) else ""
+    commands = [_reservation_command(site)] if _needs_reservation(site) else []
+    commands += qos_commands(site) if needs_qos(site) else []
+    once = "".join(f"-- Once, as root, before: {command}\n" for command in commands)
     return (
         f'{once}local found, bftd = pcall(dofile, "{path}")\n'
         f"if found then bftd.install({{{braces}}}) "
@@ -203,6 +207,20 @@ RULES: tuple[Rule, ...] = (
         seen=_reservation_seen,
         holds=lambda site: not _needs_reservation(site) or reservation.NAME in site.reservations,
         applies=_lua_is_on,
+    ),
+    Rule(
+        name="pilots' QOS",
+        right=f"a QOS with UsageFactor=0 ({QOS}) that all users may use, where AccountingStorageEnforce has limits",
+        why="limits on used time (GrpTRESMins, GrpWall) count a pilot's CPUs and nodes whatever is billed; only a "
+        "job's own QOS spares them, that of the partition does not (measured), so bftd.lua gives pilots this one and "
+        "refuses it to all other jobs",
+        loses="pilots eat what their users' regular jobs are granted: two of 4 CPUs that ran 12 s took 1 of an "
+        "account's CPU minutes, and nothing with the QOS (measured). The commands stand beside the lines for "
+        "job_submit.lua; whoever may not use the QOS gets no pilot",
+        wrong="advice",
+        seen=lambda site: factor_seen(site, qos_of(site, lua_settings(site.lua.text))),
+        holds=lambda site: (site.usage_factors or {}).get(qos_of(site, lua_settings(site.lua.text))) == 0.0,
+        applies=lambda site: needs_qos(site) and _lua_is_on(site),
     ),
     Rule(
         name="PlugStackConfig",

@@ -51,11 +51,13 @@ class _Cluster(Sandbox):
 
 
 class AccountedSite(SandboxSite):
-    """A site of `nodes` nodes; `slurm_conf` is added to slurm.conf, and `options` to the lines of partitions."""
+    """A site of `nodes` nodes; `slurm_conf` is added to slurm.conf, `options` to the lines of partitions."""
 
-    def __init__(self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], nodes: int) -> None:
+    def __init__(
+        self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], nodes: int, **shape: Any
+    ) -> None:
         super().__init__()
-        self.cluster = _Cluster(statements, slurm_conf, options, nodes=nodes)
+        self.cluster = _Cluster(statements, slurm_conf, options, nodes=nodes, **shape)
 
     def __enter__(self) -> AccountedSite:
         super().__enter__()

@@ -184,6 +184,30 @@ def test_no_job_is_moved_into_the_pilots_reservation(lua: Lua) -> None:
     assert lua.run(chunk) == b"20020"
 
 
+CHARGED_TO_NOBODY = 'bftd.install({ qos = "bft-pilots", pilot_mode = "sbatch" }) '
+
+
+def test_pilots_get_the_qos_that_is_charged_to_nobody_and_no_other_job_does(lua: Lua) -> None:
+    chunk = (
+        CHARGED_TO_NOBODY
+        + """
+      local now, batch = pilot({ qos = "mine" }), pilot({ script = "#!/bin/sh\\n" })
+      local regular = job({ partition = 'batch' })
+      local codes = slurm_job_submit(now, parts, 1000) .. slurm_job_submit(batch, parts, 1000)
+        .. slurm_job_submit(regular, parts, 1000)
+      return codes .. " " .. now.qos .. " " .. batch.qos .. " " .. tostring(regular.qos)"""
+    )
+    assert lua.run(chunk) == b"000 bft-pilots bft-pilots nil"
+
+
+@pytest.mark.parametrize("job", ["job({ qos = 'bft-pilots' })", "elastic({ qos = 'bft-pilots' })"])
+def test_nobody_but_an_administrator_names_the_pilots_qos(lua: Lua, job: str) -> None:
+    chunk = f"""{CHARGED_TO_NOBODY}
+      return slurm_job_submit({job}, parts, 1000) .. slurm_job_modify({job}, job({{}}), parts, 1000) .. told[1]"""
+    assert lua.run(chunk) == b"20022002QOS bft-pilots is for the pilots of elastic jobs: leave --qos out"
+    assert lua.run(f"{CHARGED_TO_NOBODY} return slurm_job_submit(job({{ qos = 'bft-pilots' }}), parts, 0)") == b"0"
+
+
 def test_an_administrator_may_do_as_he_likes_in_the_elastic_partition_but_gets_no_number_for_it(lua: Lua) -> None:
     chunk = """
       bftd.install({ administrators = { 0, 7 } })
@@ -230,7 +254,7 @@ def test_bftd_lua_and_the_daemon_have_the_same_defaults() -> None:
     keys = ("partition", "driver_partition", "pilot_mode", "socket")
     assert {key: defaults[key] for key in keys} == {key: daemon[key] for key in keys}
     assert float(defaults["pilot_limit_min"]) == PoolConfig().pilot_limit_s / 60
-    assert defaults.keys() - keys == {"driver", "pilot_limit_min", "reservation"}
+    assert defaults.keys() - keys == {"driver", "pilot_limit_min", "reservation", "qos"}
 
 
 def test_pilots_by_sbatch_are_let_in_where_the_site_says_so(lua: Lua) -> None:

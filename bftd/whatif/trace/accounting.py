@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 import numpy as np
 from numpy.typing import NDArray
 
-from bftd.whatif.trace import busy
+from bftd.whatif.trace import busy, presence
 from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.model import Trace
 from bftd.whatif.trace.names import some
@@ -46,31 +46,46 @@ def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> Wi
     return Window(first, last)
 
 
-def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: float) -> Trace:
-    """Put periods together; raises TraceError where no node was idle, or none of the jobs ran on `nodes`."""
+def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: float, *, every: bool = False) -> Trace:
+    """Put periods together; raises TraceError where no node was idle, or none of the jobs ran on `nodes`.
+
+    With `every`, `nodes` are all that the cluster has today: others that had jobs were there once, and are in the
+    trace for that time.
+    """
+    listed = len(nodes)
+    if every:
+        nodes = [*nodes, *_gone(accounts, nodes)]
     index = {name: place for place, name in enumerate(nodes)}
     duration_s = period.end_s - period.start_s
     strangers: set[str] = set()
-    jobs = _spans(accounts.jobs, index, period.start_s, strangers).within(duration_s)
+    all_jobs = _spans(accounts.jobs, index, period.start_s, strangers)
+    jobs = all_jobs.within(duration_s)
     if accounts.jobs and len(strangers) and not len(jobs.node):
         raise TraceError(
             f"no job ran on the listed nodes in the period, but on {some(sorted(strangers))}: check --nodes"
         )
     away = _spans(accounts.away, index, period.start_s, set())
     everywhere = _spans([_on_all(gap, nodes) for gap in accounts.everywhere], index, period.start_s, set())
-    found = busy.idle(busy.joined(jobs, away, everywhere), len(nodes), duration_s, min_idle_s)
+    evidence = busy.joined(all_jobs, _spans(accounts.ignored, index, period.start_s, set()), away)
+    cut = presence.absence(accounts.members, nodes, listed, evidence, period.start_s, period.end_s)
+    absent = _spans(cut.periods, index, period.start_s, set())
+    found = busy.idle(busy.joined(jobs, away, everywhere, absent), len(nodes), duration_s, min_idle_s)
     if not len(found.times_s):
         raise TraceError("no node was idle in the period: there is nothing to write")
-    notes = accounts.notes | {
-        "jobs": len(jobs.node),
-        "ambiguous_times": accounts.dates.ambiguous,
-        "nodes_not_listed": len(strangers),
-        "overlapping_jobs": busy.overlaps(jobs),
-        "short_idle_dropped": found.dropped,
-        "idle_throughout": _idle_throughout(found),
-        "longest_silence_s": silence_s if (silence_s := _longest_silence_s(jobs, duration_s)) >= _SILENCE_S else 0,
-        "gap_s": _covered_s(everywhere.within(duration_s), len(nodes)),
-    }
+    notes = (
+        accounts.notes
+        | cut.notes
+        | {
+            "jobs": len(jobs.node),
+            "ambiguous_times": accounts.dates.ambiguous,
+            "nodes_not_listed": len(strangers),
+            "overlapping_jobs": busy.overlaps(jobs),
+            "short_idle_dropped": found.dropped,
+            "idle_throughout": _idle_throughout(found),
+            "longest_silence_s": silence_s if (silence_s := _longest_silence_s(jobs, duration_s)) >= _SILENCE_S else 0,
+            "gap_s": _covered_s(everywhere.within(duration_s), len(nodes)),
+        }
+    )
     return Trace(
         nodes=tuple(nodes),
         times_s=found.times_s,
@@ -87,6 +102,14 @@ def iso(time_s: float) -> str:
     """A date that means the same everywhere."""
     precision = "seconds" if time_s == int(time_s) else "milliseconds"
     return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec=precision)
+
+
+def _gone(accounts: Accounts, nodes: Sequence[str]) -> list[str]:
+    """Nodes that had jobs and are not among the cluster's nodes any more, by name."""
+    known, found = frozenset(nodes), set[str]()
+    for names in {period.nodes for period in (*accounts.jobs, *accounts.ignored)}:
+        found.update(name for name in names if name not in known)
+    return sorted(found)
 
 
 def _on_all(gap: Period, nodes: Sequence[str]) -> Period:

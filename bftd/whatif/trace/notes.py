@@ -22,7 +22,14 @@ SENTENCES = {
     "rows_superseded": "{} rows tell another end of a job than others: a known end counts, else the later one",
     "ambiguous_times": "{} times lie in the hour that a change of clocks repeats: jobs count as longer there",
     "node_counts_differ": "{} jobs have another number of nodes than their list of nodes",
-    "nodes_not_listed": "{} nodes of jobs are not in the node list and were left out",
+    "nodes_not_listed": "{} nodes of jobs are not in the node list and were left out: if they were taken away since, "
+    "their idle time is missing",
+    "nodes_cut_by_record": "{} nodes were not part of the cluster all the time, by slurmdbd's own record of its nodes: "
+    "they are not idle while they were not",
+    "nodes_cut_at_first": "{} nodes have no job or event in the first day or longer: they count as installed at their "
+    "first one (--events with ClusterNodes tells for sure)",
+    "nodes_cut_at_last": "{} nodes of jobs are not in the cluster today: they count as taken away at the end of their "
+    "last job or event",
     "overlapping_jobs": "{} times a job came to a node that had a job already: it is idle when the last one has gone",
     "node_events": "{} periods in which a node was down or drained: it is not idle then",
     "reservations": "{} reservations: their nodes are not idle then",

@@ -17,7 +17,7 @@ from bftd.whatif.trace.names import check, listed
 from bftd.whatif.trace.pipes import Dates, Row, rows
 
 JOB_FIELDS = "JobIDRaw,Partition,State,Start,End,NNodes,NodeList"
-EVENT_FIELDS = "Cluster,NodeName,Start,End,State,Reason"
+EVENT_FIELDS = "Cluster,NodeName,Start,End,State,Reason,ClusterNodes"
 RESERVATION_FIELDS = "Cluster,Name,NodeNames,Start,End"
 _SACCT_ADVICE = f"make it with sacct -a -D -X -P --format={JOB_FIELDS}"
 _EVENT_ADVICE = f"make it with sacctmgr -P show event format={EVENT_FIELDS}"
@@ -25,6 +25,7 @@ _RESERVATION_ADVICE = f"make it with sacctmgr -P show reservation format={RESERV
 _JOB_COLUMNS = (("jobidraw", "jobid"), ("state",), ("start",), ("end",), ("nodelist",))
 # fields are asked for by one name and headed by another
 _STARTS, _ENDS = ("start", "timestart"), ("end", "timeend")
+_CLUSTER_NODES = ("cluster nodes", "clusternodes")
 _EVENT_COLUMNS = (("nodename",), _STARTS, _ENDS)
 _RESERVED = ("nodenames", "nodename", "nodes", "nodelist")
 _RESERVATION_COLUMNS = (_RESERVED, _STARTS, _ENDS)
@@ -44,9 +45,15 @@ class Period:
 
 @dataclass(slots=True)
 class Accounts:
-    """All periods in which nodes were used, or could not be; `everywhere` holds those of all nodes together."""
+    """All periods in which nodes were used, or could not be; `everywhere` holds those of all nodes together.
+
+    `ignored` are the jobs that are no use of a node: they still tell that it was there. `members` says which nodes the
+    cluster had when, as slurmdbd recorded it.
+    """
 
     jobs: list[Period] = field(default_factory=list)
+    ignored: list[Period] = field(default_factory=list)
+    members: list[Period] = field(default_factory=list)
     away: list[Period] = field(default_factory=list)
     everywhere: list[Period] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
@@ -61,7 +68,12 @@ class Accounts:
         known: dict[tuple[str, float, tuple[str, ...]], Period] = {}
         for row in rows(text, where, _JOB_COLUMNS, _SACCT_ADVICE):
             self._one_cluster(row)
-            period = self._job(row, ignored_partitions)
+            if row.first("partition") in ignored_partitions:
+                period = self._job(row, Counter())  # what is doubtful about them changes nothing
+                self.ignored += [period] if period else []
+                self.notes["jobs_ignored"] += period is not None
+                continue
+            period = self._job(row, self.notes)
             if period is None:
                 continue
             key = (row.first("jobidraw", "jobid"), period.start_s, period.nodes)
@@ -89,6 +101,8 @@ class Accounts:
                 # nothing starts while the controller is away, and what ends is told late
                 self.everywhere.append(Period((), *span))
                 self.notes["gaps"] += 1
+            elif (names := row.first(*_CLUSTER_NODES)).lower() not in _NO_NODES:
+                self.members.append(Period(self._nodes(row, names), *span))
 
     def add_reservations(self, text: str, where: str) -> None:
         """Add reservations, as `sacctmgr -P show reservation` or `scontrol show reservation -o` print them."""
@@ -113,38 +127,35 @@ class Accounts:
             if span is not None and names.lower() not in _NO_NODES:
                 yield Period(self._nodes(row, names), *span)
 
-    def _job(self, row: Row, ignored_partitions: Collection[str]) -> Period | None:
-        """The period of one row of sacct, or None, with the reason counted."""
+    def _job(self, row: Row, notes: Counter[str]) -> Period | None:
+        """The period of one row of sacct, or None, with the reason counted in `notes`."""
         job_id, state = row.first("jobidraw", "jobid"), row.first("state").upper()
         if not job_id or not job_id[0].isdigit():
             raise TraceError(f"{row.where}: {job_id[:40]!r} is not a job id: {_SACCT_ADVICE}")
         if "." in job_id:
-            self.notes["steps_ignored"] += 1
+            notes["steps_ignored"] += 1
             return None
         names = row.first("nodelist")
         placed = names.lower() not in _NO_NODES
         start_s, end_s = self.dates.read(row, "start"), self.dates.read(row, "end", latest=True)
         if start_s is None or state.startswith(_UNSTARTED) or (not placed and start_s == end_s):
-            self.notes["jobs_never_started"] += 1
-            return None
-        if row.first("partition") in ignored_partitions and ignored_partitions:
-            self.notes["jobs_ignored"] += 1
+            notes["jobs_never_started"] += 1
             return None
         if not placed:
             # cancelled jobs that never ran have a start in some releases, and then no nodes either
-            self.notes["jobs_never_started" if state.startswith("CANCELLED") else "jobs_without_nodes"] += 1
+            notes["jobs_never_started" if state.startswith("CANCELLED") else "jobs_without_nodes"] += 1
             return None
         if end_s is None:
             end_s = math.inf
             if not state.startswith(_UNFINISHED):
-                self.notes["ends_unknown"] += 1
+                notes["ends_unknown"] += 1
         if end_s < start_s:
-            self.notes["ends_before_start"] += 1
+            notes["ends_before_start"] += 1
             return None
-        self.notes["jobs_suspended"] += state.startswith("SUSPENDED")
+        notes["jobs_suspended"] += state.startswith("SUSPENDED")
         nodes = self._nodes(row, names)
         count = row.first("nnodes", "allocnodes")
-        self.notes["node_counts_differ"] += count.isdecimal() and int(count) != len(nodes)
+        notes["node_counts_differ"] += count.isdecimal() and int(count) != len(nodes)
         return Period(nodes, start_s, end_s)
 
     def _span(self, row: Row, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[float, float] | None:

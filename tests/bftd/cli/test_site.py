@@ -22,6 +22,11 @@ case "$2" in
 esac
 """
 
+SDIAG = """\
+#!/bin/sh
+cat {folder}/sdiag.txt
+"""
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -31,10 +36,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none.toml")
 
-    def call(cluster: str, *words: str, scontrol: str = SCONTROL) -> tuple[int, str, str]:
-        program = tmp_path / "scontrol"
-        program.write_text(scontrol.format(folder=ASSETS / cluster))
-        program.chmod(0o755)
+    def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> tuple[int, str, str]:
+        for name, text in (("scontrol", scontrol), ("sdiag", sdiag)):
+            program = tmp_path / name
+            program.write_text(text.format(folder=ASSETS / cluster))
+            program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         monkeypatch.setattr(sys, "argv", ["bft", "site", *words])
         with pytest.raises(SystemExit) as end:
@@ -49,11 +55,15 @@ def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) ->
     code, out, err = run("stock", "check")
     assert (code, err) == (1, "")
     lines = out.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("advice  KillWait "))
-    assert lines[start].endswith("30 sec")
-    assert lines[start + 1] == "        right: at most 2 s"
+    start = next(
+        index for index, line in enumerate(lines) if line.startswith("advice  SchedulerParameters: bf_interval ")
+    )
+    assert lines[start].endswith("not set (default 30); a cycle takes 0.00053 s")
+    assert lines[start + 1].startswith(
+        "        right: at most [pool] vacate_ahead_s (5 s), where that is 4 times a cycle"
+    )
     told = " ".join(" ".join(lines[start + 2 :]).split())
-    assert "after 31 s, with GraceTime 10 after 58-69 s, instead of 5.4-8.3 s" in told
+    assert "bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s" in told
     assert lines[-1].endswith("4 must change; bft site config prints the lines")
     assert all(len(line) <= 120 for line in lines)
 
@@ -73,11 +83,11 @@ def test_a_site_where_nothing_must_change_ends_with_0(run: Run) -> None:
 
 
 def test_the_lines_of_one_file_can_be_sent_straight_to_it(run: Run) -> None:
-    code, out, _ = run("stock", "config", "--file", "slurm.conf", "--keep", "KillWait")
+    code, out, _ = run("stock", "config", "--file", "slurm.conf", "--keep", "ReturnToService")
     assert code == 0
     settings = [line for line in out.splitlines() if line and not line.startswith("#")]
     assert "PreemptType=preempt/partition_prio" in settings
-    assert not [line for line in settings if line.startswith("KillWait")]
+    assert not [line for line in settings if line.startswith(("KillWait", "MessageTimeout", "ReturnToService"))]
 
 
 def test_what_stays_as_it_is_is_told_with_its_price(run: Run) -> None:
@@ -85,6 +95,23 @@ def test_what_stays_as_it_is_is_told_with_its_price(run: Run) -> None:
     told = " ".join(line.removeprefix("# ") for line in out.splitlines())
     assert "left as it is: JobSubmitPlugins: (null) (advice): with it 80-96 %" in told
     assert 'pilot_mode = "sbatch"' in out
+
+
+@pytest.mark.parametrize(
+    "sdiag", ["echo denied >&2; exit 1", "echo 'sdiag output'", "sed 's/ycle/?/' {folder}/sdiag.txt"]
+)
+def test_regression_without_sdiag_the_scheduler_is_left_alone_and_what_is_not_known_is_told(
+    run: Run, sdiag: str
+) -> None:
+    code, out, err = run("stock", "config", sdiag=f"#!/bin/sh\n{sdiag}\n")
+    assert (code, err) == (0, "")
+    told = " ".join(line.removeprefix("# ") for line in out.splitlines())
+    assert "left as it is: sdiag: no answer (advice): it is not known how long cycles take" in told.replace(
+        "no cycle yet", "no answer"
+    )
+    assert "not set (default 30); how long a cycle takes is not known, so keep it" in told
+    assert "bf_interval=" not in out
+    assert "bf_max_time=" not in out
 
 
 def test_names_and_nodes_that_are_asked_for_are_in_the_lines(run: Run) -> None:

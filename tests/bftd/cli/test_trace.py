@@ -91,6 +91,16 @@ def test_a_trace_is_made_of_files(run: Run) -> None:
     assert [line for line in again.splitlines() if line.startswith("note")] == lines[1:]
 
 
+def test_regression_pilots_are_no_use_of_a_node_unless_somebody_says_so(run: Run, tmp_path: Path) -> None:
+    told = "note: 1 jobs of the ignored partitions do not count as use"
+    words = f"from-sacct {ASSETS}/jobs.txt --nodes {ASSETS}/nodes.txt -o t.csv"
+    assert told in run(words)[1]
+    assert told not in run(f"{words} --ignore-partition=")[1]
+    config = tmp_path / "night.toml"
+    config.write_text('[slurm]\npartition = "night"\n')
+    assert told not in run(f"{words} --config {config}")[1]
+
+
 def test_without_events_the_user_is_told_what_that_means(run: Run) -> None:
     code, _, err = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' -o t.csv")
     assert code == 0
@@ -126,7 +136,7 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
         "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
         "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
         "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
-        "format=Cluster,NodeName,Start,End,State,Reason",
+        "format=Cluster,NodeName,Start,End,State,Reason,ClusterNodes",
         "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
         "format=Cluster,Name,NodeNames,Start,End",
     ]

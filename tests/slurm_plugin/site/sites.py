@@ -10,12 +10,16 @@ from pathlib import Path
 from bftd.cli.site import wanted_of
 from bftd.keys import Config
 from slurm_plugin.parse import partition_options
+from slurm_plugin.site import sdiag
 from slurm_plugin.site.model import Site, SiteFile, parse_config
 
 ASSETS = Path(__file__).parent / "assets"
 LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then bftd.install({}) else x() end\n'
 # What the daemon's defaults want of a site where it is installed from a package.
 WANTED = wanted_of(Config(), driver="/usr/bin/bft-driver")
+DBD = "accounting_storage/slurmdbd"
+# Of an idle private cluster with Slurm 22.05: a cycle takes half a millisecond.
+LOAD = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
 
 
 def recorded(name: str, release: str = "22.05") -> Site:
@@ -29,6 +33,7 @@ def recorded(name: str, release: str = "22.05") -> Site:
         lua=SiteFile("/etc/slurm/job_submit.lua", "present" if good else "absent", LUA if good else ""),
         plugstack=SiteFile("/etc/slurm/plugstack.conf", "present", "optional /p/spank_bftd.so\n" if good else ""),
         wanted=WANTED,
+        load=LOAD,
     )
 
 
@@ -59,6 +64,19 @@ def without(partition: str) -> Spoil:
     )
 
 
+def under(interval: int | None = None, **load: float) -> Spoil:
+    """The site under another load of its controller, and with another bf_interval."""
+
+    def spoil(site: Site) -> Site:
+        assert site.load is not None
+        site = replace(site, load=replace(site.load, **load))
+        if interval is None:
+            return site
+        return scheduler(lambda text: re.sub(r"bf_interval=\d+", f"bf_interval={interval}", text))(site)
+
+    return spoil
+
+
 def both(*spoils: Spoil) -> Spoil:
     def spoil(site: Site) -> Site:
         for one in spoils:
@@ -76,7 +94,7 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("PreemptType", "must", setting("PreemptType", "preempt/qos")),
     ("PreemptMode", "must", setting("PreemptMode", "OFF")),
     ("PreemptExemptTime", "must", setting("PreemptExemptTime", "00:05:00")),
-    ("KillWait", "advice", setting("KillWait", "30 sec")),
+    ("KillWait", "advice", setting("KillWait", "120 sec")),
     ("MessageTimeout", "advice", setting("MessageTimeout", "60 sec")),
     ("Prolog", "advice", setting("Prolog", "/etc/slurm/prolog.sh")),
     ("Epilog", "advice", setting("Epilog", "/etc/slurm/epilog.sh")),
@@ -86,6 +104,15 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("PrivateData", "must", setting("PrivateData", "accounts,jobs")),
     ("MaxJobCount", "advice", setting("MaxJobCount", "5000")),
     ("AccountingStorageEnforce", "advice", setting("AccountingStorageEnforce", "associations,limits,qos")),
+    ("harvested partition: TRESBillingWeights", "advice", setting("AccountingStorageType", DBD)),
+    (
+        "harvested partition: TRESBillingWeights",
+        "advice",
+        both(setting("AccountingStorageType", DBD), option("elastic", "TRESBillingWeights", "CPU=0.0,Mem=0.25G")),
+    ),
+    ("pilots' QOS", "advice", lambda site: _limited(site, {"normal": 1.0})),
+    ("pilots' QOS", "advice", lambda site: _limited(site, {"bft-pilots": 1.0})),
+    ("pilots' QOS", "advice", lambda site: _limited(site, None)),
     ("SlurmctldParameters: rl_enable", "advice", setting("SlurmctldParameters", "rl_enable,idle_on_node_suspend")),
     ("CliFilterPlugins", "advice", setting("CliFilterPlugins", "lua")),
     ("ReturnToService", "advice", setting("ReturnToService", "0")),
@@ -93,6 +120,26 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("SchedulerType", "must", setting("SchedulerType", "sched/builtin")),
     ("SchedulerType", "must", scheduler(lambda text: text.replace("bf_interval=1", "bf_interval=-1"))),
     ("SchedulerParameters: bf_interval", "advice", scheduler(lambda text: text.replace("bf_interval=1,", ""))),
+    ("SchedulerParameters: bf_interval", "advice", under(cycles=4, mean_cycle_s=20.0, last_cycle_s=20.0, interval=30)),
+    ("SchedulerParameters: bf_max_time", "advice", under(max_cycle_s=0.9)),
+    (
+        "SchedulerParameters: bf_max_time",
+        "advice",
+        both(scheduler(lambda text: f"{text},bf_max_time=60"), under(timeouts=3)),
+    ),
+    ("sdiag", "advice", both(scheduler(lambda text: f"{text},bf_max_time=30"), under(cycles=0))),
+    ("SchedulerParameters: bf_window", "advice", scheduler(lambda text: f"{text},bf_window=30")),
+    ("SchedulerParameters: bf_max_job_test", "advice", under(queue_length=4000)),
+    (
+        "SchedulerParameters: bf_yield_interval, bf_yield_sleep",
+        "advice",
+        scheduler(lambda text: f"{text},bf_yield_interval=1,bf_yield_sleep=1000000"),
+    ),
+    (
+        "SchedulerParameters: max_rpc_cnt",
+        "advice",
+        both(scheduler(lambda text: f"{text},max_rpc_cnt=150"), under(threads=140)),
+    ),
     ("SchedulerParameters: bf_continue", "advice", scheduler(lambda text: text.replace("bf_continue,", ""))),
     ("SchedulerParameters: bf_resolution", "advice", scheduler(lambda text: f"{text},bf_resolution=600")),
     (
@@ -100,13 +147,17 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         "advice",
         scheduler(lambda text: f"{text},bf_min_age_reserve=60"),
     ),
-    ("SchedulerParameters: sched_interval", "advice", scheduler(lambda text: text.replace("sched_interval=1,", ""))),
+    (
+        "SchedulerParameters: sched_interval",
+        "advice",
+        scheduler(lambda text: text.replace("sched_interval=1,", "sched_interval=-1,")),
+    ),
     (
         "SchedulerParameters: sched_min_interval",
         "advice",
-        scheduler(lambda text: f"{text},sched_min_interval=2000000"),
+        scheduler(lambda text: f"{text},sched_min_interval=9000000"),
     ),
-    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=3"))),
+    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=10"))),
     (
         "SchedulerParameters: preempt_youngest_first",
         "advice",
@@ -189,20 +240,38 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         ),
     ),
     # These two take the immediate allocations away, so the daemon's pilot_mode is wrong too.
-    ("SchedulerParameters: defer", "must", scheduler(lambda text: f"{text},defer")),
+    ("SchedulerParameters: defer", "advice", scheduler(lambda text: f"{text},defer")),
     ("JobSubmitPlugins", "advice", setting("JobSubmitPlugins", "(null)")),
 )
 BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins", "job_submit.lua"})
+
+# A site that enforces limits on used time enforces limits.
+BRINGS_LIMITS = frozenset({"pilots' QOS"})
 
 # What no line of ours can make right: a site decides on it, or it is how the machine is.
 NOT_OURS = frozenset(
     {
         "Slurm release",
+        "KillWait",
+        "MessageTimeout",
+        "sdiag",
+        "SchedulerParameters: bf_interval",
+        "SchedulerParameters: bf_max_time",
+        "SchedulerParameters: bf_resolution",
+        "SchedulerParameters: bf_window",
+        "SchedulerParameters: bf_max_job_test",
+        "SchedulerParameters: bf_yield_interval, bf_yield_sleep",
+        "SchedulerParameters: bf_min_age_reserve, bf_min_prio_reserve",
+        "SchedulerParameters: max_rpc_cnt",
+        "SchedulerParameters: sched_interval",
+        "SchedulerParameters: sched_min_interval",
+        "SchedulerParameters: batch_sched_delay",
         "Prolog",
         "Epilog",
         "ProctrackType",
         "SelectType",
         "AccountingStorageEnforce",
+        "pilots' QOS",
         "CliFilterPlugins",
         "SuspendTime",
         "pilots' reservation",
@@ -219,3 +288,10 @@ def _after_22_05(site: Site, version: str) -> Site:
     """The site as it has to be on a newer release: with the pilots' reservation, and Lua lines that name it."""
     newer = replace(site, config={**site.config, "SLURM_VERSION": version}, reservations=("bft-pilots",))
     return replace(newer, lua=_lua('{ reservation = "bft-pilots" }')) if site.lua.text else newer
+
+
+def _limited(site: Site, factors: dict[str, float] | None) -> Site:
+    """The site with slurmdbd, limits, and all that keeps pilots out of them but for the QOS itself."""
+    spoil = both(setting("AccountingStorageType", DBD), option("elastic", "TRESBillingWeights", "CPU=0"))
+    limited = replace(spoil(site), lua=_lua('{ qos = "bft-pilots" }') if site.lua.text else site.lua)
+    return replace(setting("AccountingStorageEnforce", "associations,safe")(limited), usage_factors=factors)

@@ -18,11 +18,14 @@ from slurm_plugin.site.model import Site, parse_config
 from slurm_plugin.site.plugins import lua_settings
 from tests.slurm_plugin.site.sites import (
     ASSETS,
+    BRINGS_LIMITS,
     BRINGS_PILOT_MODE,
+    DBD,
     NOT_OURS,
     SPOILED,
     WANTED,
     Spoil,
+    both,
     option,
     recorded,
     scheduler,
@@ -41,7 +44,10 @@ def wrong(site: Site) -> dict[str, str]:
 
 def test_the_recommended_cluster_is_right_in_every_line() -> None:
     findings = check(recorded("recommended"), RULES)
-    assert [finding.rule.name for finding in findings] == [rule.name for rule in RULES]
+    without_slurmdbd = {"harvested partition: TRESBillingWeights", "pilots' QOS"}
+    assert [finding.rule.name for finding in findings] == [
+        rule.name for rule in RULES if rule.name not in without_slurmdbd
+    ]
     assert {finding.level for finding in findings} == {"ok"}
 
 
@@ -53,14 +59,15 @@ def test_a_stock_cluster_must_get_preemption_and_two_partitions() -> None:
         "harvested partition",
         "driver partition",
     }
-    assert {"KillWait", "JobSubmitPlugins", "SchedulerParameters: bf_interval"} < found.keys()
+    assert {"JobSubmitPlugins", "SchedulerParameters: bf_interval"} < found.keys()
 
 
 @pytest.mark.parametrize(("name", "level", "spoil"), SPOILED)
 def test_a_wrong_setting_is_found_by_its_rule_alone(name: str, level: str, spoil: Spoil) -> None:
     found = wrong(spoil(recorded("recommended")))
     assert found.pop(name) == level
-    assert found.keys() <= ({"pilot_mode"} if name in BRINGS_PILOT_MODE else set())
+    brought = {"pilot_mode"} if name in BRINGS_PILOT_MODE else set()
+    assert found.keys() <= (brought | {"AccountingStorageEnforce"} if name in BRINGS_LIMITS else brought)
 
 
 def test_every_rule_has_a_setting_that_it_finds_wrong() -> None:
@@ -120,8 +127,9 @@ def test_a_site_s_own_options_stay_in_the_lists() -> None:
     site = setting("JobSubmitPlugins", "all_partitions")(site)
     printed = render(advise(site, RULES), "slurm.conf").splitlines()
     (line,) = (line for line in printed if line.startswith("SchedulerParameters="))
-    assert line.startswith("SchedulerParameters=bf_max_job_test=2000,bf_interval=1,")
-    assert "defer" not in line
+    assert line == (
+        "SchedulerParameters=bf_max_job_test=2000,defer,bf_interval=1,preempt_youngest_first,bf_max_time=60,bf_continue"
+    )
     assert "JobSubmitPlugins=all_partitions,lua" in printed
 
 
@@ -131,10 +139,10 @@ def test_private_data_keeps_what_bftd_need_not_see() -> None:
 
 
 def test_a_site_that_keeps_its_submit_plugins_gets_pilots_by_sbatch() -> None:
-    advised = advise(recorded("stock"), RULES, keep=["JobSubmitPlugins", "KillWait"])
+    advised = advise(recorded("stock"), RULES, keep=["JobSubmitPlugins", "ReturnToService"])
     assert 'pilot_mode = "sbatch"' in render(advised, "bftd.toml")
     assert render(advised, "job_submit.lua") == ""
-    assert wrong(advised.after) == {"JobSubmitPlugins": "advice", "KillWait": "advice"}
+    assert wrong(advised.after) == {"JobSubmitPlugins": "advice", "ReturnToService": "advice"}
 
 
 def test_names_of_partitions_reach_all_files() -> None:
@@ -213,7 +221,7 @@ def test_the_documentation_is_what_the_rules_say() -> None:
 def test_the_partition_s_limit_fits_pilots_of_any_longest_limit(limit_s: float) -> None:
     site = recorded("recommended")
     advised = advise(replace(site, wanted=replace(site.wanted, pilot_limit_s=limit_s)), RULES)
-    assert not wrong(advised.after)
+    assert wrong(advised.after).keys() <= {"SchedulerParameters: bf_window"}, "which is the site's own"
 
 
 def _two_tiers(site: Site) -> Site:
@@ -239,3 +247,22 @@ def test_turning_preemption_on_makes_no_regular_job_preemptable(mode: str) -> No
     after = advise(site, RULES).after
     assert after.config["PreemptType"] == "preempt/partition_prio"
     assert {after.partitions[name]["PreemptMode"] for name in ("batch", "urgent")} == {"OFF"}
+
+
+def test_regression_pilots_are_kept_out_of_what_a_site_charges_its_users() -> None:
+    site = setting("AccountingStorageType", DBD)(recorded("stock"))
+    printed = render(advise(site, RULES), "slurm.conf")
+    assert " TRESBillingWeights=CPU=0" in printed.partition("\nPartitionName=elastic ")[2].splitlines()[0]
+    assert "bft-pilots" not in render(advise(site, RULES), "job_submit.lua"), "no limit is enforced"
+    limited = setting("AccountingStorageEnforce", "associations,limits,safe")(site)
+    lua = render(advise(limited, RULES), "job_submit.lua")
+    assert "-- Once, as root, before: sacctmgr -i modify qos bft-pilots set UsageFactor=0\n" in lua
+    assert lua_settings(lua) == {"qos": "bft-pilots"}
+
+
+def test_a_qos_of_the_site_s_own_is_as_good() -> None:
+    own = both(setting("AccountingStorageType", DBD), setting("AccountingStorageEnforce", "safe"))
+    site = own(option("elastic", "TRESBillingWeights", "CPU=0")(recorded("recommended")))
+    lua = replace(site.lua, text=site.lua.text.replace("{}", '{ qos = "free" }'))
+    site = replace(site, lua=lua, usage_factors={"free": 0.0})
+    assert wrong(site) == {"AccountingStorageEnforce": "advice"}

@@ -268,3 +268,58 @@ def test_node_lists_are_read_as_slurm_prints_them(text: str, expected: tuple[str
 def test_a_file_that_is_no_node_list_is_refused(text: str) -> None:
     with pytest.raises(TraceError, match=r"nodes\.txt|not a node name"):
         node_names(text, "nodes.txt")
+
+
+DAY_S = 86400
+MONTH = Window(0.0, 28.0 * DAY_S)
+
+
+def a_month(node: str, days: range, first_id: int, partition: str = "batch") -> list[str]:
+    """A job of 22 hours a day on a node."""
+    return [f"{first_id + day}|{partition}|COMPLETED|{day * DAY_S + 1}|{day * DAY_S + 79200}|1|{node}" for day in days]
+
+
+def test_regression_a_node_that_was_installed_on_day_20_supplies_nothing_before() -> None:
+    lines = [*a_month("n1", range(28), 0), *a_month("n3", range(20, 28), 100)]
+    made = trace(jobs(*lines), ("n1", "n3"), MONTH, 10.0)
+    assert turns(made)["n3"][0] == 20 * DAY_S + 79200, "idle only after its first job"
+    assert made.notes["nodes_cut_at_first"] == 1
+    busy_hours = [time_s for time_s in turns(made)["n1"] if time_s < DAY_S]
+    assert busy_hours == [0, 1, 79200], "a node that had a job on the first day was there"
+
+
+def test_a_pilot_or_an_event_shows_that_a_node_was_there() -> None:
+    late = a_month("n1", range(20, 28), 0)
+    accounts = jobs(*late, *a_month("n1", range(1), 100, "elastic"), ignored=("elastic",))
+    assert idle(accounts, period=MONTH)["n1"][0] == 0
+    accounts = jobs(*late)
+    accounts.add_events(f"NodeName|TimeStart|TimeEnd|Reason\nn1|{DAY_S - 100}|{DAY_S}|disk\n", "events.txt")
+    assert idle(accounts, period=MONTH)["n1"][:3] == [0, DAY_S - 100, DAY_S]
+
+
+def test_regression_a_node_that_was_taken_away_does_not_vanish() -> None:
+    lines = [*a_month("n1", range(28), 0), *a_month("n2", range(10), 100)]
+    made = trace(jobs(*lines), ("n1",), MONTH, 10.0, every=True)
+    assert made.nodes == ("n1", "n2")
+    assert turns(made)["n2"][-2:] == [8 * DAY_S + 79200, 9 * DAY_S + 1], "idle to its last job and no longer"
+    assert made.notes["nodes_cut_at_last"] == 1
+    chosen = trace(jobs(*lines), ("n1",), MONTH, 10.0)
+    assert (chosen.nodes, chosen.notes["nodes_not_listed"]) == (("n1",), 1)
+
+
+def test_slurmdbd_s_record_of_the_cluster_s_nodes_counts_before_all_else() -> None:
+    lines = [*a_month("n1", range(28), 0), *a_month("n2", range(10), 100), *a_month("n3", range(20, 28), 200)]
+    accounts = jobs(*lines)
+    first, last = 12 * DAY_S, 15 * DAY_S
+    accounts.add_events(
+        "Cluster|NodeName|TimeStart|TimeEnd|State|Reason|Cluster Nodes\n"
+        f"c||1|{first}||Cluster Registered TRES|n[1-2]\nc||{first}|{last}||Cluster Registered TRES|n1\n"
+        f"c||{last}|Unknown||Cluster Registered TRES|n[1,3]\n",
+        "events.txt",
+    )
+    made = trace(accounts, ("n1", "n3"), Window(1.0, MONTH.end_s), 10.0, every=True)
+    found = turns(made)
+    assert found["n2"][-1] == first - 1, "idle after its last job until it was taken away"
+    assert found["n3"][0] == last - 1, "idle from its installation to its first job"
+    assert made.notes["nodes_cut_by_record"] == 2
+    assert not {"nodes_cut_at_first", "nodes_cut_at_last", "nodes_not_listed"} & made.notes.keys()

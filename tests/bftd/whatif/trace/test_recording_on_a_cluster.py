@@ -138,3 +138,17 @@ def _controller(sandbox: Sandbox) -> int:
     found = [int(path.read_text()) for path in Path(sandbox.conf).parent.rglob("slurmctld.pid")]
     assert len(found) == 1
     return found[0]
+
+
+def test_regression_a_recording_shorter_than_two_polls_fails_with_what_to_do(sandbox: Sandbox, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-slurm", "-o", "t.csv", "--partition=batch"]
+    short = ["--poll=3600", "--hours=0.0001"]
+    env = sandbox.env() | {"PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(
+        [*words, *short], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == (
+        "bft: t.csv: nothing is recorded after 1 of 2 polls: give more --hours, or a shorter --poll\n"
+    )
+    assert not list(tmp_path.glob("t*"))
