@@ -33,6 +33,8 @@ case "$2" in
 nodes) for n in n1 n2; do
   echo "NodeName=$n CPUAlloc=0 CPUTot=4 RealMemory=1000 State=IDLE Partitions=batch,elastic CfgTRES=cpu=4"; done ;;
 partition) echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED" ;;
+config) printf '%s\n' 'Configuration data as of now' \
+  'PrivateData = none' 'SLURM_CONF = /x' 'SLURM_VERSION = 22.05.8' 'UnkillableStepTimeout = 60 sec' ;;
 *) echo "No reservations in the system" ;;
 esac
 """
