@@ -38,6 +38,7 @@ _STATE_SUFFIXES = {
 # The same flag under the shorter names that scontrol or sinfo use for it.
 _FLAG_NAMES = {"PLND": "PLANNED", "COMP": "COMPLETING", "RESV": "RESERVED", "MAINT": "MAINTENANCE"}
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
+_RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
@@ -133,8 +134,7 @@ def _job(raw: tuple[str, ...]) -> Job:
 
 @lru_cache(maxsize=_KEPT)
 def _node(record: str) -> Node:
-    fixed = _FREE_TEXT.split(record, maxsplit=1)[0]
-    fields = _fields(fixed)
+    fields = _fields(record)
     state, flags = node_state(_need(fields, "State"))
     _need(fields, "CfgTRES")  # one of the last fields: the record is whole up to its free text
     gres, gpus = node_gpus(fields.get("Gres", ""))
@@ -159,7 +159,7 @@ def _records(text: str, first_key: str) -> list[str]:
         raise SnapshotError(f"scontrol's answer is cut short: it ends in {text[-40:]!r}")
     records: list[str] = []
     for line in text.splitlines():
-        if line.startswith(first_key):
+        if line.startswith(first_key) and _RECORD.match(line):
             records.append(line)
         elif records and _FREE_TEXT.search(records[-1]):
             records[-1] += f" {line}"
@@ -169,7 +169,13 @@ def _records(text: str, first_key: str) -> list[str]:
 
 
 def _fields(record: str) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in record.split() if "=" in word)
+    """The fields of a record before its free text, which may look like fields; of two of a name the first."""
+    fields: dict[str, str] = {}
+    for word in _FREE_TEXT.split(record, maxsplit=1)[0].split():
+        key, equals, value = word.partition("=")
+        if equals:
+            fields.setdefault(key, value)
+    return fields
 
 
 def _need(fields: dict[str, str], key: str) -> str:
