@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_plugin import parse
+from slurm_plugin.ending import end, left
 from slurm_plugin.env import scrubbed
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
@@ -23,6 +24,7 @@ _TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation bac
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
 # Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs.
 _ALL = "--all"
+_MOST_LEFT = 8  # commands that hang in the kernel, before no more are started to join them
 _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
@@ -44,7 +46,7 @@ class Answer:
 class SlurmClient:
     """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
 
-    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and a second.
+    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and two seconds.
     `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not.
     """
 
@@ -155,19 +157,14 @@ class SlurmClient:
             raise SlurmMissing(f"{command} not found: install Slurm's client commands, or put them on PATH") from None
         except OSError as error:
             raise CommandError(f"cannot run {command}: {error.strerror}") from error
-        with process:
-            try:
-                out, err = process.communicate(stdin, timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                try:
-                    process.wait(_TERM_GRACE_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
-            except BaseException:
-                process.kill()
-                raise
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            end(process, _TERM_GRACE_S)
+            raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
+        except BaseException:
+            end(process)
+            raise
         return Answer(process.returncode, out, err)
 
     def path(self, command: str) -> str:
@@ -223,6 +220,8 @@ class SlurmClient:
     def _read(self, command: str, *arguments: str) -> str:
         """Run a reading command; anything but a clean answer is a SnapshotError."""
         begun_s = time.monotonic()
+        if (stuck := left()) >= _MOST_LEFT:
+            raise SnapshotError(f"{stuck} of Slurm's commands hang though they were killed: is a file server away?")
         try:
             answer = self.run(command, *arguments)
         except CommandError as error:

@@ -6,7 +6,6 @@ not answer in time and started again at the next snapshot.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -19,13 +18,13 @@ from typing import Any
 
 from slurm_plugin import parse
 from slurm_plugin.client import SlurmClient
+from slurm_plugin.ending import end
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # a pipe holds less; what is read at once at most
-_KILL_WAIT_S = 2.0
 
 
 class PyslurmClient(SlurmClient):
@@ -59,7 +58,7 @@ class PyslurmClient(SlurmClient):
             jobs = tuple(map(_job, answer["jobs"]))
             if wants == WITH_RESERVATIONS:
                 self.keep_reservations(tuple(map(_reservation, answer["reservations"])))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
         return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
 
@@ -112,12 +111,7 @@ class _Child:
 
     def kill(self) -> None:
         """End the process, whatever it is doing."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self._process.wait(_KILL_WAIT_S)
+        end(self._process)
         self._complaints.close()
 
     def _line(self, descriptor: int, deadline_s: float, limit_s: float) -> bytes:
