@@ -135,9 +135,7 @@ class PilotLauncher:
 
     def agent_env(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make the environment for `agent_command` from the caller's: nothing of the caller's own job is left in it."""
-        clean = self._client.environ(environ)
-        del clean["SLURM_TIME_FORMAT"]
-        return clean
+        return self._client.environ(environ, reading=False)
 
     def _objection(self, request: PilotRequest) -> str | None:
         pending, now_s, rules = self._client.pending(), self._clock(), self.rules
