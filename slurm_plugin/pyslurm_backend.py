@@ -153,6 +153,19 @@ def _node(row: dict[str, Any]) -> Node:
 
 
 def _job(row: dict[str, Any]) -> Job:
+    """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
+    try:
+        return _readable_job(row)
+    except (AttributeError, KeyError, TypeError, ValueError, SnapshotError) as error:
+        if row.get("state") != "PENDING":
+            raise SnapshotError(
+                f"pyslurm shows a job that cannot be read ({error!r}): {parse.one_line(str(row))}"
+            ) from None
+        why = row.get("unreadable") or f"{error!r}"
+        return parse.unreadable_job(f"{why}: {row}", str(row.get("id") or ""), str(row.get("partition") or ""))
+
+
+def _readable_job(row: dict[str, Any]) -> Job:
     limit_min, start_s = row["time_limit_min"], row["start_s"]
     return Job(
         id=row["id"],

@@ -58,7 +58,7 @@ def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]
 
     The harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
     """
-    names = {name for job in near if waits_for_room(job) for name in job.partition}
+    names = {name for job in near if waits_for_room(job) and not job.unreadable for name in job.partition}
     if harvest.partition in names:
         alone = (harvest.partition,)
         if not any(job.partition == alone and not harvest.is_pilot(job) for job in snapshot.jobs):

@@ -54,6 +54,18 @@ def job_record(**changes: str) -> str:
     return SEPARATOR.join(fields.values()) + SEPARATOR + "\n"
 
 
+# What no release prints, by field.
+UNREADABLE = {
+    "id": "abc",
+    "partition": "(null)",
+    "submit": "N/A",
+    "start": "soon",
+    "limit": "1 hour",
+    "count": "many",
+    "priority": "",
+    "nodes": "n[1-",
+    "sched": "n[1-",
+}
 HEADER = SEPARATOR.join(["JOBID", *"ABCDEFGHIJKLMNOP"]) + SEPARATOR + "\n"
 
 
@@ -224,12 +236,11 @@ def test_corrupt_node_output_is_an_error_and_never_fewer_nodes(text: str) -> Non
     [
         pytest.param("slurm_load_jobs error: Unable to contact slurm controller\n", id="error text"),
         pytest.param(job_record(), id="no header"),
-        pytest.param(HEADER + job_record(id="abc"), id="no job id"),
         pytest.param(HEADER + job_record(state=""), id="no state"),
-        pytest.param(HEADER + job_record(submit="N/A"), id="no submit time"),
-        pytest.param(HEADER + job_record(start="soon"), id="no start time"),
-        pytest.param(HEADER + job_record(count="many"), id="no node count"),
-        pytest.param(HEADER + job_record(nodes="n[1-"), id="no node set"),
+        *(
+            pytest.param(HEADER + job_record(state="RUNNING", **{field: text}), id=f"no {field}")
+            for field, text in UNREADABLE.items()
+        ),
     ],
 )
 def test_corrupt_job_output_is_an_error_and_never_fewer_jobs(text: str) -> None:
