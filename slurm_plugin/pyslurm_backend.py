@@ -64,7 +64,10 @@ class PyslurmClient(SlurmClient):
 
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:
-            self._child = _Child(self.environ())
+            try:
+                self._child = _Child(self.environ())
+            except OSError as error:
+                raise SnapshotError(f"pyslurm's process cannot be started: {error.strerror}") from error
         begun_s = time.monotonic()
         try:
             text = self._child.ask(request, self.timeout_s)
@@ -116,9 +119,10 @@ class _Child:
 
     def _line(self, descriptor: int, deadline_s: float, limit_s: float) -> bytes:
         parts: list[bytes] = []
+        answer = select.poll()  # a daemon with many connections has descriptors that are too high for select()
+        answer.register(descriptor, select.POLLIN)
         while not (parts and parts[-1].endswith(b"\n")):
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
-            if not ready:
+            if not answer.poll(1000.0 * max(0.0, deadline_s - time.monotonic())):
                 raise SnapshotError(f"pyslurm gave no answer for {limit_s:g} s: is slurmctld up?")
             part = os.read(descriptor, _ANSWER_BYTES)
             if not part:

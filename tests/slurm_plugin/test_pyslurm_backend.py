@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -124,6 +127,30 @@ def test_regression_a_library_process_that_survives_its_kill_ended_the_daemon(
 
 def late(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
     raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+
+
+def test_a_process_that_cannot_be_started_is_an_error_in_one_line(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with PyslurmClient() as client, pytest.raises(SnapshotError, match="cannot be started: Too many open files"):
+        client.snapshot()
+
+
+def test_regression_an_answer_on_a_descriptor_beyond_1023_ended_the_daemon(fake: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 1200:
+        pytest.skip("no more than 1,024 files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, limits[1]))
+    try:
+        with contextlib.ExitStack() as many:
+            for _ in range(1050):
+                many.enter_context(open(os.devnull))
+            with PyslurmClient() as client:
+                assert client.snapshot().nodes
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(
