@@ -42,14 +42,14 @@ def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
         nodes=nodes,
         running=running,
         pilots={node: job.id for job in running for node in job.nodes},
-        occupied={node: job.id for job in snapshot.jobs if job.id not in ours for node in _has(job)},
+        occupied={node: job.id for job in snapshot.jobs if job.id not in ours for node in nodes_of(job)},
         pending=pending,
         near=[job for job in pending if may_use(job, open_)],
     )
 
 
-def _has(job: Job) -> tuple[str, ...]:
-    """The nodes that a job is on, whatever it does there: every state but PENDING may be one in which it uses them."""
+def nodes_of(job: Job) -> tuple[str, ...]:
+    """The nodes that a job is on: in any state but PENDING it may use them, whatever the state's name."""
     return () if job.state == "PENDING" else job.nodes
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.keys import PoolConfig
-from slurm_plugin.types import Reservation
+from bftd.pool.imagined import idle_nodes
+from slurm_plugin.types import Reservation, Snapshot
 from tests.bftd.builders import Pool, job, members, node, pilot
 
 
@@ -118,6 +119,11 @@ def test_regression_a_suspended_jobs_node_was_lent_because_slurm_shows_it_idle(s
     assert view.nodes["n1"].wanted
     views = [pool.see([node("n1"), node("n2")]) for _ in range(2)]
     assert [members(view) for view in views] == [{"n2"}, {"n1", "n2"}], "the idle polls count from the job's end"
+
+
+def test_in_shadow_mode_a_suspended_jobs_node_is_no_idle_one_either() -> None:
+    snapshot = Snapshot(1.0, {"n1": node("n1"), "n2": node("n2")}, (job("9", "SUSPENDED", nodes=("n1",)),), ())
+    assert idle_nodes(snapshot, "elastic") == {"n2"}
 
 
 def test_a_pilot_that_came_to_a_suspended_jobs_node_leaves_it() -> None:
