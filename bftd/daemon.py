@@ -77,6 +77,7 @@ class Daemon:
         self._ledger = Ledger(ledger_path(settings), settings.daemon.mode)
         self._stop = asyncio.Event()
         self._complaint = ""
+        self._unreadable: frozenset[str] = frozenset()
         self._cancel_complaints: set[str] = set()
 
     async def run(self) -> int:
@@ -153,7 +154,15 @@ class Daemon:
         if self._complaint:
             log.info("snapshots are read again")
         self._complaint = ""
+        self._name_unreadable(snapshot)
         return snapshot
+
+    def _name_unreadable(self, snapshot: Snapshot) -> None:
+        """Say once of each pending job that cannot be read what becomes of it."""
+        found = {job.id: job.unreadable for job in snapshot.jobs if job.unreadable}
+        for job_id in found.keys() - self._unreadable:
+            log.warning("pending job %s is taken for one that waits without a plan: %s", job_id, found[job_id])
+        self._unreadable = frozenset(found)
 
     def _look(self) -> Snapshot:
         """One snapshot of all there is: what is hidden from the daemon must not pass for a quiet cluster (S9)."""

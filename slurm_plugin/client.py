@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_plugin import parse
-from slurm_plugin.env import scrubbed
+from slurm_plugin.ending import end, left
+from slurm_plugin.env import READABLE, scrubbed
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
 
@@ -21,8 +22,12 @@ from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
 _RESERVATIONS_EVERY_S = 15.0
 _TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
-# Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs.
-_ALL = "--all"
+# Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs, and
+# a federation with fed_display shows those of its other clusters.
+_ALL_HERE = ("--all", "--local")
+# What they start inherits their environment.
+_STARTING = frozenset({"sbatch", "salloc", "srun"})
+_MOST_LEFT = 8  # commands that hang in the kernel, before no more are started to join them
 _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
@@ -44,7 +49,7 @@ class Answer:
 class SlurmClient:
     """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
 
-    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and a second.
+    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and two seconds.
     `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not.
     """
 
@@ -59,10 +64,11 @@ class SlurmClient:
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
         self.waited_s = 0.0
-        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o", _ALL)))
+        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE)))
         jobs = self._jobs()
         if self.reservations_are_due():
-            self.keep_reservations(parse.reservations(self._read("scontrol", "show", "reservation", "-o")))
+            found = self._read("scontrol", "show", "reservation", "-o", *_ALL_HERE)
+            self.keep_reservations(parse.reservations(found))
         return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
 
     def pending(self) -> tuple[Job, ...]:
@@ -86,7 +92,7 @@ class SlurmClient:
 
     def partitions(self) -> dict[str, Partition]:
         """Read all partitions by name."""
-        return parse.partitions(self._read("scontrol", "show", "partition", "-o", _ALL))
+        return parse.partitions(self._read("scontrol", "show", "partition", "-o", *_ALL_HERE))
 
     def partition(self, name: str) -> Partition:
         """Look one partition up; UnknownPartition names the nearest one, or all there are."""
@@ -143,7 +149,7 @@ class SlurmClient:
         try:
             process = subprocess.Popen(
                 argv,
-                env=self.environ(env),
+                env=self.environ(env, reading=command not in _STARTING),
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
@@ -155,32 +161,29 @@ class SlurmClient:
             raise SlurmMissing(f"{command} not found: install Slurm's client commands, or put them on PATH") from None
         except OSError as error:
             raise CommandError(f"cannot run {command}: {error.strerror}") from error
-        with process:
-            try:
-                out, err = process.communicate(stdin, timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                try:
-                    process.wait(_TERM_GRACE_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
-            except BaseException:
-                process.kill()
-                raise
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            end(process, _TERM_GRACE_S)
+            raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
+        except BaseException:
+            end(process)
+            raise
         return Answer(process.returncode, out, err)
 
     def path(self, command: str) -> str:
         """The command as it must be called to reach this client's Slurm."""
         return str(self._commands_dir / command) if self._commands_dir else command
 
-    def environ(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Make an environment in which Slurm's commands reach this cluster and print what we can read."""
+    def environ(self, env: Mapping[str, str] | None = None, reading: bool = True) -> dict[str, str]:
+        """Make an environment in which Slurm's commands reach this cluster and, for `reading`, print what we can read.
+
+        One that is handed on to jobs is none for reading: their own commands are to print as ever.
+        """
         environ = scrubbed(os.environ if env is None else env)
         if self._conf is not None:
             environ["SLURM_CONF"] = str(self._conf)
-        environ["SLURM_TIME_FORMAT"] = "%s"
-        return environ
+        return {**environ, **READABLE} if reading else environ
 
     def checked_nodes(self, nodes: dict[str, Node]) -> dict[str, Node]:
         """Take the nodes of an answer for good, unless some of the last answer's are missing (SnapshotError)."""
@@ -193,11 +196,13 @@ class SlurmClient:
 
     def _jobs(self, *filters: str) -> tuple[Job, ...]:
         separator = f"\x1f{secrets.token_hex(3)}"
-        return parse.jobs(self._read("squeue", f"--format={parse.job_format(separator)}", _ALL, *filters), separator)
+        form = f"--format={parse.job_format(separator)}"
+        return parse.jobs(self._read("squeue", form, *_ALL_HERE, *filters), separator)
 
     def _steps(self, job_ids: Sequence[str]) -> list[str]:
         try:
-            answer = self.run("squeue", "--steps", "--noheader", "--format=%i", f"--jobs={','.join(job_ids)}")
+            jobs = f"--jobs={','.join(job_ids)}"
+            answer = self.run("squeue", "--steps", "--noheader", "--format=%i", "--local", jobs)
         except CommandError:
             return []  # the jobs end without it too, only more slowly
         # A signal to the batch step goes the slow way of the whole job, and would take the other steps with it.
@@ -223,6 +228,8 @@ class SlurmClient:
     def _read(self, command: str, *arguments: str) -> str:
         """Run a reading command; anything but a clean answer is a SnapshotError."""
         begun_s = time.monotonic()
+        if (stuck := left()) >= _MOST_LEFT:
+            raise SnapshotError(f"{stuck} of Slurm's commands hang though they were killed: is a file server away?")
         try:
             answer = self.run(command, *arguments)
         except CommandError as error:

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 _OPTION_PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_")
 _KEPT = frozenset({"SLURM_CONF"})
 
+# How what we read is to be printed. Without a length, squeue cuts the id of a waiting job array after 31 characters,
+# in the middle of a task; with the one of its manual it shortens the list of tasks to as much, with dots. Whole lists
+# (a length of 0) cost squeue 18 s for one array of half a million tasks: more than any time-out.
+READABLE = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "64"}
+
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     """Copy `environ` without Slurm's variables, except the one that says where the cluster is (SLURM_CONF)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from slurm_plugin.types import Job
-from slurm_plugin.waiting import SiteRules, holds_growth, is_regular, lacks_plan, planned_on, whole
+from slurm_plugin.waiting import SiteRules, holds_growth, is_regular, lacks_plan, may_use, planned_on, whole
 
 
 def guard(
@@ -35,11 +35,14 @@ def guard(
             continue
         if planned_on(job, node, now_s, rules.min_window_s):
             return f"job {job.id} is planned on {node} in {max(0.0, (job.start_s or now_s) - now_s):.0f} s"
-        shares_node = not set(job.partition).isdisjoint(node_partitions)
         if (
-            shares_node
+            may_use(job, node_partitions)
             and lacks_plan(job, now_s, rules.min_window_s)
             and holds_growth(since.get(whole(job), now_s), now_s, rules.plan_wait_s)
         ):
-            return f"job {job.id} waits without a plan ({job.reason or 'no reason given'})"
+            return f"job {job.id} waits without a plan ({_why(job)})"
     return None
+
+
+def _why(job: Job) -> str:
+    return f"it cannot be read: {job.unreadable}" if job.unreadable else job.reason or "no reason given"

@@ -1,8 +1,8 @@
 """Slurm's text output turned into typed objects.
 
 What is incomplete or unknown raises SnapshotError: a reader that skips what it does not understand would one day see
-idle nodes where there are none. Times are read as unix seconds (SLURM_TIME_FORMAT=%s), or as local ISO times from
-releases that ignore that variable.
+idle nodes where there are none. A pending job is on no node, so one that cannot be read is taken for one that waits.
+Times are read as unix seconds (SLURM_TIME_FORMAT=%s), or as local ISO times from releases that ignore that variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from slurm_plugin.types import Job, Node, Partition, Reservation
 # squeue's letter for each field we read, in the order of the output. Free text (name, comment) may hold any character,
 # line ends included, hence the separator that nobody can guess.
 _JOB_FIELDS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a", "j", "k")
-_JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\])|\+\d+)?$")
+_ID, _USER, _PARTITION, _STATE = range(4)
+# The bracket is missing where squeue cut the list of an array's tasks.
+_JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
+_PARTITIONS = re.compile(r"[^\s,]+(,[^\s,]+)*$")
+_SHOWN = 160  # characters of what cannot be read, in a message
 
 # Most of a large cluster is as it was a second ago: what was read then is not read again. A few MB each.
 _KEPT = 1 << 14
@@ -38,6 +42,7 @@ _STATE_SUFFIXES = {
 # The same flag under the shorter names that scontrol or sinfo use for it.
 _FLAG_NAMES = {"PLND": "PLANNED", "COMP": "COMPLETING", "RESV": "RESERVED", "MAINT": "MAINTENANCE"}
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
+_RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
@@ -102,14 +107,67 @@ def partition_options(text: str) -> dict[str, dict[str, str]]:
 
 @lru_cache(maxsize=_KEPT)
 def _job(raw: tuple[str, ...]) -> Job:
+    """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
+    raw = (raw[_ID].removeprefix("\n"), *raw[1:])
+    try:
+        return _readable_job(raw)
+    except SnapshotError as error:
+        row = one_line(" ".join(raw[:8]))
+        if raw[_STATE] != "PENDING":
+            raise SnapshotError(f"squeue shows a job that cannot be read ({error}): {row}") from None
+        account, name, comment = raw[14:]
+        return unreadable_job(
+            f"{error}: {row}", raw[_ID], raw[_PARTITION], user=raw[_USER], account=account, name=name, comment=comment
+        )
+
+
+def unreadable_job(
+    why: str, job_id: str, partition: str, *, user: str = "", account: str = "", name: str = "", comment: str = ""
+) -> Job:
+    """A pending job of which only this could be read, if that: it waits without a plan, wherever it may start."""
+    return Job(
+        id=job_id if _JOB_ID.match(job_id) else f"?{one_line(job_id)[:20]}",
+        user=user,
+        partition=tuple(partition.split(",")) if _names_partitions(partition) else (),
+        state="PENDING",
+        name=name,
+        nodes=(),
+        sched_nodes=(),
+        start_s=None,
+        submit_s=0.0,
+        time_limit_s=None,
+        reason="",
+        node_count=0,
+        comment=_text(comment),
+        dependency="",
+        priority=0,
+        reservation="",
+        account=_text(account),
+        unreadable=one_line(why),
+    )
+
+
+def one_line(text: str) -> str:
+    """As much of a text as a message can hold, without line ends and letters that a terminal would obey."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
+
+
+def _names_partitions(text: str) -> bool:
+    return text != "(null)" and text.isprintable() and _PARTITIONS.match(text) is not None
+
+
+def _readable_job(raw: tuple[str, ...]) -> Job:
     job_id, user, partition, state, names, sched, start, submit, limit, reason, count, depends, priority, resv = raw[
         :14
     ]
     account, name, comment = raw[14:]
-    job_id = job_id.removeprefix("\n")
     submit_s = _time(submit)
-    if not _JOB_ID.match(job_id) or not state or not partition or submit_s is None:
-        raise SnapshotError(f"squeue shows a job that makes no sense: {raw[:8]}")
+    if not _JOB_ID.match(job_id):
+        raise SnapshotError("no job id")
+    if not state or not _names_partitions(partition) or submit_s is None:
+        raise SnapshotError("no state, partition or submit time")
     return Job(
         id=job_id,
         user=user,
@@ -133,8 +191,7 @@ def _job(raw: tuple[str, ...]) -> Job:
 
 @lru_cache(maxsize=_KEPT)
 def _node(record: str) -> Node:
-    fixed = _FREE_TEXT.split(record, maxsplit=1)[0]
-    fields = _fields(fixed)
+    fields = _fields(record)
     state, flags = node_state(_need(fields, "State"))
     _need(fields, "CfgTRES")  # one of the last fields: the record is whole up to its free text
     gres, gpus = node_gpus(fields.get("Gres", ""))
@@ -159,7 +216,7 @@ def _records(text: str, first_key: str) -> list[str]:
         raise SnapshotError(f"scontrol's answer is cut short: it ends in {text[-40:]!r}")
     records: list[str] = []
     for line in text.splitlines():
-        if line.startswith(first_key):
+        if line.startswith(first_key) and _RECORD.match(line):
             records.append(line)
         elif records and _FREE_TEXT.search(records[-1]):
             records[-1] += f" {line}"
@@ -169,7 +226,13 @@ def _records(text: str, first_key: str) -> list[str]:
 
 
 def _fields(record: str) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in record.split() if "=" in word)
+    """The fields of a record before its free text, which may look like fields; of two of a name the first."""
+    fields: dict[str, str] = {}
+    for word in _FREE_TEXT.split(record, maxsplit=1)[0].split():
+        key, equals, value = word.partition("=")
+        if equals:
+            fields.setdefault(key, value)
+    return fields
 
 
 def _need(fields: dict[str, str], key: str) -> str:

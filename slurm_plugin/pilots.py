@@ -20,6 +20,7 @@ Mode = Literal["salloc", "sbatch"]
 _PARTITIONS_EVERY_S = 60.0  # which partitions a node is in changes by an administrator's hand only
 _SBATCH_LIFE_S = 1.0  # one poll: what sbatch did not start by then would pend, and pending pilots lock jobs out
 _SBATCH_LOOK_S = 0.1
+_HAS_NODE = frozenset({"RUNNING", "CONFIGURING"})  # a prolog, or a node that boots, comes first at some sites
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
 
 
@@ -135,9 +136,7 @@ class PilotLauncher:
 
     def agent_env(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make the environment for `agent_command` from the caller's: nothing of the caller's own job is left in it."""
-        clean = self._client.environ(environ)
-        del clean["SLURM_TIME_FORMAT"]
-        return clean
+        return self._client.environ(environ, reading=False)
 
     def _objection(self, request: PilotRequest) -> str | None:
         pending, now_s, rules = self._client.pending(), self._clock(), self.rules
@@ -191,8 +190,10 @@ class PilotLauncher:
                 job = self._client.job(job_id)
             except SnapshotError:
                 continue
-            if job is not None and job.state == "RUNNING":
+            if job is not None and job.state in _HAS_NODE:
                 return Placed(job_id)
+            if job is not None and job.state != "PENDING":
+                self.withdraw(job_id)  # what is suspended, say, still holds its node
             if job is None or job.state != "PENDING":
                 return Refused(f"the pilot ended at once, as {job.state if job else 'an unknown job'}")
         self.withdraw(job_id)

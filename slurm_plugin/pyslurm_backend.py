@@ -6,7 +6,6 @@ not answer in time and started again at the next snapshot.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -19,13 +18,13 @@ from typing import Any
 
 from slurm_plugin import parse
 from slurm_plugin.client import SlurmClient
+from slurm_plugin.ending import end
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # a pipe holds less; what is read at once at most
-_KILL_WAIT_S = 2.0
 
 
 class PyslurmClient(SlurmClient):
@@ -59,13 +58,16 @@ class PyslurmClient(SlurmClient):
             jobs = tuple(map(_job, answer["jobs"]))
             if wants == WITH_RESERVATIONS:
                 self.keep_reservations(tuple(map(_reservation, answer["reservations"])))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
         return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
 
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:
-            self._child = _Child(self.environ())
+            try:
+                self._child = _Child(self.environ())
+            except OSError as error:
+                raise SnapshotError(f"pyslurm's process cannot be started: {error.strerror}") from error
         begun_s = time.monotonic()
         try:
             text = self._child.ask(request, self.timeout_s)
@@ -112,19 +114,15 @@ class _Child:
 
     def kill(self) -> None:
         """End the process, whatever it is doing."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self._process.wait(_KILL_WAIT_S)
+        end(self._process)
         self._complaints.close()
 
     def _line(self, descriptor: int, deadline_s: float, limit_s: float) -> bytes:
         parts: list[bytes] = []
+        answer = select.poll()  # a daemon with many connections has descriptors that are too high for select()
+        answer.register(descriptor, select.POLLIN)
         while not (parts and parts[-1].endswith(b"\n")):
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
-            if not ready:
+            if not answer.poll(1000.0 * max(0.0, deadline_s - time.monotonic())):
                 raise SnapshotError(f"pyslurm gave no answer for {limit_s:g} s: is slurmctld up?")
             part = os.read(descriptor, _ANSWER_BYTES)
             if not part:
@@ -159,6 +157,19 @@ def _node(row: dict[str, Any]) -> Node:
 
 
 def _job(row: dict[str, Any]) -> Job:
+    """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
+    try:
+        return _readable_job(row)
+    except (AttributeError, KeyError, TypeError, ValueError, SnapshotError) as error:
+        if row.get("state") != "PENDING":
+            raise SnapshotError(
+                f"pyslurm shows a job that cannot be read ({error!r}): {parse.one_line(str(row))}"
+            ) from None
+        why = row.get("unreadable") or f"{error!r}"
+        return parse.unreadable_job(f"{why}: {row}", str(row.get("id") or ""), str(row.get("partition") or ""))
+
+
+def _readable_job(row: dict[str, Any]) -> Job:
     limit_min, start_s = row["time_limit_min"], row["start_s"]
     return Job(
         id=row["id"],

@@ -6,6 +6,7 @@ about ten seconds where the controller is down. It leaves when its standard inpu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -65,6 +66,20 @@ def _node(node: Any) -> dict[str, Any]:
 
 
 def _job(job: Any) -> dict[str, Any]:
+    """A job's fields; of a pending one that pyslurm cannot read those that tell where it waits, if that."""
+    try:
+        return _whole_job(job)
+    except Exception as error:  # whatever the library makes of a field
+        if job.state != "PENDING":
+            raise
+        known = {"state": "PENDING", "unreadable": f"{type(error).__name__}: {error}"}
+        for field in ("id", "partition"):
+            with contextlib.suppress(Exception):
+                known[field] = str(getattr(job, field))
+        return known
+
+
+def _whole_job(job: Any) -> dict[str, Any]:
     return {
         "id": _job_id(job),
         "user": job.user_name or str(job.user_id),

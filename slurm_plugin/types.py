@@ -34,6 +34,9 @@ class Job:
     `partition` has several names while a job that asked for them is pending. `sched_nodes` and, for a pending job,
     `start_s` are the scheduler's plan: None and () where it has none. `time_limit_s` is None without a limit. `account`
     is what Slurm charges, "" on a cluster without accounts.
+
+    `unreadable` says what of a pending job could not be read. Such a job waits without a plan, for all that is known,
+    and its `partition` is () where even that could not be read: it may need any node.
     """
 
     id: str
@@ -53,6 +56,7 @@ class Job:
     priority: int
     reservation: str
     account: str = ""
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

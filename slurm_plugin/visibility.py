@@ -17,23 +17,29 @@ from slurm_plugin.site.model import HIDING, options, parse_config
 
 # Both change by an administrator's hand only.
 _LOOK_EVERY_S = 300.0
+_LOOK_AGAIN_S = 15.0  # while the look that is due fails
+_BELIEVED_S = 900.0  # how old the last look may get by that
 _OPERATORS = frozenset({"Operator", "Administrator"})
 _UID = re.compile(r"\((\d+)\)$")
 
 
 def hidden_from_us(client: SlurmClient) -> tuple[str, ...]:
-    """Name what PrivateData hides from the user of this process; one RPC where that is nothing.
+    """Name what PrivateData hides from the user of this process; one RPC where that is nothing, and none for root.
 
     Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
     the level is taken for none. Raises SlurmError when the configuration cannot be read.
     """
+    if os.geteuid() == 0:
+        return ()
     answer = client.run("scontrol", "show", "config")
     if answer.code != 0:
         raise SnapshotError(f"scontrol failed: {answer.complaint}")
     config = parse_config(answer.out)
-    words = HIDING & options(config.get("PrivateData", "").replace(" ", ",")).keys()
+    if "PrivateData" not in config:
+        raise SnapshotError("scontrol does not show PrivateData: is slurmctld up?")
+    words = HIDING & options(config["PrivateData"].replace(" ", ",")).keys()
     slurm_user = _UID.search(config.get("SlurmUser", ""))
-    if not words or os.geteuid() == 0 or (slurm_user and os.geteuid() == int(slurm_user[1])):
+    if not words or (slurm_user and os.geteuid() == int(slurm_user[1])):
         return ()
     return () if _level(client) in _OPERATORS else tuple(sorted(words))
 
@@ -45,26 +51,33 @@ class Visibility:
         self._client = client
         self._clock = clock
         self._seen_s = float("-inf")
+        self._tried_s = float("-inf")
 
     def check(self) -> None:
         """Raise SnapshotError while Slurm hides jobs, nodes, partitions or reservations of others from this user.
 
-        A configuration that cannot be read is asked for again with the next call: a controller that is away gives no
-        snapshot either.
+        Also raised until the configuration was read once. When it cannot be read later, what was read before is
+        believed for a while.
         """
-        if self._clock() - self._seen_s < _LOOK_EVERY_S:
+        now_s = self._clock()
+        age_s = now_s - self._seen_s
+        if age_s < _LOOK_EVERY_S or (age_s < _BELIEVED_S and now_s - self._tried_s < _LOOK_AGAIN_S):
             return
+        self._tried_s = now_s
         try:
             words = hidden_from_us(self._client)
-        except SlurmError:
-            return
+        except SlurmError as error:
+            if age_s < _BELIEVED_S:
+                return
+            raise SnapshotError(f"it cannot be told whether Slurm hides anything (PrivateData): {error}") from error
         if words:
+            self._seen_s = float("-inf")
             what = " and ".join(words)
             raise SnapshotError(
                 f"Slurm hides {what} from {_name()} (PrivateData), and so what pilots must not get in the way of: "
                 f"give {_name()} the operator level in slurmdbd, or take {what} out of PrivateData"
             )
-        self._seen_s = self._clock()
+        self._seen_s = now_s
 
 
 def _level(client: SlurmClient) -> str:

@@ -11,7 +11,8 @@ inherent, and it keeps a pilot away for longer: the driver looks a moment later,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
@@ -29,11 +30,11 @@ class SiteRules:
 
 
 class Standing(Enum):
-    """What a pending job's reason says of its start."""
+    """What a pending job's reason says of its start, the soonest first."""
 
     ROOM = auto()  # starts by itself as soon as there is room: waits for a plan
-    BARRED = auto()  # something other than room bars it for now; what Slurm plans for it counts
     ONE_PARTITION = auto()  # barred from the partition that Slurm looked at last, and perhaps from no other
+    BARRED = auto()  # something other than room bars it for now; what Slurm plans for it counts
     HELD = auto()  # no passing of time starts it: what Slurm once planned for it binds nobody
 
 
@@ -103,10 +104,23 @@ _NAMED = {name: standing for name, standing, _ in REASONS if "*" not in name}
 _PATTERNS = tuple((name, standing) for name, standing, _ in REASONS if "*" in name)
 
 
+# squeue shows the waiting tasks of an array as one job, with the reasons of all: "JobHeldUser,Resources". A blank after
+# the comma begins a detail.
+_OTHER_TASKS = re.compile(r",([A-Za-z]\w*)(?=,|$)")
+
+
 @lru_cache(maxsize=1 << 12)  # a queue of thousands has a dozen reasons
 def standing(reason: str) -> Standing:
-    """What a pending job's reason means; one that is not in the table may be any, so the job waits for room."""
-    name = reason.partition(",")[0]
+    """What a pending job's reason means; one that is not in the table may be any, so the job waits for room.
+
+    Of several reasons the one that lets a task start soonest counts.
+    """
+    names = (reason.partition(",")[0], *_OTHER_TASKS.findall(reason))
+    return min((_standing(name) for name in names), key=lambda known: known.value)
+
+
+def _standing(name: str) -> Standing:
+    name = name.replace("_", " ")  # which scontrol writes for blanks
     if (known := _NAMED.get(name)) is not None:
         return known
     return next((known for pattern, known in _PATTERNS if fnmatchcase(name, pattern)), Standing.ROOM)
@@ -115,6 +129,11 @@ def standing(reason: str) -> Standing:
 def is_regular(job: Job, pilot_partition: str) -> bool:
     """Say whether pilots must stay clear of a job: of any that does not ask for their partition alone."""
     return job.partition != (pilot_partition,)
+
+
+def may_use(job: Job, partitions: Collection[str]) -> bool:
+    """Say whether a job asked for one of some partitions, or may have: its own could not be read."""
+    return not job.partition or not set(job.partition).isdisjoint(partitions)
 
 
 def whole(job: Job) -> str:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from bftd.core.domain import Lease
 from bftd.pool.fitness import BUSY, HARMLESS_FLAGS
 from bftd.pool.harvest import Harvest
+from bftd.pool.occupancy import nodes_of
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
 
@@ -27,11 +28,15 @@ def harvest(partition: str) -> Harvest:
 
 
 def idle_nodes(snapshot: Snapshot, partition: str) -> frozenset[str]:
-    """The nodes of the partition that Slurm shows idle and fit for a job, planned ones included."""
+    """The nodes of the partition that Slurm shows idle and fit for a job, planned ones included.
+
+    But for those with a suspended job on them, which Slurm shows idle as well.
+    """
+    taken = {node for job in snapshot.jobs for node in nodes_of(job)}
     return frozenset(
         name
         for name, node in snapshot.nodes.items()
-        if partition in node.partitions and node.state == "IDLE" and node.flags <= HARMLESS_FLAGS
+        if partition in node.partitions and node.state == "IDLE" and node.flags <= HARMLESS_FLAGS and name not in taken
     )
 
 
@@ -42,7 +47,7 @@ def with_pilots(
 
     Returned with it are the nodes that are still lent with their pilots.
     """
-    occupied = {node for job in snapshot.jobs for node in job.nodes}
+    occupied = {node for job in snapshot.jobs for node in nodes_of(job)}
     nodes = dict(snapshot.nodes)
     for name in occupied & nodes.keys():
         if nodes[name].state == "IDLE":  # the jobs are the younger answer: a pilot would be refused there

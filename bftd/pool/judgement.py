@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from bftd.core.domain import ElasticJob, PoolNode, PoolView
 from bftd.keys import PoolConfig
-from bftd.pool.claims import Claim, claims, still_vacated
+from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
@@ -95,15 +95,16 @@ def _judge_all(
     remembered: dict[str, NodeMemory] = {}
     seen: dict[str, PoolNode] = {}
     for name, node in jobs.nodes.items():
-        pilot, claim = jobs.pilots.get(name), claimed.get(name)
+        pilot, other, claim = jobs.pilots.get(name), jobs.occupied.get(name), claimed.get(name, NO_CLAIMS)
         ours = name in leased and pilot is not None and leased[name] in (None, pilot)
         # Slurm's nodes and jobs are two answers: between them our own pilot may have come or gone.
-        kept = ours or (name in leased and name not in jobs.occupied and node.state in BUSY)
-        if ours and claim is not None and claim.job is not None and claim.window_s <= config.vacate_ahead_s:
-            vacated.setdefault(name, claim.job)
-        remembered[name] = _remember(memory.nodes.get(name, before), node, kept, config.debounce_polls)
-        why, in_pool, wanted = _judge(node, kept, claim, vacated.get(name), remembered[name], config)
-        if why == RUNS_A_JOB and pilot is not None:
+        kept = ours or (name in leased and pilot is None and other is None and node.state in BUSY)
+        taken = other or (None if kept else pilot)
+        if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
+            vacated.setdefault(name, claim.job.id)
+        remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
+        why, in_pool, wanted = _judge(node, kept, taken, claim, vacated.get(name), remembered[name], config)
+        if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
             why, in_pool = f"is in quarantine for {until_s - now_s:.0f} s more after failing pilots", False
@@ -112,7 +113,7 @@ def _judge_all(
             state="+".join((node.state, *sorted(node.flags))),
             in_pool=in_pool,
             why=why,
-            window_s=claim.window_s if claim else None,
+            window_s=claim.first.window_s if claim.first else None,
             wanted=wanted,
             pilot=pilot if ours else None,
             gres=node.gres,
@@ -121,11 +122,11 @@ def _judge_all(
     return remembered, seen
 
 
-def _remember(before: NodeMemory, node: Node, kept: bool, debounce_polls: int) -> NodeMemory:
+def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:
     """Count idle polls; a node that comes straight from our own pilot was between no two jobs of others."""
     if kept:
         return NodeMemory(debounce_polls, ours=True)
-    if node.state == "IDLE" and "COMPLETING" not in node.flags:
+    if node.state == "IDLE" and "COMPLETING" not in node.flags and taken is None:
         return NodeMemory(before.idle_polls + 1)
     if before.ours and "COMPLETING" in node.flags:
         return before
@@ -133,11 +134,17 @@ def _remember(before: NodeMemory, node: Node, kept: bool, debounce_polls: int) -
 
 
 def _judge(
-    node: Node, kept: bool, claim: Claim | None, vacated_for: str | None, memory: NodeMemory, config: PoolConfig
+    node: Node,
+    kept: bool,
+    taken: str | None,
+    claim: Claims,
+    vacated_for: str | None,
+    memory: NodeMemory,
+    config: PoolConfig,
 ) -> tuple[str, bool, bool]:
     """Decide on one node: why, whether it is in the pool, and whether a regular job has or needs it.
 
-    `kept` says that our pilot has the node.
+    `kept` says that our pilot has the node, `taken` which other job is on it.
     """
     # The plan of a pending job comes before all else: it decides whether a pilot leaves at once.
     if vacated_for is not None:
@@ -146,18 +153,25 @@ def _judge(
     if unfit is not None:
         return unfit, False, False
     if kept:
-        if claim is not None and claim.window_s <= config.vacate_ahead_s:
-            return f"is needed by {claim.by} in {claim.window_s:.0f} s", False, True
+        if taken is not None:
+            return f"{_has(taken)} beside the pilot", False, True
+        if claim.first is not None and claim.first.window_s <= config.vacate_ahead_s:
+            return f"is needed by {claim.first.by} in {claim.first.window_s:.0f} s", False, True
         return "runs a pilot", True, False
-    if node.state != "IDLE":
-        return RUNS_A_JOB, False, True
-    if claim is not None and claim.soon(config.min_window_s):
-        return f"is planned for {claim.by} in {claim.window_s:.0f} s", False, True
-    if claim is None and "PLANNED" in node.flags:
+    if node.state != "IDLE" or taken is not None:
+        return RUNS_A_JOB if taken is None or node.state != "IDLE" else _has(taken), False, True
+    if (soon := claim.soon(config.min_window_s)) is not None:
+        return f"is planned for {soon.by} in {soon.window_s:.0f} s", False, True
+    if claim.job is None and "PLANNED" in node.flags:
         return "is planned for a job whose start is not known", False, True
     if memory.idle_polls < config.debounce_polls:
         return f"is idle for {memory.idle_polls} of {config.debounce_polls} polls", False, False
     return "is idle", True, False
+
+
+def _has(job_id: str) -> str:
+    """The sentence of a node that Slurm shows idle: the job is suspended, or has just come."""
+    return f"has job {job_id} on it"
 
 
 def _hold(planless: Mapping[str, float], config: PoolConfig, now_s: float) -> str | None:

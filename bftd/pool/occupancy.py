@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bftd.pool.harvest import Harvest
 from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import waits_for_room
+from slurm_plugin.waiting import may_use, waits_for_room
 
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
@@ -16,14 +16,15 @@ _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 class Occupancy:
     """The harvested `nodes`, and the jobs of the snapshot sorted by what they mean for them.
 
-    `running` are the pilots that run, wherever; `pilots` maps nodes to them. `occupied` are the nodes that any job is
-    on. `pending` are the regular jobs that wait, and `near` those of them that a harvested node is open to.
+    `running` are the pilots that run, wherever; `pilots` maps nodes to them. `occupied` maps the nodes that any other
+    job is on to that job, also a suspended one: Slurm shows its nodes idle, but its memory is on them. `pending` are
+    the regular jobs that wait, and `near` those of them that a harvested node is open to, for all that is known.
     """
 
     nodes: Mapping[str, Node]
     running: Sequence[Job]
     pilots: Mapping[str, str]
-    occupied: Set[str]
+    occupied: Mapping[str, str]
     pending: Sequence[Job]
     near: Sequence[Job]
 
@@ -33,6 +34,7 @@ def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
     nodes = harvest.nodes(snapshot)
     # one that is still completing no longer counts
     running = [job for job in snapshot.jobs if job.state in _RUNNING and harvest.is_pilot(job)]
+    ours = {job.id for job in running}
     pending = [job for job in snapshot.jobs if job.state == "PENDING" and not harvest.is_pilot(job)]
     # the partitions whose jobs may need harvested nodes: looked up once, for thousands of jobs
     open_ = {partition for node in nodes.values() for partition in node.partitions}
@@ -40,10 +42,15 @@ def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
         nodes=nodes,
         running=running,
         pilots={node: job.id for job in running for node in job.nodes},
-        occupied={node for job in snapshot.jobs for node in job.nodes},
+        occupied={node: job.id for job in snapshot.jobs if job.id not in ours for node in nodes_of(job)},
         pending=pending,
-        near=[job for job in pending if not open_.isdisjoint(job.partition)],
+        near=[job for job in pending if may_use(job, open_)],
     )
+
+
+def nodes_of(job: Job) -> tuple[str, ...]:
+    """The nodes that a job is on: in any state but PENDING it may use them, whatever the state's name."""
+    return () if job.state == "PENDING" else job.nodes
 
 
 def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]:
@@ -51,7 +58,7 @@ def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]
 
     The harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
     """
-    names = {name for job in near if waits_for_room(job) for name in job.partition}
+    names = {name for job in near if waits_for_room(job) and not job.unreadable for name in job.partition}
     if harvest.partition in names:
         alone = (harvest.partition,)
         if not any(job.partition == alone and not harvest.is_pilot(job) for job in snapshot.jobs):

@@ -24,6 +24,8 @@ from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.http.client import Client, find
 from bftd.keys import ApiConfig, Config, LedgerConfig
 from bftd.notify import notify
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,8 @@ case "$2" in
 nodes) for n in n1 n2; do
   echo "NodeName=$n CPUAlloc=0 CPUTot=4 RealMemory=1000 State=IDLE Partitions=batch,elastic CfgTRES=cpu=4"; done ;;
 partition) echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED" ;;
+config) printf '%s\n' 'Configuration data as of now' \
+  'PrivateData = none' 'SLURM_CONF = /x' 'SLURM_VERSION = 22.05.8' 'UnkillableStepTimeout = 60 sec' ;;
 *) echo "No reservations in the system" ;;
 esac
 """
@@ -47,6 +51,30 @@ def test_S8_a_slow_controller_is_asked_less_often() -> None:
     assert next_delay_s(1.0, 2.0, 0) == 8.0
     assert [next_delay_s(1.0, 0.1, failures) for failures in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert next_delay_s(60.0, 0.1, 0) == 60.0
+
+
+def test_what_squeue_shows_of_a_job_and_cannot_be_read_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
+    odd = Snapshot(1.0, {}, (unreadable_job("not a number: 'many': 7 ann batch", "7", "batch"),), ())
+
+    def look(outcome: Snapshot | SnapshotError) -> list[str]:
+        def found() -> Snapshot:
+            if isinstance(outcome, SnapshotError):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(daemon, "_look", found)
+        caplog.clear()
+        asyncio.run(daemon._read())
+        return [record.getMessage() for record in caplog.records]
+
+    expected = "pending job 7 is taken for one that waits without a plan: not a number: 'many': 7 ann batch"
+    assert [look(odd), look(odd)] == [[expected], []]
+    assert [look(Snapshot(1.0, {}, (), ())), look(odd)] == [[], [expected]]
+    error = SnapshotError("squeue shows a job that cannot be read (no job id): ? ann batch RUNNING")
+    assert [look(error), look(error)] == [[f"no snapshot, nothing grows: {error}"], []]
 
 
 def test_S8_what_the_daemon_itself_takes_makes_no_controller_slow(tmp_path: Path, monkeypatch) -> None:

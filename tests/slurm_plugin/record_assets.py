@@ -1,14 +1,17 @@
 """Record what this machine's Slurm prints, as assets for the parser's tests.
 
-Run it again (with PYTHONPATH=.) for a new Slurm release: it writes a new folder named after it. Nothing of this machine
-gets in. Another release than the machine's: tools/slurm_root.sh SUITE, with a command that also brings the folder out.
+Run it again (with PYTHONPATH=.) for a new Slurm release: it writes a new folder named after it, below BFTD_ASSETS where
+that is set. With the word `queue` it records only the queue of arrays. Nothing of this machine gets in. Another release
+than the machine's: tools/slurm_root.sh SUITE, with a command that also brings the folder out.
 """
 
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,13 +24,18 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def main() -> None:
+    """Record a cluster with a bit of everything on it, and a queue of job arrays."""
+    if sys.argv[1:] != ["queue"]:
+        record_cluster()
+    record_queue()
+
+
+def record_cluster() -> None:
     """Build a cluster with a bit of everything in it and save the answers of the commands the client calls."""
     with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}) as sandbox:
         client = sandbox.client()
         client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")  # which newer releases need
-        release = client.run("scontrol", "--version").out.split()[1].rsplit(".", 1)[0]
-        folder = ASSETS / release
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _folder(client)
         queue = ("squeue", f"--format={parse.job_format(SEPARATOR)}")
         _save(folder / "reservations-none.txt", sandbox, client, "scontrol", "show", "reservation", "-o")
         _save(folder / "jobs-none.txt", sandbox, client, *queue)
@@ -36,6 +44,61 @@ def main() -> None:
         _save(folder / "jobs.txt", sandbox, client, *queue)
         _save(folder / "reservations.txt", sandbox, client, "scontrol", "show", "reservation", "-o")
         _save(folder / "partitions.txt", sandbox, client, "scontrol", "show", "partition", "-o")
+
+
+def record_queue() -> None:
+    """Save a queue of irregular job arrays, as the client reads it and as squeue cuts it on its own.
+
+    There are free texts that look like fields, too, as far as the release has them.
+    """
+    with Sandbox(nodes=4) as sandbox:
+        client = sandbox.client()
+        client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")
+        folder = _folder(client)
+        _queue(client)
+        argv = ["squeue", f"--format={parse.job_format(SEPARATOR)}", "--all", "--local"]
+        _save(folder / "queue.txt", sandbox, client, *argv)
+        cutting = {key: value for key, value in client.environ().items() if key != "SLURM_BITSTR_LEN"}
+        argv[0] = client.path(argv[0])
+        cut = subprocess.run(argv, env=cutting, capture_output=True, check=True).stdout.decode()
+        (folder / "queue-cut.txt").write_text(_public(cut, sandbox), newline="")
+        client.run("scontrol", "update", "nodename=n1", "comment=was State=DOWN CPUTot=many")
+        client.run(
+            *("scontrol", "create", "reservation", "reservationname=repair", "starttime=now+7200", "duration=60"),
+            *("nodes=n1", "user=root", "flags=maint,ignore_jobs"),
+        )
+        client.run("scontrol", "update", "reservationname=repair", "comment=see Nodes=n2 EndTime=soon")
+        _save(folder / "nodes-text.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
+        _save(folder / "reservations-text.txt", sandbox, client, "scontrol", "show", "reservation", "-o")
+
+
+def _queue(client: SlurmClient) -> None:
+    """Three nodes are busy and the fourth is down; all that waits, waits for another reason."""
+    tasks = ",".join(map(str, [1, 2, 4, 8, 16, 32, 64, *range(100, 901, 100), 901, 903, 905]))
+
+    def submit(*options: str) -> str:
+        return client.submit(["--output=/dev/null", "--time=3", *options], "#!/bin/sh\nsleep 100\n")
+
+    client.run("scontrol", "update", "nodename=n4", "state=down", "reason=no power")
+    submit("--hold", f"--array={tasks}%3")
+    partly = submit(f"--array={tasks}%2", "--nodelist=n1")
+    submit("--nodes=2", "--nodelist=n[2-3]")
+    _wait_running(client, f"{partly}_1")
+    client.run("scontrol", "hold", f"{partly}_300")
+    released = submit("--hold", "--array=1-9")
+    client.run("scontrol", "release", f"{released}_3")
+    submit(f"--array={tasks}")
+    submit("--nodelist=n4")
+    submit("--nodes=4")
+    submit("--partition=elastic")
+    time.sleep(3)  # the scheduler plans once a second
+
+
+def _folder(client: SlurmClient) -> Path:
+    release = client.run("scontrol", "--version").out.split()[1].rsplit(".", 1)[0]
+    folder = Path(os.environ.get("BFTD_ASSETS", ASSETS)) / release
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _fill(client: SlurmClient) -> None:
@@ -68,7 +131,10 @@ def _wait_running(client: SlurmClient, job_id: str) -> None:
 
 
 def _save(path: Path, sandbox: Sandbox, client: SlurmClient, command: str, *arguments: str) -> None:
-    text = client.run(command, *arguments).out
+    path.write_text(_public(client.run(command, *arguments).out, sandbox), newline="")
+
+
+def _public(text: str, sandbox: Sandbox) -> str:
     kernel = subprocess.run(["uname", "-rv"], capture_output=True, text=True, check=True).stdout.strip()
     for private, public in (
         (str(sandbox.root), "/sandbox"),
@@ -77,7 +143,7 @@ def _save(path: Path, sandbox: Sandbox, client: SlurmClient, command: str, *argu
         (getpass.getuser(), "alice"),
     ):
         text = text.replace(private, public)
-    path.write_text(text, newline="")
+    return text
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from slurm_plugin import client as clients
 from slurm_plugin import parse
 from slurm_plugin.client import Answer, SlurmClient
+from slurm_plugin.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
@@ -139,6 +141,83 @@ def test_an_unknown_partition_names_the_nearest_one(slurm: FakeSlurm) -> None:
     assert caught.value.exit_code == 2
     with pytest.raises(UnknownPartition, match="there are batch, bft-driver, elastic"):
         slurm.client().partition("zzz")
+
+
+def test_every_reading_is_of_this_cluster_alone_and_of_all_its_partitions(slurm: FakeSlurm) -> None:
+    note = 'echo "$0 $*" >>"$(dirname "$0")/asked"\n'
+    slurm.script("squeue", note + ANSWER_JOBS)
+    slurm.script("scontrol", note + ANSWER_SHOW)
+    client = slurm.client()
+    client.snapshot(), client.pending(), client.own_jobs("x", "elastic"), client.job("1"), client.partitions()
+    asked = (slurm.folder / "asked").read_text().splitlines()
+    assert len(asked) == 7
+    assert [line for line in asked if "--local" not in line or "--all" not in line] == []
+
+
+def test_what_the_callers_environment_says_of_printing_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("SLURM_BITSTR_LEN", "SLURM_TIME_FORMAT", "SQUEUE_LOCAL", "SQUEUE_FEDERATION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(key, "7")
+    ours = {key: value for key, value in SlurmClient().environ().items() if key.startswith(("SLURM", "SQUEUE"))}
+    assert ours == {"SLURM_BITSTR_LEN": "64", "SLURM_TIME_FORMAT": "%s"}
+
+
+@pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
+def test_regression_a_jobs_own_commands_printed_dates_as_the_client_reads_them(slurm: FakeSlurm, command: str) -> None:
+    slurm.script(command, "env")
+    assert "SLURM_" not in slurm.client().run(command).out
+
+
+def test_commands_that_hang_though_killed_are_left_and_not_joined_by_ever_more(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck: list[Stuck] = []
+
+    def start(*arguments: Any, **options: Any) -> Stuck:
+        stuck.append(Stuck())
+        return stuck[-1]
+
+    client = slurm.client(timeout_s=0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(clients.subprocess, "Popen", start)
+        for _ in range(20):
+            with pytest.raises(SnapshotError) as caught:
+                client.snapshot()
+    assert len(stuck) == 8
+    assert str(caught.value) == "8 of Slurm's commands hang though they were killed: is a file server away?"
+    assert stuck[0].asked[:5] == ["communicate", "terminate", "wait", "kill", "wait"]
+    for process in stuck:
+        process.over = True
+    assert slurm.client().snapshot().nodes
+    assert left() == 0
+
+
+class Stuck:
+    """A process that the kernel does not let go of until it is `over`, whatever it is sent."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.over = False
+
+    def communicate(self, stdin: str, timeout: float) -> None:
+        self.asked.append("communicate")
+        raise subprocess.TimeoutExpired("squeue", timeout)
+
+    def terminate(self) -> None:
+        self.asked.append("terminate")
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.asked.append("wait")
+        assert timeout is not None, "waits for ever"
+        raise subprocess.TimeoutExpired("squeue", timeout)
+
+    def poll(self) -> int | None:
+        self.asked.append("poll")
+        return -9 if self.over else None
 
 
 def test_cancelling_nothing_calls_nothing_and_options_are_no_job_ids(slurm: FakeSlurm) -> None:

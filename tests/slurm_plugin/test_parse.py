@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def job_record(**changes: str) -> str:
     return SEPARATOR.join(fields.values()) + SEPARATOR + "\n"
 
 
+# What no release prints, by field.
+UNREADABLE = {
+    "id": "abc",
+    "partition": "(null)",
+    "submit": "N/A",
+    "start": "soon",
+    "limit": "1 hour",
+    "count": "many",
+    "priority": "",
+    "nodes": "n[1-",
+    "sched": "n[1-",
+}
 HEADER = SEPARATOR.join(["JOBID", *"ABCDEFGHIJKLMNOP"]) + SEPARATOR + "\n"
 
 
@@ -114,6 +127,28 @@ def test_recorded_reservations_and_partitions_are_read(release: Path) -> None:
     assert set(partitions) == {"batch", "elastic", "bft-driver"}
     assert partitions["elastic"].nodes == tuple(f"n{number}" for number in range(1, 7))
     assert (partitions["batch"].state, partitions["batch"].max_time_s) == ("UP", None)
+
+
+@pytest.mark.parametrize("free", ["Comment", "Extra", "Reason"])
+@pytest.mark.parametrize(
+    "text", ["see Nodes=n9 first", "EndTime=soon", "a\nReservationName=gone", "\tState=DOWN Flags="]
+)
+def test_regression_words_of_a_free_text_were_taken_for_fields(free: str, text: str) -> None:
+    reservation = "ReservationName=r StartTime=10 EndTime=20 Nodes=n1 Flags=MAINT State=INACTIVE"
+    (plain,) = parse.reservations(f"{reservation}\n")
+    assert parse.reservations(f"{reservation} {free}={text}\n") == (plain,)
+    partition = "PartitionName=p MaxTime=1:00 Nodes=n1 State=UP"
+    assert parse.partitions(f"{partition} {free}={text}\n") == parse.partitions(f"{partition}\n")
+    node = parse.nodes(node_line().rstrip("\n") + f" {free}={text}\n" + node_line("n2"))
+    assert replace(node["n1"], reason="") == parse.nodes(node_line())["n1"]
+    assert list(node) == ["n1", "n2"]
+
+
+def test_recorded_free_texts_that_look_like_fields_override_nothing(release: Path) -> None:
+    nodes = parse.nodes(recorded(release, "nodes-text.txt"))
+    assert (nodes["n1"].state, nodes["n1"].cpus) == ("ALLOCATED", 4)
+    (repair,) = parse.reservations(recorded(release, "reservations-text.txt"))
+    assert (repair.nodes, repair.end_s - repair.start_s) == (("n1",), 3600.0)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +236,11 @@ def test_corrupt_node_output_is_an_error_and_never_fewer_nodes(text: str) -> Non
     [
         pytest.param("slurm_load_jobs error: Unable to contact slurm controller\n", id="error text"),
         pytest.param(job_record(), id="no header"),
-        pytest.param(HEADER + job_record(id="abc"), id="no job id"),
         pytest.param(HEADER + job_record(state=""), id="no state"),
-        pytest.param(HEADER + job_record(submit="N/A"), id="no submit time"),
-        pytest.param(HEADER + job_record(start="soon"), id="no start time"),
-        pytest.param(HEADER + job_record(count="many"), id="no node count"),
-        pytest.param(HEADER + job_record(nodes="n[1-"), id="no node set"),
+        *(
+            pytest.param(HEADER + job_record(state="RUNNING", **{field: text}), id=f"no {field}")
+            for field, text in UNREADABLE.items()
+        ),
     ],
 )
 def test_corrupt_job_output_is_an_error_and_never_fewer_jobs(text: str) -> None:

@@ -70,6 +70,23 @@ def test_an_agents_step_carries_nothing_of_the_callers_own_job() -> None:
     assert environ == {"A": "b", "SLURM_CONF": "/etc/slurm.conf"}
 
 
+@pytest.mark.parametrize(
+    ("state", "placed", "withdrawn"), [("CONFIGURING", True, 0), ("RUNNING", True, 0), ("SUSPENDED", False, 1)]
+)
+def test_regression_a_pilot_whose_prolog_ran_was_refused_and_left_behind(
+    monkeypatch: pytest.MonkeyPatch, state: str, placed: bool, withdrawn: int
+) -> None:
+    client, cancelled = SlurmClient(), []
+    monkeypatch.setattr(client, "pending", lambda: ())
+    monkeypatch.setattr(client, "partitions", lambda: {})
+    monkeypatch.setattr(client, "submit", lambda *_: "77")
+    monkeypatch.setattr(client, "job", lambda id_: queued(id=id_, state=state, nodes=("n1",)))
+    monkeypatch.setattr(client, "cancel", lambda ids, signal: cancelled.append((*ids, signal)))
+    outcome = PilotLauncher(client, RULES, "sbatch").place(pilot("n1"))
+    assert isinstance(outcome, Placed) is placed
+    assert cancelled == [("77", "KILL")] * withdrawn
+
+
 def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp_path: Path) -> None:
     for command, body in (("squeue", "exit 1"), ("salloc", f"touch {tmp_path}/asked")):
         (tmp_path / command).write_text(f"#!/bin/sh\n{body}\n")

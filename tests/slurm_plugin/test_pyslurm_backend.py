@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import resource
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from slurm_plugin.ending import left
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
+from slurm_plugin.waiting import lacks_plan
 
 GOOD = """
 from enum import Flag
@@ -100,6 +106,79 @@ def test_no_whole_answer_is_an_error_in_one_line_and_never_an_empty_cluster(fake
     with PyslurmClient() as client, pytest.raises(SnapshotError, match=said) as caught:
         client.snapshot()
     assert "\n" not in str(caught.value)
+
+
+def test_regression_a_library_process_that_survives_its_kill_ended_the_daemon(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.write_text(GOOD + "\nimport time\ntime.sleep(60)\n")
+    client = PyslurmClient(timeout_s=0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "wait", late)
+        with pytest.raises(SnapshotError, match=r"no answer for 0\.2 s"):
+            client.snapshot()
+    deadline_s = time.monotonic() + 10.0
+    while left():
+        assert time.monotonic() < deadline_s, "never reaped"
+    fake.write_text(GOOD)
+    with PyslurmClient() as client:
+        assert client.snapshot().nodes
+
+
+def late(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+
+
+def test_a_process_that_cannot_be_started_is_an_error_in_one_line(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with PyslurmClient() as client, pytest.raises(SnapshotError, match="cannot be started: Too many open files"):
+        client.snapshot()
+
+
+def test_regression_an_answer_on_a_descriptor_beyond_1023_ended_the_daemon(fake: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 1200:
+        pytest.skip("no more than 1,024 files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, limits[1]))
+    try:
+        with contextlib.ExitStack() as many:
+            for _ in range(1050):
+                many.enter_context(open(os.devnull))
+            with PyslurmClient() as client:
+                assert client.snapshot().nodes
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize(
+    ("change", "job_id", "partition"),
+    [
+        ("num_nodes = 'many'", "8_[3-5%2]", ("batch", "elastic")),
+        ("scheduled_nodes = 'n[1-'", "8_[3-5%2]", ("batch", "elastic")),
+        ("partition = None", "8_[3-5%2]", ()),
+        ("__delattr__('submit_time')", "8", ("batch", "elastic")),
+    ],
+)
+def test_a_pending_job_that_cannot_be_read_waits_without_a_plan(
+    fake: Path, change: str, job_id: str, partition: tuple[str, ...]
+) -> None:
+    fake.write_text(GOOD + f"\nJobs.rows[1].{change}\n")
+    with PyslurmClient() as client:
+        (job,) = client.snapshot().jobs
+    assert (job.id, job.partition, job.sched_nodes) == (job_id, partition, ())
+    assert job.unreadable
+    assert lacks_plan(job, 0.0, 20.0)
+
+
+def test_any_other_job_that_cannot_be_read_voids_the_snapshot(fake: Path) -> None:
+    for change in ("num_nodes = 'many'", "__delattr__('submit_time')"):
+        fake.write_text(GOOD + f"\nJobs.rows[1].state = 'SUSPENDED'\nJobs.rows[1].{change}\n")
+        with PyslurmClient() as client, pytest.raises(SnapshotError) as caught:
+            client.snapshot()
+        assert str(caught.value).isprintable()
 
 
 def test_what_the_library_prints_is_no_answer(fake: Path) -> None:

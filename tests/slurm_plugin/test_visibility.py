@@ -116,14 +116,58 @@ def test_while_all_is_well_it_is_asked_for_now_and_then_and_a_change_is_noticed(
         check()
 
 
-def test_a_controller_that_is_away_is_asked_again_at_the_next_poll() -> None:
+AWAY = Answer(1, "", "Unable to contact slurm controller")
+SHOWN = Slurm("jobs").config.out
+UNREADABLE = [
+    pytest.param(AWAY, id="away"),
+    pytest.param(Answer(0, "Configuration data as of now\nPrivateData = jobs\nSLURM_CONF = /x\n\n", ""), id="cut"),
+    pytest.param(Answer(0, re.sub(r"(?m)^PrivateData.*\n", "", SHOWN), ""), id="without the key"),
+]
+
+
+@pytest.mark.parametrize("answer", UNREADABLE)
+def test_regression_a_configuration_that_was_never_read_passed_for_one_that_hides_nothing(answer: Answer) -> None:
     slurm = Slurm("jobs")
-    config, slurm.config = slurm.config, Answer(1, "", "Unable to contact slurm controller")
+    config, slurm.config = slurm.config, answer
     check = Visibility(slurm, lambda: 0.0).check
-    check()
+    for _ in range(3):
+        with pytest.raises(SnapshotError, match="cannot be told whether Slurm hides anything") as caught:
+            check()
+        assert "\n" not in str(caught.value)
     slurm.config = config
-    with pytest.raises(SnapshotError):
+    with pytest.raises(SnapshotError, match="hides jobs"):
         check()
+
+
+@pytest.mark.parametrize("answer", UNREADABLE)
+def test_what_was_read_is_believed_for_a_quarter_of_an_hour_and_the_look_that_is_due_costs_no_call_a_poll(
+    answer: Answer,
+) -> None:
+    now_s = 0.0
+    slurm = Slurm("none")
+    check = Visibility(slurm, lambda: now_s).check
+    check()
+    slurm.config = answer
+    for _ in range(899):
+        now_s += 1.0
+        check()
+    assert len(slurm.asked) < 50
+    now_s = 901.0
+    with pytest.raises(SnapshotError, match="cannot be told"):
+        check()
+
+
+def test_what_is_hidden_later_is_noticed_within_five_minutes_and_stays_noticed() -> None:
+    now_s = 0.0
+    slurm = Slurm("none")
+    check = Visibility(slurm, lambda: now_s).check
+    check()
+    slurm.config = Slurm("jobs").config
+    now_s = 300.0
+    for _ in range(10):
+        with pytest.raises(SnapshotError, match="hides jobs"):
+            check()
+        now_s += 1.0
 
 
 @pytest.mark.cluster

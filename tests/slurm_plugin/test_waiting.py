@@ -62,6 +62,30 @@ def test_where_pool_and_guard_disagreed_both_hold_unless_slurm_tests_a_limit_bef
     assert waits_for_room(queued(reason=reason)) is (reason not in RUN_MINUTES_PER_USER)
 
 
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ("JobHeldUser,Resources", Standing.ROOM),
+        ("Resources,JobHeldAdmin", Standing.ROOM),
+        ("JobArrayTaskLimit,JobHeldAdmin", Standing.BARRED),
+        ("JobHeldUser,JobArrayTaskLimit", Standing.BARRED),
+        ("JobHeldUser,PartitionTimeLimit", Standing.ONE_PARTITION),
+        ("JobHeldUser,NeverHeardOf", Standing.ROOM),
+        ("JobHeldAdmin,JobHeldUser", Standing.HELD),
+        ("Dependency, on a job of n1,n2 and others", Standing.HELD),
+    ],
+)
+def test_regression_a_task_that_could_start_was_hidden_behind_the_first_reason_of_its_array(
+    reasons: str, expected: Standing
+) -> None:
+    assert standing(reasons) is expected
+
+
+@pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "Nodes_required_for_job_are_DOWN,_DRAINED_or_so"])
+def test_a_reason_of_several_words_means_the_same_with_scontrols_underscores(reason: str) -> None:
+    assert standing(reason) is standing(reason.replace("_", " "))
+
+
 @pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionDown", "QOSNotAllowed", "BadConstraints"])
 def test_a_reason_of_one_partition_says_nothing_of_a_job_that_asked_for_two(reason: str) -> None:
     assert not waits_for_room(queued(reason=reason))

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.keys import PoolConfig
-from slurm_plugin.types import Reservation
+from bftd.pool.imagined import idle_nodes
+from slurm_plugin.types import Reservation, Snapshot
 from tests.bftd.builders import Pool, job, members, node, pilot
 
 
@@ -72,6 +73,78 @@ def test_a_planned_node_without_a_job_that_names_it_is_out() -> None:
     for _ in range(3):
         view = pool.see([node("n1", "IDLE", "PLANNED")])
     assert members(view) == set()
+
+
+def test_regression_a_reservation_to_come_made_a_planned_node_idle() -> None:
+    pool = Pool()
+    for _ in range(3):
+        maintenance = Reservation("maint", ("n1",), pool.time_s + 5 * 86400, pool.time_s + 6 * 86400, frozenset())
+        view = pool.see([node("n1", "IDLE", "PLANNED")], reservations=[maintenance])
+    assert members(view) == set()
+    assert view.nodes["n1"].why == "is planned for a job whose start is not known"
+
+
+@pytest.mark.parametrize(("job_in_s", "reserved_in_s"), [(30, 50), (30, 25)])
+def test_regression_a_job_planned_sooner_hid_a_reservation_for_which_slurm_refuses_every_pilot(
+    job_in_s: float, reserved_in_s: float
+) -> None:
+    pool = Pool()
+    for _ in range(3):
+        now = pool.time_s + 1
+        soon = Reservation("course", ("n1",), now + reserved_in_s, now + 900, frozenset())
+        view = pool.see([node("n1")], [job("9", sched_nodes=("n1",), start_s=now + job_in_s)], reservations=[soon])
+    assert members(view) == set()
+    assert view.nodes["n1"].why.startswith("is planned for reservation course in ")
+    assert view.nodes["n1"].window_s == min(job_in_s, reserved_in_s)
+
+
+def test_regression_a_reservation_sooner_than_a_job_kept_its_node_from_being_left_to_the_job() -> None:
+    pool = Pool()
+    now = pool.time_s + 1
+    soon = Reservation("course", ("n1",), now + 3, now + 4, frozenset())
+    waits = job("9", sched_nodes=("n1",), start_s=now + 5)
+    pool.see([node("n1", "ALLOCATED")], [pilot("71", "n1"), waits], {"n1": "71"}, [soon])
+    view = pool.see([node("n1")], [waits])
+    assert view.nodes["n1"].why == "is left to job 9, which waits for it"
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "RUNNING", "COMPLETING", "SIGNALING", "NEVER_HEARD_OF"])
+@pytest.mark.parametrize("partition", ["batch", "bft-driver", "elastic"])
+def test_regression_a_suspended_jobs_node_was_lent_because_slurm_shows_it_idle(state: str, partition: str) -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1"), node("n2")], [job("9", state, partition=(partition,), nodes=("n1",))])
+    assert members(view) == {"n2"}
+    assert "job 9" in view.nodes["n1"].why
+    assert view.nodes["n1"].wanted
+    views = [pool.see([node("n1"), node("n2")]) for _ in range(2)]
+    assert [members(view) for view in views] == [{"n2"}, {"n1", "n2"}], "the idle polls count from the job's end"
+
+
+def test_in_shadow_mode_a_suspended_jobs_node_is_no_idle_one_either() -> None:
+    snapshot = Snapshot(1.0, {"n1": node("n1"), "n2": node("n2")}, (job("9", "SUSPENDED", nodes=("n1",)),), ())
+    assert idle_nodes(snapshot, "elastic") == {"n2"}
+
+
+def test_a_pilot_that_came_to_a_suspended_jobs_node_leaves_it() -> None:
+    jobs = [pilot("71", "n1"), job("9", "SUSPENDED", nodes=("n1",))]
+    view = Pool().see([node("n1", "ALLOCATED")], jobs, {"n1": "71"})
+    assert view.nodes["n1"].why == "has job 9 on it beside the pilot"
+    assert view.nodes["n1"].wanted
+    assert members(view) == set()
+
+
+def test_our_own_suspended_pilot_has_its_node_still() -> None:
+    jobs = [job("71", "SUSPENDED", partition=("elastic",), nodes=("n1",))]
+    view = Pool().see([node("n1")], jobs, {"n1": "71"})
+    assert (view.nodes["n1"].why, members(view)) == ("has job 71 on it", set())
+
+
+def test_a_job_that_completes_elsewhere_leaves_the_nodes_that_it_has_left_to_others() -> None:
+    pool = Pool()
+    for _ in range(2):
+        view = pool.see([node("n1", "IDLE", "COMPLETING"), node("n2")], [job("9", "COMPLETING", nodes=("n1",))])
+    assert members(view) == {"n2"}
 
 
 def test_a_reservation_that_starts_soon_bounds_the_window() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from bftd.core.domain import PoolView
 from bftd.keys import PoolConfig
+from slurm_plugin import parse
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.guard import guard
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.types import Job, Node, Partition, Reservation
-from slurm_plugin.waiting import SiteRules, unplanned_since
+from slurm_plugin.waiting import SiteRules, may_use, unplanned_since
 from tests.bftd.builders import PARTITION, Pool, job, members, node
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
+from tests.slurm_plugin.test_parse import RELEASES, SEPARATOR, recorded
 
 NODES = [
     node("n1", partitions=("batch", PARTITION)),
@@ -200,3 +203,64 @@ def test_whatever_its_reason_a_job_without_a_plan_holds_both_or_neither(reason: 
     for _ in range(3):
         view, says = site.see(Poll(1.0, {}, [("7", reason, None, ())], []), {"7": ("batch",)})
     assert (view.hold is None) is (says["n1"] is None)
+
+
+def agrees(reason: str, asked: tuple[str, ...], start_s: float | None, nodes: tuple[str, ...]) -> None:
+    """Pool and guard decide alike on every harvested node, of a job that has been there for three polls."""
+    site = Site(SiteRules(30.0, 20.0))
+    for _ in range(3):
+        view, says = site.see(Poll(1.0, {}, [("7", reason, start_s, nodes)], []), {"7": asked})
+    for name in HARVESTED:
+        lent = view.nodes[name].in_pool and (view.hold is None or not may_use(job("7", partition=asked), _open(name)))
+        assert lent is (says[name] is None), (reason, asked, name, view.nodes[name].why, view.hold, says[name])
+
+
+def _open(name: str) -> tuple[str, ...]:
+    return next(item.partitions for item in NODES if item.name == name)
+
+
+@pytest.mark.parametrize(("start_s", "nodes"), [(None, ()), (5.0, ("n1",))])
+def test_S1b_for_every_reason_of_slurm_pool_and_guard_decide_alike(
+    start_s: float | None, nodes: tuple[str, ...]
+) -> None:
+    for reason in [*KNOWN, "NeverHeardOf", "JobHeldUser,Resources", "Resources,JobHeldAdmin"]:
+        for asked in (("batch",), ("batch", "gpu")):
+            agrees(reason, asked, start_s, nodes)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.text(max_size=60) | st.lists(st.sampled_from([*KNOWN, "n[3,7]", " n4"]), min_size=1, max_size=3).map(",".join),
+    st.sampled_from([("batch",), ("gpu",), ("batch", "gpu"), (PARTITION,), ("fat",)]),
+    STARTS,
+    st.just(()) | st.just(("n1", "n2")),
+)
+def test_S1b_for_any_text_as_reason_pool_and_guard_decide_alike(
+    reason: str, asked: tuple[str, ...], start_s: float | None, nodes: tuple[str, ...]
+) -> None:
+    agrees(reason, asked, start_s, nodes)
+
+
+@pytest.mark.parametrize("asked", [("batch",), ("gpu",), (), (PARTITION,), ("fat",)])
+def test_a_job_that_cannot_be_read_holds_both_on_its_partitions_for_the_plan_wait_and_nothing_else(
+    asked: tuple[str, ...],
+) -> None:
+    site = Site(SiteRules(30.0, 20.0))
+    unknown = parse.unreadable_job("why", "7", ",".join(asked))
+    for poll in range(40):
+        view = site.pool.see(NODES, [unknown])
+        says = site.says([unknown], NODES)
+        holds = poll < 30 and asked not in ((PARTITION,), ("fat",))
+        assert (view.hold is not None) is holds, poll
+        for name in HARVESTED:
+            assert (says[name] is not None) is (holds and (not asked or asked[0] in _open(name)))
+        assert members(view) == (set(HARVESTED) if poll else set())
+    assert view.waited_out == (() if asked in ((PARTITION,), ("fat",)) else ("7",))
+
+
+@pytest.mark.parametrize("name", ["queue.txt", "queue-cut.txt"])
+@pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
+def test_pool_and_guard_decide_alike_on_each_job_of_a_recorded_queue_of_arrays(release: Path, name: str) -> None:
+    for waiting in parse.jobs(recorded(release, name), SEPARATOR):
+        if waiting.state == "PENDING":
+            agrees(waiting.reason, waiting.partition, None, ())

@@ -200,3 +200,7 @@ def test_no_lease_is_granted_on_a_spare_none_is_revoked_for_one_and_the_queues_e
     # all is lent now: a new queue takes nothing back
     assert see(queued(pool)) == []
     assert core.nodes("1") | core.nodes("2") == set(NAMES)
+
+
+def test_a_job_that_cannot_be_read_keeps_nothing_free() -> None:
+    assert members(sparing(2).see(IDLE, [job("8", unreadable="why")])) == set(NAMES)

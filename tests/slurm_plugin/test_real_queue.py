@@ -1,0 +1,53 @@
+"""What users do to a queue every day, on a real cluster: the client sees all the rest beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.waiting import whole
+from tests.bftd.builders import Pool, members
+from tests.slurm_plugin.conftest import Until
+
+pytestmark = pytest.mark.cluster
+
+TASKS = ",".join(map(str, [1, 2, 4, 8, 16, 32, 64, *range(100, 901, 100)]))
+
+
+def submit(client: SlurmClient, *options: str) -> str:
+    return client.submit(["--output=/dev/null", "--time=3", *options], "#!/bin/sh\nsleep 100\n")
+
+
+def test_regression_one_held_array_of_irregular_tasks_left_nobody_a_snapshot(client: SlurmClient, until: Until) -> None:
+    held = submit(client, "--hold", f"--array={TASKS}%3", "--job-name=odd", "--partition=batch")
+    partly = submit(client, f"--array={TASKS}%2", "--nodes=1")
+    running = {f"{partly}_1", f"{partly}_2"}
+    until(lambda: {job.id for job in client.snapshot().jobs if job.state == "RUNNING"} == running, "two tasks run")
+    snapshot = client.snapshot()
+    assert len(snapshot.nodes) == 5
+    assert {whole(job) for job in snapshot.jobs if job.state == "PENDING"} == {held, partly}
+    assert not any(job.unreadable for job in snapshot.jobs)
+    (array,) = client.own_jobs("odd", "batch")
+    assert array.id.startswith(f"{held}_[1-2,4,8,16,32,64,100,200,300,")
+    assert array.id.endswith("%3]")
+    assert {whole(job) for job in client.pending()} == {held, partly}
+    assert client.job(held) == array
+
+
+def test_regression_the_node_of_a_suspended_job_was_lent(client: SlurmClient, until: Until) -> None:
+    job_id = submit(client, "--nodelist=n1")
+
+    def state() -> str:
+        job = client.job(job_id)
+        return job.state if job else "gone"
+
+    until(lambda: state() == "RUNNING", "the job runs")
+    client.run("scontrol", "suspend", job_id)
+    until(lambda: state() == "SUSPENDED", "the job is suspended")
+    until(lambda: client.snapshot().nodes["n1"].state == "IDLE", "Slurm shows the node idle")
+    pool = Pool()
+    for _ in range(3):
+        snapshot = client.snapshot()
+        view = pool.see(snapshot.nodes.values(), snapshot.jobs)
+    assert members(view) == {"n2", "n3", "n4"}
+    assert view.nodes["n1"].why == f"has job {job_id} on it"
