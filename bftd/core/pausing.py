@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from bftd import hours
 from bftd.core import sentences, timing
 from bftd.core.domain import Lease, Settings, Trainer
-from bftd.core.pause import Pause
+from bftd.core.pause import Pause, PauseKind
 from slurm_plugin.nodeset import fold
 
 _ALL = "all:"
@@ -43,13 +43,17 @@ def _of_owner(pauses: Mapping[str, Pause], trainer: Trainer) -> list[Pause]:
 
 def what(pauses: Iterable[Pause]) -> str:
     """Name what is paused: "everything", "nodes n[1-4]", "user ann", "account chem"; several with commas."""
-    names: dict[str, list[str]] = defaultdict(list)
+    names: dict[PauseKind, list[str]] = defaultdict(list)
     for pause in pauses:
         names[pause.kind].append(pause.name)
-    parts = ["everything"] if names["all"] else []
-    if names["node"]:
-        parts.append(f"node{'s' if len(names['node']) > 1 else ''} {fold(names['node'])}")
-    return ", ".join(parts + [f"{kind} {name}" for kind in ("user", "account") for name in names[kind]])
+    return ", ".join(named(kind, names[kind]) for kind in names)
+
+
+def named(kind: PauseKind, names: Sequence[str]) -> str:
+    """Name what is paused, of one kind."""
+    if kind == "all":
+        return "everything"
+    return f"{kind}{'s' if len(names) > 1 else ''} {fold(names) if kind == 'node' else ' and '.join(names)}"
 
 
 def text(pause: Pause) -> str:
@@ -74,25 +78,26 @@ def halt(pauses: Mapping[str, Pause], settings: Settings, at_s: float) -> str:
 
 def hours_say(settings: Settings, at_s: float) -> str:
     """That it is no hour to begin anything, in a sentence; "" where it is one."""
-    opening = _opening(settings, at_s)
-    if opening.open and opening.until_s - at_s >= timing.CLOSE_AHEAD_S + timing.MINUTE_S:
+    found = opening(settings, at_s)
+    if found.open and found.until_s - at_s >= timing.CLOSE_AHEAD_S + timing.MINUTE_S:
         return ""
-    when = hours.weekday_and_time(settings.zone, opening.until_s) if opening.until_s < inf else ""
-    return sentences.ends_soon(when) if opening.open else sentences.begins_again(when)
+    when = hours.weekday_and_time(settings.zone, found.until_s) if found.until_s < inf else ""
+    return sentences.ends_soon(when) if found.open else sentences.begins_again(when)
 
 
 def closed(settings: Settings, at_s: float) -> bool:
     """Whether all that is lent is to be given back because the hours of harvesting are over, or nearly so."""
-    opening = _opening(settings, at_s)
-    return not opening.open or opening.until_s - at_s <= timing.CLOSE_AHEAD_S
+    found = opening(settings, at_s)
+    return not found.open or found.until_s - at_s <= timing.CLOSE_AHEAD_S
 
 
 def longest_limit_s(settings: Settings, at_s: float) -> float:
     """The longest time limit of a pilot that is asked for now, and placed as late as it may be."""
-    return _opening(settings, at_s).until_s - at_s - timing.PLACE_WITHIN_S
+    return opening(settings, at_s).until_s - at_s - timing.PLACE_WITHIN_S
 
 
-def _opening(settings: Settings, at_s: float) -> hours.Opening:
+def opening(settings: Settings, at_s: float) -> hours.Opening:
+    """Whether it is an hour of harvesting, and until when that stays so."""
     if not settings.pool.harvest_at:
         return hours.ALWAYS
     return hours.opening(settings.pool.harvest_at, settings.zone, at_s)

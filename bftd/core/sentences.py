@@ -133,7 +133,7 @@ def nodes(count: int) -> str:
 
 def paused(what: str, by: str, why: str) -> str:
     """That an administrator has paused something."""
-    return f"{what} {'are' if what.startswith('nodes ') else 'is'} paused by {by}: {why}"
+    return f"{what} {'are' if what.startswith(('nodes ', 'users ', 'accounts ')) else 'is'} paused by {by}: {why}"
 
 
 def begins_again(when: str) -> str:
