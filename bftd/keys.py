@@ -68,7 +68,7 @@ class DaemonConfig:
     )
     administrators: str = _key(
         "",
-        "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",
+        "Unix group whose members may act on all trainers, and tune and pause the daemon; empty is nobody but root.",
         example="bftadmin",
     )
 
