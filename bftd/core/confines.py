@@ -23,13 +23,14 @@ def pause(turn: Turn, event: Paused) -> None:
     first, what = event.pauses[0], pausing.what(event.pauses)
     turn.say(None, GrowthPaused(first.by, what, first.why, first.release))
     turn.happened("paused", data=_told(first.by, event.pauses) | {"why": first.why, "release": first.release})
-    told = release(turn)
+    told, new = release(turn), {item.key: item for item in event.pauses}
+    held = turn.live_nodes()
     for trainer in list(turn.trainers.values()):
-        why = next((pausing.text(item) for item in event.pauses if _concerns(item, trainer)), None)
-        if trainer.active and why is not None:
-            held = sum(lease.live for lease in turn.leases_of(trainer.id))
+        item = pausing.of_all(new) or pausing.of_trainer(new, trainer)
+        if trainer.active and item is not None:
+            why = pausing.text(item)
             if trainer.id not in told and trainer.said != why:
-                turn.say(trainer.id, _stays(trainer, held, why))
+                turn.say(trainer.id, _stays(trainer, len(held.get(trainer.id, ())), why))
             turn.change(trainer, said=why)
     turn.plan_due = True
 
@@ -45,10 +46,6 @@ def lift(turn: Turn, event: Unpaused) -> None:
 
 def _told(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
     return {"by": by, "what": [{"kind": item.kind, "name": item.name} for item in pauses]}
-
-
-def _concerns(item: Pause, trainer: Trainer) -> bool:
-    return item.kind == "all" or pausing.of_trainer({item.key: item}, trainer) is not None
 
 
 def _stays(trainer: Trainer, held: int, why: str) -> Decision:
@@ -68,8 +65,9 @@ def release(turn: Turn) -> set[str]:
         if lease.live:
             lost[lease.trainer, why].append(lease.node)
         turn.revoke(lease, why, vacate=True)
+    kept = turn.live_nodes()
     for (trainer, why), nodes in lost.items():
-        left = sum(lease.live for lease in turn.leases_of(trainer))
+        left = len(kept.get(trainer, ()))
         turn.say(trainer, GaveBack(turn.trainers[trainer].name, tuple(nodes), left, why))
     return {trainer for trainer, _ in lost}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import inf
 
 from bftd import hours
@@ -46,10 +47,11 @@ def what(pauses: Iterable[Pause]) -> str:
     names: dict[PauseKind, list[str]] = defaultdict(list)
     for pause in pauses:
         names[pause.kind].append(pause.name)
-    return ", ".join(named(kind, names[kind]) for kind in names)
+    return ", ".join(named(kind, tuple(names[kind])) for kind in names)
 
 
-def named(kind: PauseKind, names: Sequence[str]) -> str:
+@lru_cache(maxsize=64)  # a status names them again each time, and folding thousands of nodes takes a while
+def named(kind: PauseKind, names: tuple[str, ...]) -> str:
     """Name what is paused, of one kind."""
     if kind == "all":
         return "everything"

@@ -78,7 +78,7 @@ def _chosen(fields: Fields, where: str) -> _What:
 def _refuse_unknown(state: State, chosen: _What) -> None:
     """Refuse nodes that are not harvested; before the first snapshot nobody knows, and a pause must not wait for it."""
     if state.pool.seen:
-        unknown = [name for kind, name in chosen if kind == "node" and name not in state.pool.nodes]
+        unknown = tuple(name for kind, name in chosen if kind == "node" and name not in state.pool.nodes)
         if unknown:
             raise Refused(
                 400, f"{pausing.named('node', unknown)} not in the harvested partition: `bft status` lists its nodes"
@@ -93,5 +93,5 @@ def _not_paused(state: State, chosen: _What) -> str:
     """That nothing of what was asked for is paused, and what is instead."""
     if not state.pauses:
         return "nothing is paused"
-    what = pausing.named(chosen[0][0], [name for _, name in chosen])
+    what = pausing.named(chosen[0][0], tuple(name for _, name in chosen))
     return f"{what} is not paused, but {pausing.what(state.pauses.values())}: name it, or say --all"
