@@ -29,8 +29,8 @@ def observe(turn: Turn, view: PoolView) -> None:
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred
-    if changed and turn.explain:
-        _record_change(turn, before)
+    if changed:
+        record_change(turn, before)
     _expire(turn, since_s)
     pilots = view.pilots
     for lease in list(turn.leases.values()):
@@ -74,7 +74,10 @@ def _used(turn: Turn, now_s: float) -> Usage:
     )
 
 
-def _record_change(turn: Turn, last: PoolView) -> None:
+def record_change(turn: Turn, last: PoolView) -> None:
+    """Record which nodes joined and left the pool since it was `last`."""
+    if not turn.explain:
+        return
     before = {node.name for node in last.nodes.values() if node.in_pool}
     after = {node.name for node in turn.pool.nodes.values() if node.in_pool}
     data = {"version": turn.pool.version, "joined": sorted(after - before), "left": sorted(before - after)}

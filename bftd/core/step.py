@@ -87,9 +87,10 @@ def _on_paused(turn: Turn, event: Paused) -> None:
 def _confine(turn: Turn) -> None:
     """Keep what is barred by now out of the pool, and take it back where it is lent."""
     if turn.pool.seen:
-        before = turn.pool.barred
-        confines.confine(turn, before)
-        if turn.pool.barred != before:
+        before = turn.pool
+        confines.confine(turn, before.barred)
+        if turn.pool.barred != before.barred:
+            observation.record_change(turn, before)
             observation.take_back_lost_nodes(turn)
 
 

@@ -128,6 +128,30 @@ def test_a_paused_user_neither_grows_nor_keeps_others_from_growing() -> None:
     assert "train-1 waits: user ann is paused by root: ticket 4" in core.sentences()
 
 
+def test_a_paused_user_keeps_what_he_has_and_gets_no_more_of_what_is_free() -> None:
+    core = working("1", nodes=2)
+    core.pause("user ann", why="ticket 4")
+    assert not granted(core.pool(*names(4)))
+    assert core.nodes("1") == {"n1", "n2"}
+    assert core.sentences()[-1] == "train-1 stays at 2 nodes: user ann is paused by root: ticket 4"
+    core.resume("user ann")
+    assert len(granted(core.pool(*names(4)))) == 2
+
+
+def test_a_released_user_is_planned_for_at_once() -> None:
+    core = working("1")
+    core.tick(after_s=600.0)
+    core.pause("user ann", release=True)
+    assert not core.state.plan_due
+    assert not any(core.state.planned.assignment.values())
+
+
+def test_L4_what_a_released_node_leaves_too_small_is_suspended_at_once() -> None:
+    core = working("1", nodes_min=3)
+    assert len(revoked(core.pause("node n1", "node n2", release=True))) == 4
+    assert "train-1 is suspended and gives back n[3-4]: 2 nodes left, it needs 3" in core.sentences()
+
+
 def test_a_paused_account_is_that_of_its_trainers_as_slurm_shows_it() -> None:
     core = Core()
     core.accounts = {"1": ("ann", "chem"), "2": ("ann", "bio")}
@@ -160,6 +184,27 @@ def test_pauses_of_several_nodes_by_one_word_are_told_as_one() -> None:
     assert core.sentences()[0] == "root paused nodes n[1-2,4]: new disks"
     paused = of(core.actions, Happened, kind="paused")[0]
     assert (paused.data["by"], paused.data["why"], len(paused.data["what"])) == ("root", "new disks", 3)
+
+
+def test_the_ledger_can_tell_which_nodes_were_in_the_pool_when() -> None:
+    core = working("1", nodes=2, nodes_max=2)
+    told: set[str] = set()
+
+    def agrees() -> bool:
+        told.clear()
+        for event in of(core.actions, Happened, kind="pool"):
+            told.difference_update(event.data["left"])
+            told.update(event.data["joined"])
+        return told == {name for name, node in core.state.pool.nodes.items() if node.in_pool}
+
+    core.pool(*names(4))
+    core.pause("node n3")
+    core.pause("all")
+    assert agrees()
+    core.resume("all")
+    core.pool(*names(4))
+    assert agrees()
+    assert "n3" not in told
 
 
 # hours
@@ -245,9 +290,14 @@ def test_a_lower_bound_takes_nodes_back_and_suspends_as_few_trainers_as_it_can()
     actions = core.apply(Configured(core.time_s, Settings().changed(max_nodes=4)))
     assert [item.vacate for item in revoked(actions)] == [False, False]
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (3, 1)
-    core.apply(Configured(core.time_s, Settings()))
+    core.place_all()
+    for item in (item for item in core.state.leases.values() if not item.live):
+        core.report(item.trainer, lease(item.id, "ended"))
+        core.pilots.pop(item.job_id or "")
     core.pool(*names(6))
-    assert len(core.state.pool.barred) == 0
+    core.apply(Configured(core.time_s, Settings()))
+    assert len(granted(core.pool(*names(6)))) == 2, "not before the next plan"
+    assert not core.state.pool.barred
 
 
 def test_the_bound_counts_what_is_still_being_given_back() -> None:
