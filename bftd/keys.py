@@ -10,10 +10,11 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from bftd import hours
 from bftd.errors import ConfigError
 from bftd.protocol.address import DEFAULT_USER
 
@@ -31,8 +32,12 @@ def _key(
     minimum: float | None = None,
     maximum: float | None = None,
     tunable: bool = False,
+    check: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A dataclass field that carries all that is known about one key; `bft tune` changes those that are tunable."""
+    """A dataclass field that carries all that is known about one key; `bft tune` changes those that are tunable.
+
+    `check` raises ValueError with one line for a value of the right type that is wrong.
+    """
     metadata = {
         "doc": doc,
         "unit": unit,
@@ -41,6 +46,7 @@ def _key(
         "minimum": minimum,
         "maximum": maximum,
         "tunable": tunable,
+        "check": check,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -62,7 +68,7 @@ class DaemonConfig:
     )
     administrators: str = _key(
         "",
-        "Unix group whose members may act on all trainers and tune the daemon; empty is nobody but root.",
+        "Unix group whose members may act on all trainers, and tune and pause the daemon; empty is nobody but root.",
         example="bftadmin",
     )
 
@@ -109,6 +115,22 @@ class PoolConfig:
     )
     spare_nodes: int = _key(
         0, "Idle nodes that stay free for regular jobs while any of them waits for room; 0 lends all.", minimum=0
+    )
+    max_nodes: int = _key(
+        0, "Most nodes that all trainers together have at once; 0 is no limit.", minimum=0, tunable=True
+    )
+    max_share: float = _key(
+        1.0,
+        "Most of the partition's nodes that all trainers together have at once, 0.25 for a quarter.",
+        minimum=0.0,
+        maximum=1.0,
+        tunable=True,
+    )
+    harvest_at: str = _key(
+        "",
+        "Days and hours of harvesting, on the clock of the daemon's host; empty is always.",
+        example="Mon-Fri 20:00-07:00, Sat-Sun",
+        check=hours.check,
     )
     stale_after_s: float = _key(10.0, "Nothing grows on a snapshot older than this.", unit="s", minimum=0.5)
     quarantine_s: float = _key(300.0, "Time for which a node with failing pilots is left alone.", unit="s", minimum=0.0)
@@ -304,4 +326,9 @@ def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -
         raise ConfigError(f"{where} must be at least {low}, not {value}")
     if high is not None and value > high:
         raise ConfigError(f"{where} must be at most {high}, not {value}")
+    if (check := field.metadata["check"]) is not None:
+        try:
+            check(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
     return value

@@ -128,15 +128,23 @@ def _whose(item: Mapping[str, Any]) -> str:
 
 
 def _notices(status: Mapping[str, Any]) -> list[Text]:
-    """A line for each job that no lease stands behind, and for each user or account that is at a cap."""
-    lines = []
+    """A line for each pause, alarm and bound, job that no lease stands behind, and user or account that is at a cap."""
+    lines = [Text(alarm["text"], style="red") for alarm in status.get("alarms", ())]
+    for pause in status.get("pauses", ()):
+        back = ", and what was lent is asked back" if pause["release"] else ""
+        lines.append(Text(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", style="yellow"))
+    for item in (status.get("hours"), status.get("bound")):
+        lines += [Text(item["text"], style="yellow")] if item and item["text"] else []
     for stray in status.get("strays", ()):
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stray["since_s"]))
         done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
-        what = f"job {stray['job_id']} of {_whose(stray)} on {fold(stray['nodes'])} since {since}"
+        what = f"job {stray['job_id']} of {_whose(stray)} on {fold(stray['nodes'])} since {_moment(stray['since_s'])}"
         lines.append(Text(f"no lease stands behind {what}{done}", style="red"))
     lines += [Text(cap["text"], style="yellow") for cap in status.get("caps", ())]
     return lines
+
+
+def _moment(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
 def _size(trainer: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import click
 
 from bftd import keys
 from bftd.cli import options
-from bftd.errors import UsageError
+from bftd.errors import BftError, UsageError
 from bftd.http import client
 
 # How often the live view asks: the daemon itself looks at Slurm once a second.
@@ -24,10 +24,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 @options.config
 @options.as_json
 @click.option("--watch", is_flag=True, help="Show it live until interrupted.")
-def status(config_path: str | None, as_json: bool, watch: bool) -> None:
+@click.option("--check", is_flag=True, help="Print one line on how it does and exit 0, 1 (warning) or 2 (critical).")
+def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> None:
     """Show nodes, trainers and the last decisions."""
-    if as_json and watch:
-        raise UsageError("--json and --watch exclude each other: leave one out")
+    if watch and (as_json or check):
+        raise UsageError(f"{'--json' if as_json else '--check'} and --watch exclude each other: leave one out")
+    if check:
+        _check(config_path, as_json)
+        return
     daemon = client.find(config_path)
     seen = daemon.status()
     if as_json:
@@ -39,6 +43,18 @@ def status(config_path: str | None, as_json: bool, watch: bool) -> None:
         from bftd.view import render
 
         console().print(render(seen))
+
+
+def _check(config_path: str | None, as_json: bool) -> None:
+    """Speak as a monitoring plug-in does: on standard output, also of a daemon that cannot be asked."""
+    from bftd.cli import health
+
+    try:
+        found = health.judged(client.find(config_path).status())
+    except BftError as error:
+        found = health.unreachable(str(error))
+    click.echo(json.dumps(found.to_json()) if as_json else found.line)
+    click.get_current_context().exit(found.code)
 
 
 def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:

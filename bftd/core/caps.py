@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
+from bftd.core import pausing
 from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 
@@ -96,11 +97,23 @@ class Ruling:
 
 def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
     """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
-    admitted, waiting = _admit((trainer for trainer in turn.trainers.values() if trainer.active), turn.settings)
+    paused = _paused(turn, held)
+    admitted, waiting = _admit(
+        (trainer for trainer in turn.trainers.values() if trainer.active and trainer.id not in paused), turn.settings
+    )
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
     most, limits = _in_problem(wanted, pool_size, turn.settings)
     exceeded = _over(turn, held, more=0) if turn.explain else {}
-    return Ruling(admitted, waiting, most, limits, exceeded)
+    return Ruling(admitted, waiting | paused, most, limits, exceeded)
+
+
+def _paused(turn: Turn, held: Assignment) -> dict[str, str]:
+    """The trainers that are paused and hold nothing, each with the reason: they take no other's place in a plan."""
+    found = {}
+    for trainer in turn.trainers.values() if turn.pauses else ():
+        if trainer.active and not held.get(trainer.id) and (pause := pausing.of_trainer(turn.pauses, trainer)):
+            found[trainer.id] = pausing.text(pause)
+    return found
 
 
 def full(turn: Turn, assignment: Assignment) -> dict[str, str]:

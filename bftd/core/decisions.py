@@ -235,10 +235,32 @@ class JobStrays:
     job_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class GrowthPaused:
+    """An administrator paused `what`; with `release` the nodes that were lent there are asked back."""
+
+    kind = "growth_paused"
+
+    by: str
+    what: str
+    why: str
+    release: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PauseLifted:
+    """An administrator lifted the pause of `what`."""
+
+    kind = "pause_lifted"
+
+    by: str
+    what: str
+
+
 Deed = (
     Started | Resumed | Grew | Shrank | Suspended | GaveBack | Waits | Stays | Keeps | Saved | Lost | Ended | Cancelled
 )
-Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays
+Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays | GrowthPaused | PauseLifted
 Decision = Deed | Notice
 
 

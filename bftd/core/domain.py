@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
+from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.sentences import Mood, sentence
+from bftd.hours import UTC, Zone
 from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
@@ -27,13 +29,17 @@ Assignment = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled."""
+    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled.
+
+    `zone` is that of the daemon's host.
+    """
 
     decide: DecideConfig = field(default_factory=DecideConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
+    zone: Zone = UTC
 
     def changed(self, **keys: Any) -> Settings:
         """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
@@ -85,7 +91,8 @@ class PoolView:
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
     trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
     by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
-    without a plan that hold growth no more.
+    without a plan that hold growth no more. `barred` are the nodes that pauses, hours and bounds keep out of the pool,
+    and `bound` is the sentence where some of them are beyond what all trainers together may have.
     """
 
     version: int = 0
@@ -98,6 +105,8 @@ class PoolView:
     elastic: Mapping[str, ElasticJob] = field(default_factory=dict)
     accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     waited_out: tuple[str, ...] = ()
+    barred: frozenset[str] = frozenset()
+    bound: str = ""
 
     @property
     def seen(self) -> bool:
@@ -266,7 +275,7 @@ class State:
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
     `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
-    pilot. `plan_due` says that something changed since the last plan was made.
+    pilot. `pauses` are filed under their keys. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -284,6 +293,7 @@ class State:
     preempted_s: float = float("-inf")
     grants: tuple[float, ...] = ()
     usage: Usage = field(default=Usage(), metadata=KEPT)
+    pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     plan_due: bool = False
 
 
@@ -349,7 +359,7 @@ class Configured:
     settings: Settings
 
 
-Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured
+Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured | Paused | Unpaused
 
 
 # Actions: what the daemon does and writes down.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, sentences, timing
+from bftd.core import caps, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
@@ -49,7 +49,7 @@ def carry_out(
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
     free = _free_nodes(turn, assignment) if turn.explain else 0
-    full = caps.full(turn, assignment) if turn.explain else {}
+    full = _paused(turn, concerned) | caps.full(turn, assignment) if turn.explain else {}
     for trainer in concerned:
         if new := added[trainer.id]:
             points = curves[trainer.id]
@@ -68,6 +68,12 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
         return [turn.trainers[trainer] for trainer in assignment]
     trainers = turn.trainers.values()
     return [trainer for trainer in trainers if trainer.active and (trainer.id in assignment or trainer.id in held)]
+
+
+def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
+    """Why trainers that are paused do not grow beyond what they hold."""
+    paused = ((trainer.id, pausing.of_trainer(turn.pauses, trainer)) for trainer in trainers)
+    return {id_: pausing.text(pause) for id_, pause in paused if pause is not None}
 
 
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
@@ -151,14 +157,17 @@ def _free_nodes(turn: Turn, assignment: Assignment) -> int:
 
 def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: Points, at_cap: str | None) -> None:
     """Say once why a trainer below nodes_max does not take free nodes; `at_cap` is the cap that forbids it."""
-    if held >= trainer.sizes.high or (held > 0 and not free):
+    bound = turn.pool.bound if free < trainer.sizes.above(held) - held else ""
+    if held >= trainer.sizes.high or (held > 0 and not free and not bound):
         return
     if not turn.may_grow:
-        key, decision = "hold", _stay(trainer, held, _why_no_growth(turn))
+        key, decision = turn.halt or "hold", _stay(trainer, held, _why_no_growth(turn))
     elif trainer.refused_rounds >= timing.REFUSED_ROUNDS:
         key, decision = "refused", _stay(trainer, held, sentences.REFUSED)
     elif at_cap:
         key, decision = at_cap, _stay(trainer, held, at_cap)
+    elif bound:
+        key, decision = bound, _stay(trainer, held, bound)
     else:
         key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, points)
     _say_once(turn, trainer, key, decision)
@@ -186,6 +195,8 @@ def _say_once(turn: Turn, trainer: Trainer, key: str, decision: Decision) -> Non
 
 
 def _why_no_growth(turn: Turn) -> str:
+    if turn.halt:
+        return turn.halt
     if turn.pool.hold is not None:
         return turn.pool.hold
     return sentences.SETTLING if turn.fresh else sentences.STALE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from bftd.core import pausing
 from bftd.core.domain import State
 
 
@@ -17,6 +18,7 @@ def validate_state(state: State) -> None:
     _check_plan(state)
     _check_trainers(state)
     _check_caps(state)
+    _check_pauses(state)
     usage = state.usage
     _require(usage.training_node_seconds <= usage.used_node_seconds + 1e-6, "S10: more training than used time")
     _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more used than pool time")
@@ -87,6 +89,14 @@ def _check_caps(state: State) -> None:
         if name and most_trainers[kind]:
             count = len(holders[kind, name])
             _require(count <= most_trainers[kind], f"caps: {kind} {name} has {count} trainers with nodes")
+
+
+def _check_pauses(state: State) -> None:
+    for key, pause in state.pauses.items():
+        _require(pause.key == key, f"{key} is filed under another key")
+    for lease in state.leases.values():
+        asked_back = pausing.releasing(state.pauses, lease, state.trainers[lease.trainer]) is not None
+        _require(not lease.live or not asked_back, f"pauses: {lease.id} is live and was to be given back")
 
 
 def _check_trainers(state: State) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from operator import attrgetter
 
-from bftd.core import caps, drivers, strays, timing
+from bftd.core import caps, confines, drivers, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView, Usage
 from bftd.core.turn import Turn, growth_allowed
@@ -24,18 +24,20 @@ def observe(turn: Turn, view: PoolView) -> None:
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
     could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
-    if changed and turn.explain:
-        _record_change(turn, view)
-    since_s = turn.pool.time_s
+    before, since_s = turn.pool, turn.pool.time_s
     turn.watched_s = min(turn.watched_s, view.time_s)
     turn.pool = view
+    confines.confine(turn, before.barred)
+    changed |= turn.pool.barred != before.barred
+    if changed:
+        record_change(turn, before)
     _expire(turn, since_s)
     pilots = view.pilots
     for lease in list(turn.leases.values()):
         # nearly all leases are as they were; this loop runs over thousands of them
         if not (lease.observed and not lease.missed_polls and pilots.get(lease.job_id or "") == lease.node):
             _follow_pilot(turn, lease)
-    _take_back_lost_nodes(turn)
+    take_back_lost_nodes(turn)
     latest_s = turn.now + timing.EXPIRY_AHEAD_S
     for lease in list(turn.leases.values()):
         if lease.revoked_s is not None or not lease.placed_s or lease.placed_s + lease.limit_s <= latest_s:
@@ -44,6 +46,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     strays.follow(turn)
     if view.accounts:
         caps.read_accounts(turn)
+    confines.release(turn)
     if changed or (turn.may_grow and (not could_grow or _unfilled(turn))):
         turn.plan_due = True
 
@@ -71,10 +74,13 @@ def _used(turn: Turn, now_s: float) -> Usage:
     )
 
 
-def _record_change(turn: Turn, view: PoolView) -> None:
-    before = {node.name for node in turn.pool.nodes.values() if node.in_pool}
-    after = {node.name for node in view.nodes.values() if node.in_pool}
-    data = {"version": view.version, "joined": sorted(after - before), "left": sorted(before - after)}
+def record_change(turn: Turn, last: PoolView) -> None:
+    """Record which nodes joined and left the pool since it was `last`."""
+    if not turn.explain:
+        return
+    before = {node.name for node in last.nodes.values() if node.in_pool}
+    after = {node.name for node in turn.pool.nodes.values() if node.in_pool}
+    data = {"version": turn.pool.version, "joined": sorted(after - before), "left": sorted(before - after)}
     turn.happened("pool", data=data)
 
 
@@ -111,7 +117,7 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
         turn.change_lease(lease, observed=running, missed_polls=missed, missed_s=missed_s)
 
 
-def _take_back_lost_nodes(turn: Turn) -> None:
+def take_back_lost_nodes(turn: Turn) -> None:
     """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
     lost: dict[str, dict[str, str]] = defaultdict(dict)
     seen = turn.pool.nodes

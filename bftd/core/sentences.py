@@ -12,6 +12,7 @@ from bftd.core.decisions import (
     Ended,
     GaveBack,
     Grew,
+    GrowthPaused,
     JobStrays,
     Keeps,
     Lost,
@@ -20,6 +21,7 @@ from bftd.core.decisions import (
     NodeOverdue,
     Noted,
     Notice,
+    PauseLifted,
     Resumed,
     Saved,
     Shrank,
@@ -93,6 +95,11 @@ def _notice(notice: Notice) -> str:
             return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
         case JobStrays():
             return f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind"
+        case GrowthPaused():
+            released = " and asked back what was lent" if notice.release else ""
+            return f"{notice.by} paused {notice.what}{released}: {notice.why}"
+        case PauseLifted():
+            return f"{notice.by} lifted the pause of {notice.what}"
 
 
 def _rate(deed: Started | Resumed) -> str:
@@ -122,6 +129,26 @@ def _because(why: str) -> str:
 def nodes(count: int) -> str:
     """A number of nodes in words."""
     return "1 node" if count == 1 else f"{count} nodes"
+
+
+def paused(what: str, by: str, why: str) -> str:
+    """That an administrator has paused something."""
+    return f"{what} {'are' if what.startswith(('nodes ', 'users ', 'accounts ')) else 'is'} paused by {by}: {why}"
+
+
+def begins_again(when: str) -> str:
+    """That it is not an hour of harvesting; `when` is "" where no such hour comes."""
+    return f"harvesting begins again at {when} (harvest_at)" if when else "no hour of harvesting comes (harvest_at)"
+
+
+def ends_soon(when: str) -> str:
+    """That too little is left of the hours of harvesting to begin anything."""
+    return f"harvesting ends at {when} (harvest_at)"
+
+
+def bounded(most: int, by: str) -> str:
+    """That all trainers together have as many nodes as they may; `by` is the key that says so."""
+    return f"all trainers together may have {nodes(most) if most else 'no node'} ({by})"
 
 
 def too_few_free(free: int, needed: int) -> str:

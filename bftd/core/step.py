@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, drivers, learn, observation
+from bftd.core import caps, confines, drivers, learn, observation
 from bftd.core.domain import (
     Action,
     Configured,
@@ -29,6 +29,7 @@ from bftd.core.domain import (
     Tick,
     Trainer,
 )
+from bftd.core.pause import Paused, Unpaused
 from bftd.core.planning import Solve, replan
 from bftd.core.turn import Turn
 from bftd.protocol.registration import Held, Registration
@@ -36,7 +37,7 @@ from bftd.protocol.registration import Held, Registration
 # A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
 _LARGEST_STRAY = 10**12
 
-_PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
+_PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
 
 
 def step(state: State, event: Event, solve: Solve = milp.solve) -> tuple[State, tuple[Action, ...]]:
@@ -53,14 +54,17 @@ def fold(
     unknown trainer changes nothing. Nothing is planned before the first snapshot, so that what a restarted daemon
     finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next snapshot:
     if Slurm takes eight pilots, that makes eight reports, and only Slurm knows where their nodes went. The pilots of a
-    trainer that has finished also take a while to end.
+    trainer that has finished also take a while to end. What the site itself bars is planned for at once, also while
+    Slurm does not answer.
     """
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
-    if turn.pool.seen and (turn.plan_due or outdated) and planned_now:
+    barred_now = turn.pool.barred != state.pool.barred
+    if turn.pool.seen and (((turn.plan_due or outdated) and planned_now) or barred_now):
+        _confine(turn)
         replan(turn, solve)
         turn.plan_due = False
     return turn.close()
@@ -71,12 +75,29 @@ def _on_pool(turn: Turn, event: PoolObserved) -> None:
 
 
 def _on_tick(turn: Turn, event: Tick) -> None:
-    """Change nothing: that a snapshot has become too old to grow on is noticed by `Turn.may_grow`."""
+    """Take nodes back at closing time; that a snapshot has become too old to grow on is noticed by `Turn.may_grow`."""
+    _confine(turn)
+
+
+def _on_paused(turn: Turn, event: Paused) -> None:
+    confines.pause(turn, event)
+    _confine(turn)
+
+
+def _confine(turn: Turn) -> None:
+    """Keep what is barred by now out of the pool, and take it back where it is lent."""
+    if turn.pool.seen:
+        before = turn.pool
+        confines.confine(turn, before.barred)
+        if turn.pool.barred != before.barred:
+            observation.record_change(turn, before)
+            observation.take_back_lost_nodes(turn)
 
 
 def _on_configured(turn: Turn, event: Configured) -> None:
     turn.settings = event.settings
     turn.plan_due = True
+    _confine(turn)
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
@@ -175,4 +196,6 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     Heard: _on_heard,
     Reported: _on_reported,
     Finished: _on_finished,
+    Paused: _on_paused,
+    Unpaused: confines.lift,
 }

@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from bftd.core import pausing
 from bftd.core.decisions import Decision
 from bftd.core.domain import (
     Action,
@@ -32,6 +33,7 @@ from bftd.core.domain import (
     Trainer,
     Usage,
 )
+from bftd.core.pause import Pause
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
     BACKOFF_MOST_S,
@@ -65,6 +67,7 @@ class Turn:
     preempted_s: float
     grants: tuple[float, ...]
     usage: Usage
+    pauses: dict[str, Pause]
     plan_due: bool
 
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
@@ -88,8 +91,13 @@ class Turn:
 
     @property
     def may_grow(self) -> bool:
-        """Whether anything may grow now: see `growth_allowed`."""
-        return growth_allowed(self.pool, self.preempted_s, self.now, self.settings)
+        """Whether anything may grow now: see `growth_allowed` and `halt`."""
+        return growth_allowed(self.pool, self.preempted_s, self.now, self.settings) and not self.halt
+
+    @property
+    def halt(self) -> str:
+        """Why nothing may grow whatever Slurm shows: all is paused, or it is not the hour; "" where it may."""
+        return pausing.halt(self.pauses, self.settings, self.now)
 
     @property
     def fresh(self) -> bool:
@@ -141,6 +149,7 @@ class Turn:
         """Lend a free node to a trainer under a new lease id."""
         self.sequence += 1
         limit_s = self.settings.pool.pilot_limit_s if node.window_s is None else node.window_s
+        limit_s = min(limit_s, pausing.longest_limit_s(self.settings, self.now))
         limit_s = max(MINUTE_S, min(limit_s, self.settings.pool.pilot_limit_s) // MINUTE_S * MINUTE_S)
         lease = Lease(
             id=f"{node.name}.{self.sequence}",
@@ -216,6 +225,8 @@ class Turn:
         One that was refused too often waits, then tries with as few nodes as it can. So a user at a limit of Slurm's
         does not take nodes from others again and again.
         """
+        if pausing.of_trainer(self.pauses, trainer):
+            return trainer.sizes.largest(held)
         if trainer.refused_rounds < REFUSED_ROUNDS:
             return trainer.sizes.high
         stays = trainer.sizes.largest(held)

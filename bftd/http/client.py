@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -59,6 +60,14 @@ class Client:
         """Change keys that are tunable; returns all of these."""
         settings: dict[str, Any] = self.request("POST", "/v1/tune", changes)["settings"]
         return settings
+
+    def pause(self, what: Mapping[str, Any], why: str, release: bool) -> dict[str, Any]:
+        """Lend no more of `what`: nodes, a user or an account; nothing is all. Returns what is paused by now."""
+        return self.request("POST", "/v1/pause", {**what, "why": why, "release": release})
+
+    def resume(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        """Lift the pause of `what`; returns what is still paused."""
+        return self.request("POST", "/v1/resume", dict(what))
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The ledger's events with a rowid above `after`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import driver_handlers, user_handlers
+from bftd.http import control_handlers, driver_handlers, user_handlers
 from bftd.http.asked import body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,6 +46,8 @@ ROUTES = (
     Route("GET", "/v1/trainers/{id}/explain", user_handlers.explain, OVERVIEW_UNITS),
     Route("GET", "/v1/status", user_handlers.status, OVERVIEW_UNITS),
     Route("POST", "/v1/tune", user_handlers.tune),
+    Route("POST", "/v1/pause", control_handlers.pause),
+    Route("POST", "/v1/resume", control_handlers.resume),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
 )
 

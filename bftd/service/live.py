@@ -21,24 +21,27 @@ from bftd.core.domain import (
     Settings,
     State,
 )
+from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
 from bftd.errors import ConfigError
+from bftd.hours import UTC, Zone
 from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
-from bftd.service import status
+from bftd.service import status, steered
 from bftd.service.ledger import Ledger
+from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config, zone: Zone = UTC) -> Settings:
     """The core's settings as the configuration file has them."""
     return Settings(
-        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators)
+        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators), zone
     )
 
 
@@ -92,9 +95,12 @@ class Service:
         self._memory = judgement.PoolMemory()
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
+        self._held_since_s: float | None = None
         self.core = ledger.load(now())
         ledger.prune(now())
         self.configure(config)
+        for pause in steered.pauses(self.core):
+            log.warning("still in force: %s", pause["text"])
 
     @property
     def state(self) -> State:
@@ -114,7 +120,7 @@ class Service:
     def configure(self, config: Config) -> None:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
-        settings = settings_of(config)
+        settings = settings_of(config, local_zone(self.now()))
         self.apply(Configured(self.now(), settings.changed(**_still_good(self.ledger.tuned()))))
 
     def tune(self, changes: dict[str, Any]) -> None:
@@ -133,6 +139,16 @@ class Service:
         self._cancelling &= self._job_users.keys()
         self.apply(PoolObserved(snapshot.time_s, view))
 
+    def pause(self, pauses: Sequence[Pause]) -> int:
+        """Lend no more of these from now on; returns how many nodes are asked back."""
+        before = self.core.leases
+        self.apply(Paused(self.now(), tuple(pauses)))
+        return sum(lease.vacate and not before[id_].vacate for id_, lease in self.core.leases.items())
+
+    def resume(self, by: str, keys: Sequence[str]) -> None:
+        """Lift pauses."""
+        self.apply(Unpaused(self.now(), by, tuple(keys)))
+
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
         return self._job_users.get(job_id)
@@ -150,7 +166,8 @@ class Service:
         """All of `GET /v1/status`."""
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
-        return status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+        shown = status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+        return shown | {"held_s": self.now() - (self._held_since_s or self.now())}
 
     def apply(self, *events: Event) -> None:
         """Fold events that come together into the state and carry out what follows from them."""
@@ -162,6 +179,7 @@ class Service:
         """Write down what one step made of the core's state, and carry it out."""
         self.ledger.save(before, after, actions)
         self.core = after
+        self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.pool.time_s
         for action in actions:
             if isinstance(action, Decided):
                 log.info("%s", action.text)

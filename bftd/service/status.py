@@ -10,6 +10,7 @@ from bftd.core import caps
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.bounds import WAITED_OUT_MOST
 from bftd.protocol.lease import Leases, LeaseView
+from bftd.service import steered
 
 
 def lease(item: Lease) -> LeaseView:
@@ -133,6 +134,7 @@ def overview(
         "trainers": [trainer(state, item) for item in state.trainers.values()],
         "strays": strays(state),
         "caps": caps.at_caps(state),
+        **steered.shown(state, now_s),
         "decisions": list(decisions),
         "give_back_s": percentiles(give_backs_s),
         "pool_node_seconds": usage.pool_node_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from bftd.core.domain import (
     Action,
@@ -27,6 +27,7 @@ from bftd.core.domain import (
 )
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
+from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import step
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
@@ -199,6 +200,17 @@ class Core:
     def finish(self, trainer_id: str, exit_code: int = 0) -> tuple[Action, ...]:
         """A driver ends its trainer."""
         return self.apply(Finished(self.time_s, trainer_id, exit_code, ""))
+
+    def pause(self, *what: str, release: bool = False, why: str = "a test", by: str = "root") -> tuple[Action, ...]:
+        """An administrator pauses "all", "node n1", "user ann" or "account chem"."""
+        parted = (word.partition(" ") for word in what)
+        pauses = tuple(Pause(cast("Any", kind), name, by, self.time_s, why, release) for kind, _, name in parted)
+        return self.apply(Paused(self.time_s, pauses))
+
+    def resume(self, *what: str, by: str = "root") -> tuple[Action, ...]:
+        """And lifts it again."""
+        keys = (word.partition(" ") for word in what)
+        return self.apply(Unpaused(self.time_s, by, tuple(f"{kind}:{name}" for kind, _, name in keys)))
 
     def tick(self, after_s: float = 1.0) -> tuple[Action, ...]:
         """Time passes without a snapshot."""

@@ -247,7 +247,7 @@ def test_the_help_lists_all_commands_without_importing_them() -> None:
     [
         (["status"], 1, "no daemon answers at"),
         (["explain", "12"], 1, "no daemon answers at"),
-        (["tune"], 2, "give at least one of --t-fwd, --objective and --pj-max"),
+        (["tune"], 2, "give at least one of --max-nodes, --max-share, --t-fwd, --objective and --pj-max"),
         (["tune", "--objective", "fun"], 2, "'fun' is not one of"),
         (["status", "--json", "--watch"], 2, "exclude each other"),
         (["stats"], 2, "No such command 'stats'"),
@@ -287,7 +287,7 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         assert "n[1-2]" in shown
         assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "run-here-12", env=env).stdout
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
-        assert tuned.stdout == "t_fwd_s=60.0  objective=throughput  pj_max=2\n"
+        assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=throughput  pj_max=2\n"
         unknown = bft("explain", "99", env=env)
         assert (unknown.returncode, unknown.stderr) == (
             1,

@@ -25,7 +25,10 @@ from bftd.core.domain import (
     Tick,
 )
 from bftd.core.invariants import validate_state
+from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import step
+from bftd.core.timing import PLACE_WITHIN_S
+from bftd.hours import UTC, opening
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
@@ -42,6 +45,13 @@ SETTINGS = Settings().changed(pilot_limit_s=600, quarantine_s=60, submit_rate_pe
 USERS = ("ann", "bob")
 ACCOUNTS = ("", "chem", "bio")
 # Few of the caps at once: each is to be the one that binds.
+# What an administrator may pause.
+PAUSABLE = [
+    ("all", ""),
+    *(("node", name) for name in NODES[:3]),
+    *(("user", user) for user in USERS),
+    ("account", "chem"),
+]
 CAPS = st.fixed_dictionaries(
     {
         "nodes_per_user": st.sampled_from([0, 0, 2, 3, 4]),
@@ -90,6 +100,17 @@ class Cluster(RuleBasedStateMachine):
             assert where.in_pool, "S5: granted a node that is not in the pool"
             assert where.window_s is None or item.limit_s <= max(60.0, where.window_s), "S1: longer than the window"
             assert item.node in self.state.planned.assignment[item.trainer], "S5: granted what was not planned"
+            owner = self.state.trainers[item.trainer]
+            scopes = {"all:", f"node:{item.node}", f"user:{owner.user}", f"account:{owner.account}"}
+            assert not scopes & self.state.pauses.keys(), "granted what is paused"
+        told = opening(self.settings.pool.harvest_at, UTC, self.now)
+        for item in new:
+            assert told.open, "granted outside the hours of harvesting"
+            assert self.now + PLACE_WITHIN_S + item.limit_s <= told.until_s, "S1: longer than the hours of harvesting"
+        if self.state.pool.seen and isinstance(event, (PoolObserved, Tick)) and not told.open:
+            assert not any(item.live for item in self.state.leases.values()), "lent outside the hours of harvesting"
+        if new and (most := self.settings.pool.max_nodes):
+            assert len(self.state.leases) <= most, "granted more than all trainers together may have"
         self.ids |= {item.id for item in new}
         for action in of(actions, CancelPilot):
             assert action.job_id not in self.running, "a regular job was cancelled"
@@ -316,6 +337,31 @@ class Cluster(RuleBasedStateMachine):
         self.settings = self.settings.changed(**caps)
         self.apply(Configured(self.now, self.settings))
 
+    @rule(what=st.lists(st.sampled_from(PAUSABLE), min_size=1, max_size=3, unique=True), release=st.booleans())
+    def the_operator_pauses(self, what: list[tuple[Any, str]], release: bool) -> None:
+        """Nodes, users, accounts or all, whether Slurm answers or not."""
+        pauses = tuple(Pause(kind, name, "root", self.now, "a test", release) for kind, name in what)
+        self.apply(Paused(self.now, pauses))
+
+    @precondition(lambda self: self.state.pauses)
+    @rule(data=st.data())
+    def the_operator_resumes(self, data: Any) -> None:
+        """Some of it."""
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.state.pauses)), min_size=1, unique=True))
+        self.apply(Unpaused(self.now, "root", tuple(keys)))
+
+    @rule(most=st.sampled_from([0, 0, 2, 3, 5]))
+    def the_operator_bounds_all_trainers(self, most: int) -> None:
+        """Higher, lower or not at all."""
+        self.settings = self.settings.changed(max_nodes=most)
+        self.apply(Configured(self.now, self.settings))
+
+    @rule(text=st.sampled_from(["", "", "00:00-00:20", "00:18-00:30", "00:15-23:45", "Fri"]))
+    def the_hours_of_harvesting_are_read_again(self, text: str) -> None:
+        """It is Thursday, about a quarter past midnight."""
+        self.settings = self.settings.changed(harvest_at=text)
+        self.apply(Configured(self.now, self.settings))
+
     @precondition(lambda self: self.state.trainers)
     @rule(data=st.data(), account=st.sampled_from(ACCOUNTS))
     def a_job_is_moved_to_another_account(self, data: Any, account: str) -> None:
@@ -342,6 +388,7 @@ class Cluster(RuleBasedStateMachine):
             quarantined=kept.quarantined,
             backoff=kept.backoff,
             failures=kept.failures,
+            pauses=kept.pauses,
         )
         self.apply(Configured(self.now, self.settings))
 
@@ -387,6 +434,7 @@ class Cluster(RuleBasedStateMachine):
         self.waiting.clear()
         self.running.clear()
         self.rogues.clear()
+        self.apply(Unpaused(self.now, "root", tuple(self.state.pauses)))
         self.settings = SETTINGS.changed(pj_max=10)
         self.apply(Configured(self.now, self.settings))
         for _ in range(12):  # longer than any back-off, quarantine or grace

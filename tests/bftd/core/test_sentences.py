@@ -14,6 +14,7 @@ from bftd.core.decisions import (
     Ended,
     GaveBack,
     Grew,
+    GrowthPaused,
     JobStrays,
     Keeps,
     Lost,
@@ -21,6 +22,7 @@ from bftd.core.decisions import (
     NodeAvoided,
     NodeOverdue,
     Noted,
+    PauseLifted,
     Resumed,
     Saved,
     Shrank,
@@ -95,6 +97,12 @@ NOTICES: list[tuple[Any, str]] = [
     (NodeAvoided("n4", 300.0, 3), "n4 is left alone for 300 s: 3 different pilots failed there"),
     (NodeOverdue("n4", 5.5, "17"), "n4 was asked back 5.5 s ago and is still in use by 17"),
     (JobStrays("eve", ("n1", "n2"), "9"), "eve has n[1-2] with job 9, which no lease stands behind"),
+    (
+        GrowthPaused("root", "everything", "power test", True),
+        "root paused everything and asked back what was lent: power test",
+    ),
+    (GrowthPaused("root", "user ann", "see ticket 4", False), "root paused user ann: see ticket 4"),
+    (PauseLifted("root", "nodes n[1-4]"), "root lifted the pause of nodes n[1-4]"),
 ]
 
 

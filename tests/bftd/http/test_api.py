@@ -332,9 +332,10 @@ def test_tuning_acts_at_once_and_is_kept(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         code, answer = await served.ask("POST", "/v1/tune", {"t_fwd_s": 30, "objective": "efficiency", "pj_max": 2})
         assert code == 200
-        assert answer == {"settings": {"t_fwd_s": 30.0, "objective": "efficiency", "pj_max": 2}}
+        changed = {"t_fwd_s": 30.0, "objective": "efficiency", "pj_max": 2}
+        assert answer == {"settings": changed | {"max_nodes": 0, "max_share": 1.0}}
         assert served.service.state.settings.decide.t_fwd_s == 30.0
-        assert served.service.ledger.tuned() == answer["settings"]
+        assert served.service.ledger.tuned() == changed
 
     run(test, tmp_path)
 

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from bftd.core.domain import Action, Decided, Finished, Heard, PoolObserved, Registered, State, Tick
 from bftd.core.invariants import validate_state
+from bftd.core.pause import Pause
 from bftd.daemon import ledger_path
 from bftd.errors import LedgerError
 from bftd.keys import Config, DaemonConfig, LimitsConfig, SlurmConfig
@@ -560,3 +561,14 @@ def test_a_change_of_mode_needs_a_restart(tmp_path: Path) -> None:
         daemon.process.terminate()
         _, errors = daemon.process.communicate(timeout=30)
         assert "changes of [daemon] need a restart" in errors
+
+
+def test_a_pause_is_obeyed_by_imaginary_trainers_too(site: Site) -> None:
+    everything = Pause("all", "", "root", site.now_s, "power test", True)
+    assert site.service.pause([everything]) == len(NAMES)
+    site.idle(polls=3)
+    assert site.lent == {}
+    assert "(shadow) root paused everything and asked back what was lent: power test" in site.sentences()
+    site.service.resume("root", [everything.key])
+    site.idle(polls=3)
+    assert set(site.lent) == set(NAMES)

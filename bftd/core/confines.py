@@ -1,0 +1,162 @@
+"""The pool as the site confines it: by pauses, by the hours of harvesting, and by a bound on all trainers together.
+
+What is barred leaves the pool as a node does that Slurm needs, except that nobody waits for it. A pause with `release`
+asks back at once, as Slurm would: then the nodes are free within the bound that is set for giving back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Set
+from dataclasses import replace
+
+from bftd.core import pausing, sentences
+from bftd.core.decisions import Decision, GaveBack, GrowthPaused, PauseLifted, Stays, Waits
+from bftd.core.domain import Lease, PoolNode, Settings, Trainer
+from bftd.core.pause import Pause, Paused, Unpaused
+from bftd.core.turn import Turn
+
+
+def pause(turn: Turn, event: Paused) -> None:
+    """Take in what an administrator paused; a second word about the same thing replaces the first."""
+    turn.pauses.update((item.key, item) for item in event.pauses)
+    first, what = event.pauses[0], pausing.what(event.pauses)
+    turn.say(None, GrowthPaused(first.by, what, first.why, first.release))
+    turn.happened("paused", data=_told(first.by, event.pauses) | {"why": first.why, "release": first.release})
+    told, new = release(turn), {item.key: item for item in event.pauses}
+    held = turn.live_nodes()
+    for trainer in list(turn.trainers.values()):
+        item = pausing.of_all(new) or pausing.of_trainer(new, trainer)
+        if trainer.active and item is not None:
+            why = pausing.text(item)
+            if trainer.id not in told and trainer.said != why:
+                turn.say(trainer.id, _stays(trainer, len(held.get(trainer.id, ())), why))
+            turn.change(trainer, said=why)
+    turn.plan_due = True
+
+
+def lift(turn: Turn, event: Unpaused) -> None:
+    """Take in that an administrator lifted pauses; what was barred is in the pool again at the next snapshot."""
+    lifted = [turn.pauses.pop(key) for key in event.keys if key in turn.pauses]
+    if lifted:
+        turn.say(None, PauseLifted(event.by, pausing.what(lifted)))
+        turn.happened("resumed", data=_told(event.by, lifted))
+        turn.plan_due = True
+
+
+def _told(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
+    return {"by": by, "what": [{"kind": item.kind, "name": item.name} for item in pauses]}
+
+
+def _stays(trainer: Trainer, held: int, why: str) -> Decision:
+    return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
+
+
+def release(turn: Turn) -> set[str]:
+    """Ask back what pauses with `release` cover; returns the trainers that were told so."""
+    if not any(item.release for item in turn.pauses.values()):
+        return set()
+    lost: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for lease in list(turn.leases.values()):
+        item = pausing.releasing(turn.pauses, lease, turn.trainers[lease.trainer])
+        if item is None or lease.vacate:
+            continue
+        why = pausing.text(item)
+        if lease.live:
+            lost[lease.trainer, why].append(lease.node)
+        turn.revoke(lease, why, vacate=True)
+    kept = turn.live_nodes()
+    for (trainer, why), nodes in lost.items():
+        left = len(kept.get(trainer, ()))
+        turn.say(trainer, GaveBack(turn.trainers[trainer].name, tuple(nodes), left, why))
+    return {trainer for trainer, _ in lost}
+
+
+def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
+    """Take what is barred out of the draft's pool; what is barred stays so until the next snapshot.
+
+    `before` are the nodes that were barred at the last one.
+    """
+    barred = _barred(turn)
+    over, bound = _beyond_bound(turn, barred, before)
+    if not (over or barred or bound != turn.pool.bound):
+        return
+    nodes = dict(turn.pool.nodes)
+    for name, why in (barred | over).items():
+        nodes[name] = _out(nodes[name], why)
+    turn.pool = replace(turn.pool, nodes=nodes, barred=turn.pool.barred | barred.keys() | over.keys(), bound=bound)
+
+
+def _out(node: PoolNode, why: str) -> PoolNode:
+    return PoolNode(node.name, node.state, False, why, node.window_s, node.wanted, node.pilot, node.gres, node.gpus)
+
+
+def _barred(turn: Turn) -> dict[str, str]:
+    """The nodes of the pool that pauses and hours bar, each with the reason. What is lent stays but at closing time."""
+    halt = turn.halt
+    if not halt and not any(item.kind == "node" for item in turn.pauses.values()):
+        return {}
+    closing = pausing.closed(turn.settings, turn.now)
+    lent = {} if closing else {lease.node: lease for lease in turn.leases.values() if lease.live}
+    found = {}
+    for name, node in turn.pool.nodes.items():
+        if not node.in_pool or name in lent:
+            continue
+        item = pausing.of_node(turn.pauses, name)
+        if item is not None:
+            found[name] = f"is paused by {item.by}: {item.why}"
+        elif halt:
+            found[name] = f"is idle, but {halt}" if node.pilot is None else f"runs a pilot, but {halt}"
+    return found
+
+
+def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple[dict[str, str], str]:
+    """The nodes beyond what all trainers together may have, each with the reason, and the sentence for trainers.
+
+    Those that trainers hold stay first, so that nobody moves; then those that were free to use before.
+    """
+    most, by = bound(turn.settings, len(turn.pool.nodes))
+    if most is None:
+        return {}, turn.pool.bound
+    pool = [node for node in turn.pool.nodes.values() if node.in_pool and node.name not in barred]
+    leases = {lease.node: lease for lease in turn.leases.values()}
+    # a node that is being given back is taken until it is free
+    leaving = leases.keys() - {node.name for node in pool} - barred.keys() - turn.pool.barred
+    room = max(0, most - len(leaving))
+    if len(pool) <= room:
+        return {}, turn.pool.bound
+    first = {name: place for place, name in enumerate(_best_kept(turn, leases))}
+
+    def usefulness(node: PoolNode) -> tuple[int, bool, bool, float, int, str]:
+        window_s = -node.window_s if node.window_s is not None else float("-inf")
+        name = node.name
+        place = first.get(name, len(first) + (name not in leases))
+        return place, turn.backs_off(name), name in before, window_s, len(name), name
+
+    text = sentences.bounded(most, by)
+    return {node.name: f"stays free: {text}" for node in sorted(pool, key=usefulness)[room:]}, text
+
+
+def _best_kept(turn: Turn, leases: dict[str, Lease]) -> list[str]:
+    """The nodes that trainers hold, in the order in which they are to be kept.
+
+    Each trainer's least number first, by arrival, so that a lower bound suspends as few of them as it can.
+    """
+    held: dict[str, list[str]] = defaultdict(list)
+    for lease in leases.values():
+        if lease.live:
+            held[lease.trainer].append(lease.node)
+    trainers = [trainer for trainer in turn.trainers.values() if trainer.id in held]
+    least = [name for trainer in trainers for name in held[trainer.id][: trainer.sizes.low]]
+    return least + [name for trainer in trainers for name in held[trainer.id][trainer.sizes.low :]]
+
+
+def bound(settings: Settings, partition_size: int) -> tuple[int | None, str]:
+    """The most nodes that all trainers together may have, and the key that says so; None where nothing does."""
+    pool = settings.pool
+    bounds = [(pool.max_nodes, f"max_nodes = {pool.max_nodes}")] if pool.max_nodes else []
+    if pool.max_share < 1.0:
+        # a share of whole nodes: what a float lacks of it must not cost a node
+        share = int(pool.max_share * partition_size + 1e-6)
+        bounds.append((share, f"max_share = {pool.max_share:g}"))
+    return min(bounds) if bounds else (None, "")

@@ -1,0 +1,69 @@
+"""How the site steers the daemon, as `bft status` shows it: pauses, hours, a bound; and what needs somebody's eye."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from bftd.core import confines, pausing, sentences, timing
+from bftd.core.domain import State
+
+
+def shown(state: State, now_s: float) -> dict[str, Any]:
+    """The part of `GET /v1/status` that says who steers, and how."""
+    return {
+        "pauses": pauses(state),
+        "hours": _hours(state, now_s),
+        "bound": _bound(state),
+        "alarms": alarms(state, now_s),
+        "silent": _silent(state, now_s),
+    }
+
+
+def pauses(state: State) -> list[dict[str, Any]]:
+    """Who paused what, when and why; nodes that were paused by one word as one."""
+    return [
+        {
+            "kind": pause.kind,
+            "names": [name for name in names if name],
+            "by": pause.by,
+            "since_s": pause.since_s,
+            "why": pause.why,
+            "release": pause.release,
+            "text": sentences.paused(pausing.named(pause.kind, names), pause.by, pause.why),
+        }
+        for pause, names in pausing.folded(state.pauses.values())
+    ]
+
+
+def alarms(state: State, now_s: float) -> list[dict[str, Any]]:
+    """What somebody has to look at now: the nodes that were asked back and are past the bound."""
+    overdue = [(lease.node, now_s - (lease.asked_back_s or now_s)) for lease in state.leases.values() if lease.alarmed]
+    return [
+        {"kind": "overdue", "node": node, "text": f"{node} was asked back {since_s:.0f} s ago and is still in use"}
+        for node, since_s in overdue
+    ]
+
+
+def _hours(state: State, now_s: float) -> dict[str, Any] | None:
+    """Whether it is an hour of harvesting, and until when; None where every hour is one."""
+    if not state.settings.pool.harvest_at:
+        return None
+    opening = pausing.opening(state.settings, now_s)
+    until_s = opening.until_s if opening.until_s < inf else None
+    return {"open": opening.open, "until_s": until_s, "text": pausing.hours_say(state.settings, now_s)}
+
+
+def _bound(state: State) -> dict[str, Any] | None:
+    """The most nodes that all trainers together may have, and how many are taken; None where nothing bounds them."""
+    most, key = confines.bound(state.settings, len(state.pool.nodes))
+    return None if most is None else {"most": most, "key": key, "used": len(state.leases), "text": state.pool.bound}
+
+
+def _silent(state: State, now_s: float) -> list[str]:
+    """The trainers whose driver has missed its polls."""
+    return [
+        trainer.id
+        for trainer in state.trainers.values()
+        if trainer.active and now_s - trainer.heard_s > timing.DRIVER_SILENT_S
+    ]

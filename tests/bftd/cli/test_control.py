@@ -1,0 +1,152 @@
+"""`bft pause`, `bft resume` and `bft status --check` against a daemon over fake Slurm commands."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bftd.cli.main import main
+from bftd.http.client import Client
+from tests.bftd.test_daemon import running
+
+PATIENCE_S = 30.0
+TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
+
+
+def until(client: Client, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Wait for a status."""
+    end = time.monotonic() + PATIENCE_S
+    while not reached(status := client.status()):
+        assert time.monotonic() < end, status
+        time.sleep(0.05)
+    return status
+
+
+class Ran(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """The command line with its ways to end, in this process: a new one costs half a second each."""
+    monkeypatch.setenv("BFTD_SOCKET", str(tmp_path / "socket"))
+
+    def call(*words: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["bft", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Ran(ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+def lent(status: dict[str, Any]) -> int:
+    return int(sum(trainer["requested"] for trainer in status["trainers"]))
+
+
+def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs(
+    tmp_path: Path, bft: Callable[..., Ran]
+) -> None:
+    with running(tmp_path) as daemon:
+        daemon.client.request("POST", "/v1/trainers", TRAINER)
+        until(daemon.client, lambda status: lent(status) == 2)
+        hang = tmp_path / "bin" / "scontrol"
+        hang.write_text("#!/bin/sh\nexec sleep 20\n")
+        until(daemon.client, lambda status: status["snapshot_age_s"] > 2.0)
+        begun_s = time.monotonic()
+        answer = daemon.client.request("POST", "/v1/pause", {"why": "power test", "release": True})
+        assert time.monotonic() - begun_s < 1.0
+        assert answer["asked_back"] == 2
+        assert lent(daemon.client.status()) == 0
+        explained = bft("explain", "run-here-12").stdout
+        assert "train-a gives back n[1-2] (none is left): everything is paused by root: power test" in explained
+
+        paused = bft("pause", "--nodes", "n[1-2]", "--why", "new disks")
+        assert (paused.returncode, paused.stdout) == (0, "nodes n[1-2]: nothing more is lent\n")
+        shown = bft("status").stdout
+        assert "everything is paused by root: power test (since 20" in shown
+        assert "nodes n[1-2] are paused by root: new disks (since 20" in shown
+        check = bft("status", "--check")
+        assert (check.returncode, check.stderr) == (1, "")
+        assert check.stdout.startswith(
+            "BFTD WARNING: everything is paused by root: power test; nodes n[1-2] are paused"
+        )
+        assert json.loads(bft("status", "--check", "--json").stdout)["code"] == 1
+        daemon.process.kill()
+        _, log = daemon.process.communicate(timeout=PATIENCE_S)
+        assert "root paused everything and asked back what was lent: power test" in log
+
+    (tmp_path / "notify").unlink()
+    with running(tmp_path) as daemon:
+        daemon.client.request("POST", "/v1/trainers", TRAINER)
+        lifted = bft("resume")
+        assert (lifted.returncode, lifted.stdout) == (
+            0,
+            "everything: lent again from the next snapshot on\n"
+            "still in force: nodes n[1-2] are paused by root: new disks\n",
+        )
+        assert bft("resume", "--nodes", "n2").returncode == 0
+        status = until(daemon.client, lambda status: lent(status) == 1)
+        assert [node["name"] for node in status["nodes"] if node["trainer"] and node["lease_state"] != "revoked"] == [
+            "n2"
+        ]
+        again = bft("resume")
+        assert (again.returncode, again.stderr) == (
+            1,
+            "bft: everything is not paused, but node n1: name it, or say --all\n",
+        )
+        assert bft("resume", "--all").returncode == 0
+        until(daemon.client, lambda status: lent(status) == 2)
+        assert bft("status", "--check").stdout.startswith("BFTD OK: all is well | nodes=2 ")
+        unknown = bft("pause", "--nodes", "n[2-4]", "--why", "x")
+        assert (unknown.returncode, unknown.stderr) == (
+            2,
+            "bft: nodes n[3-4] not in the harvested partition: `bft status` lists its nodes\n",
+        )
+        nothing = bft("resume", "--user", "ann")
+        assert (nothing.returncode, nothing.stderr) == (1, "bft: nothing is paused\n")
+        kinds = [event["kind"] for event in daemon.client.events()]
+        assert (kinds.count("paused"), kinds.count("resumed")) == (2, 3)
+        daemon.process.send_signal(signal.SIGTERM)
+        _, log = daemon.process.communicate(timeout=PATIENCE_S)
+        assert "still in force: everything is paused by root: power test" in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["pause"], 2, "Missing option '--why'"),
+        (["pause", "--why", " "], 2, "--why is empty"),
+        (["pause", "--why", "x", "--user", "a", "--nodes", "n1"], 2, "--nodes and --user exclude each other"),
+        (["pause", "--why", "x", "--user", ""], 2, "--user is empty"),
+        (["pause", "--why", "x", "--nodes", "n[1-"], 2, "--nodes: not a node set"),
+        (["pause", "--why", "x"], 1, "no daemon answers at"),
+        (["resume", "--all", "--user", "a"], 2, "--all excludes --nodes, --user and --account"),
+        (["status", "--check", "--watch"], 2, "exclude each other"),
+    ],
+)
+def test_what_an_administrator_does_wrong_is_told_in_one_line(
+    bft: Callable[..., Ran], arguments: list[str], code: int, told: str
+) -> None:
+    run = bft(*arguments)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (code, "", 1)
+    assert told in run.stderr
+
+
+def test_a_daemon_that_does_not_answer_fails_the_check_on_standard_output(bft: Callable[..., Ran]) -> None:
+    check = bft("status", "--check")
+    assert (check.returncode, check.stderr) == (2, "")
+    assert check.stdout.startswith("BFTD CRITICAL: no daemon answers at ")

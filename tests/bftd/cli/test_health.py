@@ -1,0 +1,95 @@
+"""The health check: each fault with its level, and the line that a monitoring system reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bftd.cli.health import HELD_WARNING_S, LEVELS, SNAPSHOT_CRITICAL_S, SNAPSHOT_WARNING_S, judged, unreachable
+from bftd.service.status import overview
+from tests.bftd.builders import Core, registration
+
+
+def well() -> dict[str, Any]:
+    """A daemon with three nodes, two of them lent."""
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    shown = overview(core.state, core.time_s, "1.0", "live", [], [0.1, 0.2])
+    return shown | {"held_s": 0.0}
+
+
+def test_a_daemon_that_does_well_is_ok_with_its_figures() -> None:
+    found = judged(well())
+    assert (found.level, found.code) == ("OK", 0)
+    assert found.line == (
+        "BFTD OK: all is well | nodes=3 lent=2 free=1 trainers=1 snapshot_age=0.0s;60;300 give_back_p99=0.200s"
+    )
+
+
+QUARANTINED = {"name": "n9", "lease": None, "in_pool": False, "why": "is in quarantine for 30 s more"}
+FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"snapshot_age_s": None}, "CRITICAL", "Slurm was not read since the daemon started"),
+    ({"snapshot_age_s": SNAPSHOT_CRITICAL_S + 1}, "CRITICAL", "Slurm was not read for 301 s"),
+    ({"snapshot_age_s": SNAPSHOT_WARNING_S + 1}, "WARNING", "Slurm was not read for 61 s"),
+    ({"alarms": [{"text": "n1 was asked back 9 s ago"}]}, "CRITICAL", "n1 was asked back 9 s ago"),
+    ({"pauses": [{"text": "everything is paused by root: x"}]}, "WARNING", "everything is paused by root: x"),
+    ({"hold": "job 9 waits", "held_s": HELD_WARNING_S + 1}, "WARNING", "nothing grows for 601 s: job 9 waits"),
+    ({"nodes": [QUARANTINED]}, "WARNING", "1 node is in quarantine"),
+    ({"strays": [{}, {}]}, "WARNING", "no lease stands behind 2 jobs"),
+    ({"silent": ["17"]}, "WARNING", "no word from the driver of 17"),
+    ({"ledger": {"bytes": 95, "bytes_most": 100}}, "WARNING", "the ledger has 95% of the size that it may have"),
+]
+
+
+@pytest.mark.parametrize(("fault", "level", "text"), FAULTS)
+def test_each_fault_has_its_level_and_its_text(fault: dict[str, Any], level: str, text: str) -> None:
+    found = judged(well() | fault)
+    assert (found.level, found.code) == (level, LEVELS.index(found.level))
+    assert found.problems == ((level, text),)
+    assert found.line.startswith(f"BFTD {level}: {text} | nodes=")
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        {"hold": "job 9 waits", "held_s": 30.0},
+        {"snapshot_age_s": SNAPSHOT_WARNING_S - 1},
+        {"ledger": {"bytes": 50, "bytes_most": 100}},
+        {"ledger": {"bytes": 50}},
+        {"hours": {"open": False, "until_s": 9.0, "text": "harvesting begins again at Mon 20:00"}},
+    ],
+)
+def test_what_passes_by_itself_is_no_fault(fine: dict[str, Any]) -> None:
+    assert judged(well() | fine).level == "OK"
+
+
+def test_the_worst_fault_comes_first_and_a_line_stays_a_line() -> None:
+    pauses = [{"text": f"user u{number} is paused by root: a | b"} for number in range(9)]
+    line = judged(well() | {"pauses": pauses, "alarms": [{"text": "n1 is overdue"}]}).line
+    assert line.startswith("BFTD CRITICAL: n1 is overdue; user u0 is paused by root: a / b; ")
+    assert "; 5 more | nodes=3" in line
+    assert line.count("|") == 1
+
+
+def test_a_daemon_that_does_not_answer_is_critical() -> None:
+    found = unreachable("no daemon answers at /run/bftd/bftd.sock: start bftd")
+    assert (found.code, found.line) == (2, "BFTD CRITICAL: no daemon answers at /run/bftd/bftd.sock: start bftd")
+    assert found.to_json()["problems"] == [{"level": "CRITICAL", "text": found.problems[0][1]}]
+
+
+def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pause("node n1", release=True, why="new disk")
+    core.pool("n1", "n2", after_s=70.0)
+    found = judged(overview(core.state, core.time_s, "1.0", "live", [], []))
+    assert found.problems == (
+        ("CRITICAL", "n1 was asked back 70 s ago and is still in use"),
+        ("WARNING", "node n1 is paused by root: new disk"),
+        ("WARNING", "no word from the driver of 1"),
+    )

@@ -1,0 +1,91 @@
+"""Pausing and resuming over the API: who may, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+
+
+def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        as_user(monkeypatch, "bob")
+        code, answer = await served.ask("POST", "/v1/pause", {"why": "mine"})
+        assert (code, answer["error"]) == (
+            403,
+            "only administrators may pause and resume, and bob is none ([daemon] administrators)",
+        )
+        assert (await served.ask("POST", "/v1/resume", {}))[0] == 403
+        assert not served.service.state.pauses
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "pause: why is missing"),
+        ({"why": " \n"}, "pause: why is empty: say it to those who will wait"),
+        ({"why": 3}, "pause: why must be a text, not 3"),
+        ({"why": "x", "release": "yes"}, "pause: release must be true or false, not 'yes'"),
+        (
+            {"why": "x", "user": "a", "account": "b"},
+            "pause: nodes, user and account exclude each other: ask once for each",
+        ),
+        ({"why": "x", "nodes": "n1"}, "pause: nodes must be a list, not 'n1'"),
+        ({"why": "x", "nodes": []}, "pause: nodes must be names of nodes"),
+        ({"why": "x", "nodes": ["n1", 7]}, "pause: nodes must be names of nodes"),
+        ({"why": "x", "user": "a\x1b[2J"}, "pause: user must be a text of printable letters, not 'a\\x1b[2J'"),
+    ],
+)  # fmt: skip
+def test_a_pause_that_says_too_little_or_nonsense_changes_nothing(
+    tmp_path: Path, body: dict[str, Any], told: str
+) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1")
+        assert await served.ask("POST", "/v1/pause", body) == (400, {"error": told})
+        assert not served.service.state.pauses
+
+    run(test, tmp_path)
+
+
+def test_a_reason_is_one_printable_line_and_names_who_gave_it(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1")
+        code, answer = await served.ask("POST", "/v1/pause", {"why": "new\ndisks \x1b[2J", "nodes": ["n1", "n1"]})
+        assert code == 200
+        assert [(item["names"], item["why"], item["by"]) for item in answer["pauses"]] == [
+            (["n1"], "new disks [2J", "root")
+        ]
+
+    run(test, tmp_path)
+
+
+def test_before_the_first_snapshot_a_node_is_paused_unseen(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        assert (await served.ask("POST", "/v1/pause", {"why": "x", "nodes": ["n1"]}))[0] == 200
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        served.see("n1", "n2")
+        assert {lease.node for lease in served.service.state.leases.values()} == {"n2"}
+
+    run(test, tmp_path)
+
+
+def test_a_bound_and_hours_are_in_the_status(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1", "n2", "n3", "n4")
+        await served.ask("POST", "/v1/tune", {"max_share": 0.5})
+        await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 4})
+        _, seen = await served.ask("GET", "/v1/status")
+        assert seen["bound"] == {
+            "most": 2,
+            "key": "max_share = 0.5",
+            "used": 2,
+            "text": "all trainers together may have 2 nodes (max_share = 0.5)",
+        }
+        assert (seen["hours"], seen["pauses"], seen["alarms"], seen["silent"]) == (None, [], [], [])
+
+    run(test, tmp_path)
