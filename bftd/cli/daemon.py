@@ -13,6 +13,7 @@ from bftd import keys
 from bftd.cli import options
 from bftd.errors import UsageError
 from bftd.http import client
+from bftd.protocol.fields import printable
 
 # How often the live view asks: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0
@@ -29,7 +30,7 @@ def status(config_path: str | None, as_json: bool, watch: bool) -> None:
     if as_json and watch:
         raise UsageError("--json and --watch exclude each other: leave one out")
     daemon = client.find(config_path)
-    seen = daemon.status()
+    seen = daemon.status(folded=not as_json)
     if as_json:
         click.echo(json.dumps(seen, indent=2))
     elif watch:
@@ -49,7 +50,7 @@ def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:
     with Live(render(seen), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_EVERY_S)
-            live.update(render(daemon.status()), refresh=True)
+            live.update(render(daemon.status(folded=True)), refresh=True)
 
 
 @click.command()
@@ -64,7 +65,7 @@ def explain(job: str, limit: int, config_path: str | None, as_json: bool) -> Non
         click.echo(json.dumps(told, indent=2))
         return
     for decision in told["decisions"]:
-        click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {decision['text']}")
+        click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {printable(decision['text'])}")
 
 
 def _tunable_options(command: F) -> F:
