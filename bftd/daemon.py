@@ -85,6 +85,7 @@ class Daemon:
         try:
             await self._check_partition()
             self._service = self._made_service()
+            self._service.private = self._visibility.keeps_jobs_private
             runner = await api.listen(self._service, self._config.api)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
@@ -150,6 +151,7 @@ class Daemon:
                 log.warning("no snapshot, nothing grows: %s", error)
             self._complaint = str(error)
             return None
+        self._service.private = self._visibility.keeps_jobs_private
         if self._complaint:
             log.info("snapshots are read again")
         self._complaint = ""

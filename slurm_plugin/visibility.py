@@ -9,7 +9,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
@@ -17,6 +17,8 @@ from slurm_plugin.site.model import HIDING, options, parse_config
 
 # Both change by an administrator's hand only.
 _LOOK_EVERY_S = 300.0
+# What makes a user's trainers his own affair, as his jobs are.
+_OF_USERS = frozenset({"jobs", "usage", "all"})
 _OPERATORS = frozenset({"Operator", "Administrator"})
 _UID = re.compile(r"\((\d+)\)$")
 
@@ -27,11 +29,23 @@ def hidden_from_us(client: SlurmClient) -> tuple[str, ...]:
     Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
     the level is taken for none. Raises SlurmError when the configuration cannot be read.
     """
+    return _hidden(client, _configuration(client))
+
+
+def private_data(config: Mapping[str, str]) -> frozenset[str]:
+    """The words of PrivateData: what Slurm keeps from ordinary users."""
+    return frozenset(options(config.get("PrivateData", "").replace(" ", ",")))
+
+
+def _configuration(client: SlurmClient) -> Mapping[str, str]:
     answer = client.run("scontrol", "show", "config")
     if answer.code != 0:
         raise SnapshotError(f"scontrol failed: {answer.complaint}")
-    config = parse_config(answer.out)
-    words = HIDING & options(config.get("PrivateData", "").replace(" ", ",")).keys()
+    return parse_config(answer.out)
+
+
+def _hidden(client: SlurmClient, config: Mapping[str, str]) -> tuple[str, ...]:
+    words = HIDING & private_data(config)
     slurm_user = _UID.search(config.get("SlurmUser", ""))
     if not words or os.geteuid() == 0 or (slurm_user and os.geteuid() == int(slurm_user[1])):
         return ()
@@ -45,6 +59,8 @@ class Visibility:
         self._client = client
         self._clock = clock
         self._seen_s = float("-inf")
+        # Whether users' jobs are nobody else's business; until the configuration was read they are.
+        self.keeps_jobs_private = True
 
     def check(self) -> None:
         """Raise SnapshotError while Slurm hides jobs, nodes, partitions or reservations of others from this user.
@@ -55,7 +71,9 @@ class Visibility:
         if self._clock() - self._seen_s < _LOOK_EVERY_S:
             return
         try:
-            words = hidden_from_us(self._client)
+            config = _configuration(self._client)
+            self.keeps_jobs_private = bool(private_data(config) & _OF_USERS)
+            words = _hidden(self._client, config)
         except SlurmError:
             return
         if words:
