@@ -8,15 +8,17 @@ from collections import Counter
 from aiohttp import web
 
 from bftd.core.domain import Finished, Heard, Registered, Reported, Trainer
-from bftd.http import bodies
-from bftd.http.asked import SERVICE, Refused, body_of, number_of, own_trainer
+from bftd.http import bodies, slices
+from bftd.http.asked import SERVICE, Refused, apply, body_of, number_of, own_trainer
 from bftd.http.caller import Caller
 from bftd.http.gate import caller_of
+from bftd.http.notes import Notes
 from bftd.http.ownership import objection
-from bftd.protocol.reports import Finish, Reports
+from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
 from bftd.service.live import Service
 
 POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
+NOTES: web.AppKey[Notes] = web.AppKey("notes", Notes)
 
 # Longer waits would make a lost driver look alive, shorter ones only cost requests.
 LONGEST_WAIT_S = 30.0
@@ -37,7 +39,7 @@ async def register(request: web.Request) -> web.Response:
         raise Refused(*why_not)
     if known is None and not caller.admin:
         _check_number(service, caller)
-    service.apply(Registered(service.now(), asked))
+    apply(request, Registered(service.now(), asked))
     return web.json_response(service.welcome(asked.id).to_json())
 
 
@@ -67,7 +69,7 @@ async def _poll(request: web.Request) -> web.Response:
     epoch = int(number_of(request, "epoch", -1.0 if "epoch" not in request.query else 0.0, 1e15))
     version = int(number_of(request, "version", 0.0, 1e15))
     _check_epoch(trainer, epoch)
-    service.apply(Heard(service.now(), trainer.id))
+    apply(request, Heard(service.now(), trainer.id))
     end = asyncio.get_running_loop().time() + min(number_of(request, "wait_s", 0.0, 1e9), LONGEST_WAIT_S)
     while not service.stopping:
         changed = service.changed(trainer.id)
@@ -84,16 +86,22 @@ async def _poll(request: web.Request) -> web.Response:
             continue
     if service.stopping:
         raise Refused(503, "the daemon is stopping: ask again")
-    service.apply(Heard(service.now(), trainer.id))
+    apply(request, Heard(service.now(), trainer.id))
     return web.json_response(service.leases(trainer.id).to_json())
 
 
 async def report(request: web.Request) -> web.Response:
-    """Hear what happened."""
+    """Hear what happened: all that is told is understood before any of it counts."""
     service, trainer = own_trainer(request)
-    told = Reports.from_json(await body_of(request))
-    _check_epoch(trainer, told.epoch)
-    service.apply(Reported(service.now(), trainer.id, told.reports))
+    epoch, items = reports_of(await body_of(request))
+    reports: list[Report] = []
+    async for some in slices.of(items):
+        reports += map(report_from_json, some)
+    taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
+    async for part in slices.of(taken, atleast_once=True):
+        _, current = own_trainer(request)  # while others were served it may have ended, or got a newer driver
+        _check_epoch(current, epoch)
+        apply(request, Reported(service.now(), trainer.id, tuple(part)))
     return web.json_response({"version": service.state.trainers[trainer.id].version})
 
 
@@ -104,7 +112,7 @@ async def finish(request: web.Request) -> web.Response:
     if told.epoch == trainer.epoch and not trainer.active:
         return web.json_response({})  # the answer to an earlier try was lost
     _check_epoch(trainer, told.epoch)
-    service.apply(Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
+    apply(request, Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
     return web.json_response({})
 
 
