@@ -36,6 +36,9 @@ from bftd.protocol.registration import Held, Registration
 # A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
 _LARGEST_STRAY = 10**12
 
+# Strays that are listed as revoked; a driver gives back what no list names, so that the others need no place.
+_STRAYS_MOST = 500
+
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured)
 
 
@@ -144,7 +147,7 @@ def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
             job_id=held.job_id,
             revoked_s=turn.now,
         )
-        for held in strays
+        for held in strays[:_STRAYS_MOST]
     )
     turn.change(turn.trainers[trainer_id], strays=leases)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,8 +28,9 @@ from bftd.service.reader import Reader
 
 log = logging.getLogger("bftd.api")
 
-# As aiohttp has it: what has connected and is yet to be taken.
-_BACKLOG = 128
+# Connections that wait to be taken, and of these on the unix socket so many in one round of the loop.
+_BACKLOG = 1_024
+_TAKEN_AT_ONCE = 8
 
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
@@ -66,7 +68,10 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # the ledger's lock says that no other daemon of ours listens there
-        listening.append(await loop.create_unix_server(factory, str(path), backlog=_BACKLOG))
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind(str(path))
+        listening.append(await loop.create_unix_server(factory, sock=unix, backlog=_TAKEN_AT_ONCE))
+        unix.listen(_BACKLOG)
         path.chmod(0o666)  # who may do what is decided by the caller's uid
     except OSError as error:
         await runner.cleanup()

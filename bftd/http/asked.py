@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -16,7 +19,11 @@ from bftd.service.live import Service
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 CONNECTIONS: web.AppKey[Connections] = web.AppKey("connections", Connections)
+THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
 BUDGETS: web.AppKey[Budgets] = web.AppKey("budgets", Budgets)
+
+
+_T = TypeVar("_T")
 
 
 class Refused(BftError):
@@ -33,6 +40,11 @@ async def body_of(request: web.Request) -> object:
         return await decoded(request)
     except BodyRefused as error:
         raise Refused(error.status, str(error)) from None
+
+
+async def beside(request: web.Request, work: Callable[[], _T]) -> _T:
+    """What `work` makes, in a thread: what is large is read and written beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(request.app[THREADS], work)
 
 
 def apply(request: web.Request, *events: Event) -> None:

@@ -55,7 +55,7 @@ class Connections:
         """A protocol factory for a listening socket in front of `server`, which is aiohttp's."""
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
-        return lambda: Door(self, server())
+        return lambda: Door(self, server)
 
     def admit(self, door: Door, transport: asyncio.Transport) -> bool:
         """Take a new connection in, if its holder may have one more."""
@@ -136,14 +136,15 @@ def holder_of(transport: asyncio.BaseTransport) -> Hashable:
 class Door(asyncio.Protocol):
     """One connection: it passes on to aiohttp's protocol what its holder's turn lets through."""
 
-    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+    def __init__(self, connections: Connections, server: Callable[[], asyncio.Protocol]) -> None:
         self.holder: Hashable = None
         self.requests = 0
         self.limit_s = FIRST_REQUEST_S
         self.since_s = asyncio.get_running_loop().time()
         self.proxy: _Transport
         self._connections = connections
-        self._inner: asyncio.Protocol | None = inner
+        self._server = server
+        self._inner: asyncio.Protocol | None = None
 
     @property
     def idle(self) -> bool:
@@ -158,11 +159,11 @@ class Door(asyncio.Protocol):
         """See asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self.proxy = _Transport(transport)
-        if not self._connections.admit(self, transport):
-            self._inner = None
-            transport.abort()
-        elif self._inner is not None:
+        if self._connections.admit(self, transport):
+            self._inner = self._server()
             self._inner.connection_made(self.proxy)
+        else:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Keep what has come until it is its holder's turn, and take no more of it before."""

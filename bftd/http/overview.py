@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bftd import __version__
 from bftd.http.caller import Caller
+from bftd.http.encoding import encoded
 from bftd.http.privacy import Privacy
 from bftd.service.live import Service
 from slurm_plugin.nodeset import fold
@@ -20,8 +20,6 @@ FOLDED = "folded"
 # Nodes and trainers up to which each answer is of this very moment; that of a larger cluster is made once a second.
 FRESH_MOST = 500
 KEPT_S = 1.0
-# The encoder lets no other thread run until it is done: it is given so many items at a time.
-_ITEMS = 100
 
 
 class Overviews:
@@ -74,19 +72,4 @@ def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 def _encoded(shown: dict[str, Any], privacy: Privacy, folds: bool) -> bytes:
     seen = privacy.overview(shown)
-    return "".join(_json(folded(seen) if folds else seen)).encode()
-
-
-def _json(shown: Mapping[str, Any]) -> Iterator[str]:
-    mark = "{"
-    for name, value in shown.items():
-        yield f"{mark}{json.dumps(name)}: "
-        mark = ", "
-        if not isinstance(value, list):
-            yield json.dumps(value)
-            continue
-        yield "["
-        for at in range(0, len(value), _ITEMS):
-            yield (", " if at else "") + json.dumps(value[at : at + _ITEMS])[1:-1]
-        yield "]"
-    yield "}"
+    return encoded(folded(seen) if folds else seen)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 
@@ -12,8 +15,6 @@ from bftd.protocol.bounds import BODY_BYTES_MOST, BODY_VALUES_MOST
 
 # A body that comes in drops holds its connection no longer.
 BODY_S = 30.0
-# So little takes no longer to decode, whatever it is.
-_SMALL_BYTES = 2**17
 
 
 class BodyRefused(BftError):
@@ -33,6 +34,8 @@ async def read(request: web.Request) -> bytes:
         return await asyncio.wait_for(request.read(), BODY_S)
     except web.HTTPRequestEntityTooLarge:
         raise BodyRefused(f"a body may have {BODY_BYTES_MOST} bytes: send less at a time") from None
+    except ConnectionResetError:
+        raise BodyRefused("the connection ended before the body did") from None
     except asyncio.TimeoutError:
         raise BodyRefused(f"the body did not come within {BODY_S:g} s", 408) from None
 
@@ -40,9 +43,23 @@ async def read(request: web.Request) -> bytes:
 async def decoded(request: web.Request) -> object:
     """What the JSON of a body says; raises BodyRefused."""
     body = await read(request)
-    if len(body) > _SMALL_BYTES and sum(map(body.count, (b",", b"[", b"{"))) > BODY_VALUES_MOST:
+    commas = body.count(b",")  # without one there is no list, only what the decoder bounds by its depth
+    if commas and commas + body.count(b"[") + body.count(b"{") > BODY_VALUES_MOST:
         raise BodyRefused(f"a body may have {BODY_VALUES_MOST} values: send less at a time")
     try:
-        return json.loads(body.decode(request.charset or "utf-8"))
+        with _uncollected():
+            return json.loads(body.decode(request.charset or "utf-8"))
     except (ValueError, RecursionError, LookupError):  # the last for a charset that nobody knows
         raise BodyRefused("the body must be JSON") from None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: so many new objects would have all that the daemon holds looked through."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

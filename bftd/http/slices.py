@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
@@ -15,14 +15,24 @@ _FIRST = 16
 _MOST = 500
 
 
-async def of(items: Sequence[_T], *, atleast_once: bool = False) -> AsyncIterator[Sequence[_T]]:
-    """The items in slices; with `atleast_once` an empty slice where there are none."""
-    at, size = 0, _FIRST
-    while at < len(items) or (atleast_once and at == 0):
-        begun_s = time.perf_counter()
-        yield items[at : at + size]
-        took_s = max(time.perf_counter() - begun_s, 1e-6)
-        at += size
-        size = max(1, min(_MOST, 2 * size, int(size * SLICE_S / took_s)))
-        if at < len(items):
+class Slices(Generic[_T]):
+    """Items to be worked on: `take` the next ones, do the work, and `rest`."""
+
+    def __init__(self, items: Sequence[_T]) -> None:
+        self._items = items
+        self._at, self._size = 0, _FIRST
+        self._begun_s = 0.0
+
+    def take(self) -> Sequence[_T]:
+        """The next slice; empty at the end."""
+        self._begun_s = time.perf_counter()
+        taken = self._items[self._at : self._at + self._size]
+        self._at += len(taken)
+        return taken
+
+    async def rest(self) -> None:
+        """Let others be served, if there is more to do."""
+        took_s = max(time.perf_counter() - self._begun_s, 1e-6)
+        self._size = max(1, min(_MOST, 2 * self._size, int(self._size * SLICE_S / took_s)))
+        if self._at < len(self._items):
             await asyncio.sleep(0)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
 from bftd.http import bodies
 from bftd.http.asked import CONNECTIONS, SERVICE, Refused, body_of, number_of
 from bftd.http.connections import UNREAD_BYTES_MOST
+from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
 from bftd.http.overview import Overviews
 from bftd.http.privacy import Privacy
@@ -41,20 +41,20 @@ async def explain(request: web.Request) -> web.Response:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
         if not privacy.sees(user):
             return None  # as if there were none
-        told = ledger.decisions(id_, limit)
-        return _json({"trainer": shown, "decisions": privacy.data(told)}) if told or shown else None
+        told = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
+        return encoded({"trainer": shown, "decisions": told}) if told or shown else None
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:
         raise Refused(404, f"no trainer {id_} is known: `bft status` lists those there are")
-    return _answered(answer)
+    return answered(answer)
 
 
 async def status(request: web.Request) -> web.Response:
     """What everybody may see, as with squeue: who trains on what; not how a training goes, which is its user's."""
     _refuse_unread(request)
     nodes = request.query.get("nodes", "")
-    return _answered(await request.app[OVERVIEWS].answer(request.app[SERVICE], caller_of(request), nodes))
+    return answered(await request.app[OVERVIEWS].answer(request.app[SERVICE], caller_of(request), nodes))
 
 
 async def tune(request: web.Request) -> web.Response:
@@ -76,17 +76,19 @@ async def events(request: web.Request) -> web.Response:
     own = None if caller.admin else [item.id for item in service.state.trainers.values() if item.user == caller.user]
 
     def look_up(ledger: Reader) -> bytes:
-        return _json({"events": privacy.data(ledger.events(after, limit, own))})
+        if privacy.hides:
+            return encoded({"events": [privacy.data(event) for event in ledger.events(after, limit, own)]})
+        return ledger.events_json(after, limit, own)
 
-    return _answered(await request.app[HISTORY].look_up(request, look_up))
+    return answered(await request.app[HISTORY].look_up(request, look_up))
 
 
 class History:
-    """Threads that read the ledger beside the loop, for each user a few questions at a time."""
+    """A thread that reads the ledger beside the loop, for each user a few questions at a time."""
 
     def __init__(self, ledger: Reader) -> None:
         self._ledger = ledger
-        self._threads = ThreadPoolExecutor(2, "history")
+        self._threads = ThreadPoolExecutor(1, "history")
         self._asked: Counter[Hashable] = Counter()
 
     async def look_up(self, request: web.Request, work: Callable[[Reader], _T]) -> _T:
@@ -121,11 +123,3 @@ def _refuse_unread(request: web.Request) -> None:
     """Large answers that nobody reads would pile up here."""
     if request.app[CONNECTIONS].unread_bytes(request.transport) > UNREAD_BYTES_MOST:
         raise Refused(429, "read the answers that are on their way before asking for more")
-
-
-def _json(answer: Any) -> bytes:
-    return "".join(json.JSONEncoder().iterencode(answer)).encode()
-
-
-def _answered(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json", charset="utf-8")

@@ -213,11 +213,13 @@ class Ledger:
 
     def _save_changed(self, table: str, order: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         # steps copy what they change, so an unchanged item is the same object
-        changed = [item for id_, item in after.items() if _differs(before.get(id_), item)]
+        if before is after:
+            return
+        changed = [item for id_, item in after.items() if (was := before.get(id_)) is not item and _differs(was, item)]
         rows = [(item.id, getattr(item, order), json.dumps(codec.encode(_lasting(item)))) for item in changed]
         self._db.executemany(f"INSERT OR REPLACE INTO {table} (id, {order}, body) VALUES (?, ?, ?)", rows)
         self.written_bytes += sum(len(row[-1]) for row in rows)
-        self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
+        self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before.keys() - after.keys()])
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -236,8 +238,6 @@ class Ledger:
 
 def _differs(before: Trainer | Lease | None, after: Trainer | Lease) -> bool:
     """Whether what lasts of an item is another than before; that a driver was heard of alone is not worth a write."""
-    if before is after:
-        return False
     if not isinstance(before, Trainer) or not isinstance(after, Trainer):
         return True
     return any(one is not other and one != other for one, other in zip(_WRITTEN(before), _WRITTEN(after), strict=True))

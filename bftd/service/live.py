@@ -238,6 +238,8 @@ class Service:
     def _wake_changed(self, before: State, after: State) -> None:
         for id_, trainer in after.trainers.items():
             known = before.trainers.get(id_)
+            if known is trainer:
+                continue
             if known is None or (known.version, known.epoch, known.state) != (
                 trainer.version,
                 trainer.epoch,

@@ -18,6 +18,8 @@ ANSWER_BYTES_MOST = 4 * 2**20
 
 _STEPS = 10_000  # of SQLite, about a millisecond, between two looks at the clock
 
+_EVENT = ("rowid", "at_s", "kind", "trainer", "node")
+
 
 class TooSlow(BftError):
     """A query took longer than anybody should wait."""
@@ -34,6 +36,16 @@ class Reader:
 
         There may be fewer than `limit` although more follow: who wants all asks on behind the last until none comes.
         """
+        rows = self._events(after, limit, trainers)
+        return [dict(zip(_EVENT, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
+
+    def events_json(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> bytes:
+        """The same as the JSON of an answer; what stands in the ledger as JSON is taken as it is."""
+        rows = self._events(after, limit, trainers)
+        events = (f'{json.dumps(dict(zip(_EVENT, row[:-1], strict=True)))[:-1]}, "data": {row[-1]}}}' for row in rows)
+        return f'{{"events": [{", ".join(events)}]}}'.encode()
+
+    def _events(self, after: int, limit: int, trainers: Sequence[str] | None) -> list[tuple[Any, ...]]:
         values: list[Any]
         if trainers is None:
             query, values = "SELECT {} FROM events WHERE rowid > ? ORDER BY rowid LIMIT ?", [after, limit]
@@ -44,9 +56,7 @@ class Reader:
                 "JOIN events AS e ON e.trainer = own.value AND e.rowid > ? ORDER BY e.rowid LIMIT ?) ORDER BY rowid"
             )
             values = [json.dumps(list(trainers)), after, limit]
-        names = ("rowid", "at_s", "kind", "trainer", "node")
-        rows = self._rows(query.format("rowid, at_s, kind, trainer, node, data"), values)
-        return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
+        return self._rows(query.format("rowid, at_s, kind, trainer, node, data"), values)
 
     def decisions(self, trainer: str, limit: int) -> list[dict[str, Any]]:
         """The last decisions about one trainer, oldest first: each as a sentence and, if it has it, as data."""

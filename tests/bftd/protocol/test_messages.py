@@ -169,7 +169,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)}, "trainer: held may hold 8 items, not 10001"),
+        ({"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)}, "trainer: held may hold 8 items, not 5001"),
         ({"id": "x" * 129}, "trainer: id must be a job id or run-<host>-<pid>"),
         ({"id": "x" * 300}, "trainer: id must be a text of at most 256 letters"),
         ({"backend": "b" * 300}, "trainer: backend must be a text of at most 256 letters"),
