@@ -22,6 +22,7 @@ from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http import api
 from bftd.keys import Config
 from bftd.notify import notify
+from bftd.service.garbage import Garbage
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow.read_only_client import ReadingClient
@@ -75,6 +76,7 @@ class Daemon:
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = ThreadPoolExecutor(1, "cancel")
         self._ledger = Ledger(ledger_path(settings), settings.daemon.mode)
+        self._garbage = Garbage()
         self._stop = asyncio.Event()
         self._complaint = ""
         self._unreadable: frozenset[str] = frozenset()
@@ -86,6 +88,7 @@ class Daemon:
         try:
             await self._check_partition()
             self._service = self._made_service()
+            self._service.private = self._visibility.keeps_jobs_private
             runner = await api.listen(self._service, self._config.api)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
@@ -132,6 +135,7 @@ class Daemon:
                 self._service.observe(snapshot)
             else:
                 self._service.apply(Tick(self._service.now()))
+            self._garbage.collect()
             notify("WATCHDOG=1")
             took_s = time.monotonic() - begun
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
@@ -151,6 +155,7 @@ class Daemon:
                 log.warning("no snapshot, nothing grows: %s", error)
             self._complaint = str(error)
             return None
+        self._service.private = self._visibility.keeps_jobs_private
         if self._complaint:
             log.info("snapshots are read again")
         self._complaint = ""
@@ -234,7 +239,12 @@ def _command(path: str | None, check_config: bool, print_config: bool) -> None:
         click.echo(f"{found}: the configuration is right")
         return
     _set_up_log(settings.log.level)
+    sys.setswitchinterval(SWITCH_S)
     sys.exit(asyncio.run(_serve(settings, found)))
+
+
+# The loop lets the interpreter go at each call of the system: a thread that computes is to hand it back soon.
+SWITCH_S = 0.001
 
 
 async def _serve(settings: Config, path: Path) -> int:

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 import click
 
+from bftd.protocol.fields import printable
+
 # Called without what it needs, click 8.2 and later raise this; earlier ones print the help and end.
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
@@ -47,4 +49,4 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())
+    return " ".join(printable(message).split())

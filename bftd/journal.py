@@ -6,6 +6,8 @@ import logging
 import os
 from collections.abc import Mapping
 
+from bftd.protocol.fields import printable
+
 _STDERR = 2
 # A line's prefix, as sd-daemon(3) has it: syslog's err, warning, info and debug.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
@@ -17,14 +19,27 @@ class JournalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The lines of one record."""
         priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
-        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines() or [""])
+        return "\n".join(f"<{priority}>{line}" for line in _lines(super().format(record)))
+
+
+class PlainFormatter(logging.Formatter):
+    """Lines with their time, as a terminal or a file takes them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of one record."""
+        return "\n".join(_lines(super().format(record)))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a record, which are read on terminals: what users and jobs are called must not command these."""
+    return [printable(line) for line in text.splitlines()] or [""]
 
 
 def formatter(environ: Mapping[str, str], fd: int = _STDERR) -> logging.Formatter:
     """The formatter for the stream `fd`: journald knows the time, the program's name and how to show a priority."""
     if is_journal(environ, fd):
         return JournalFormatter("%(message)s")
-    return logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    return PlainFormatter("%(asctime)s %(levelname)s %(message)s")
 
 
 def is_journal(environ: Mapping[str, str], fd: int = _STDERR) -> bool:

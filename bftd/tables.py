@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from bftd.protocol.fields import printable
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
@@ -70,6 +72,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
     """The table as lines of text, header first; the last line names the columns there is no room for."""
+    rows = _plain(rows)
     chosen = fit(columns, rows, width)
     yield from _lines(columns, chosen, [column.title for column in columns])
     for row in rows:
@@ -80,6 +83,7 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[str]]:
     """The lines of each row, for a table without a header that has other text between its rows."""
+    rows = _plain(rows)
     chosen = fit(columns, rows, width)
     for row in rows:
         yield list(_lines(columns, chosen, row))
@@ -101,7 +105,7 @@ class Fitted:
     ) -> None:
         self._title = title
         self._columns = columns
-        self._rows = list(rows)
+        self._rows = [(tuple(map(printable, cells)), style) for cells, style in rows]
         self._header = header
         self._styles: dict[int, Callable[[str], str]] = {}
 
@@ -173,6 +177,11 @@ def _folded(text: str, width: int) -> Iterator[str]:
         yield text[:end].rstrip()
         text = text[end:].lstrip()
     yield text
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Values without what a terminal would take for a command: jobs and users are named by others."""
+    return [list(map(printable, row)) for row in rows]
 
 
 def _total(widths: Sequence[int]) -> int:

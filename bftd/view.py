@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bftd.shadow import view as shadow
+from bftd.protocol.fields import printable
 from bftd.tables import Column, Fitted
-from slurm_plugin.nodeset import fold
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
 _DECISIONS_SHOWN = 8
@@ -23,9 +22,10 @@ _WORDS_WIDTH = 16
 
 
 def render(status: Mapping[str, Any]) -> RenderableType:
-    """The whole view of one `GET /v1/status` answer."""
-    parts: list[RenderableType] = shadow.head(status) if status["mode"] == "shadow" else [_headline(status)]
-    parts += [_nodes(status["nodes"]), _trainers(status)]
+    """The whole view of one `GET /v1/status` answer; what others have named cannot command the terminal."""
+    status = _printable(status)
+    parts: list[RenderableType] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
+    parts += [_nodes(status), _trainers(status)]
     parts += _notices(status)
     parts.append(_decisions(status["decisions"]))
     return Group(*parts)
@@ -47,17 +47,40 @@ def _headline(status: Mapping[str, Any]) -> Text:
     return line
 
 
-def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Fitted:
+def _printable(value: Any) -> Any:
+    """JSON with every text in it made printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {name: _printable(item) for name, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
+
+
+def _shadow_head(status: Mapping[str, Any]) -> list[RenderableType]:
+    from bftd.shadow import view  # what it needs takes its time to load, and most daemons are live
+
+    return view.head(status)
+
+
+def _fold(names: Sequence[str]) -> str:
+    from slurm_plugin.nodeset import fold  # as above: a daemon of today sends its nodes folded
+
+    return fold(names)
+
+
+def _nodes(status: Mapping[str, Any]) -> Fitted:
     """Nodes folded by what they do and why."""
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for node in nodes:
+    folded = status.get("node_groups")
+    for node in status["nodes"] if folded is None else folded:
         if node["trainer"]:
             key = (f"{node['trainer']}", node["lease_state"], "green" if node["lease_state"] == "working" else "cyan")
         elif node["in_pool"]:
             key = ("in the pool", node["why"], "yellow")
         else:
             key = ("", node["why"], "dim")
-        groups[key].append(node["name"])
+        groups[key].append(node["name"] if folded is None else node["nodes"])
+    join: Callable[[Sequence[str]], str] = _fold if folded is None else ",".join
     return Fitted(
         "Nodes",
         [
@@ -65,7 +88,7 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Fitted:
             Column("trainer"),
             Column("state", least=_WORDS_WIDTH, folds=True),
         ],
-        [((fold(names), trainer, why), style) for (trainer, why, style), names in groups.items()],
+        [((join(names), trainer, why), style) for (trainer, why, style), names in groups.items()],
     )
 
 
@@ -87,15 +110,22 @@ def _trainers(status: Mapping[str, Any]) -> Fitted:
         Column("suspends", rank=10, right=True),
         Column("on", rank=8, least=_NODES_WIDTH, folds=True),
     ]
-    on = defaultdict(list)
-    for node in status["nodes"]:
-        if node["trainer"] and node["lease_state"] != "revoked":
-            on[node["trainer"]].append(node["name"])
-    rows = [_trainer(trainer, fold(on[trainer["id"]]) if on[trainer["id"]] else "") for trainer in status["trainers"]]
+    rows = [_trainer(trainer, on) for trainer, on in zip(status["trainers"], _places(status), strict=True)]
     if not any(trainer.get("account") for trainer in status["trainers"]):
         at = next(at for at, column in enumerate(columns) if column.title == "account")
         columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
     return Fitted("Trainers", columns, [(row, "") for row in rows]).style("state", _state_style)
+
+
+def _places(status: Mapping[str, Any]) -> list[str]:
+    """The nodes of each trainer, in the order of the trainers."""
+    if "node_groups" in status:
+        return [trainer["on"] for trainer in status["trainers"]]
+    on = defaultdict(list)
+    for node in status["nodes"]:
+        if node["trainer"] and node["lease_state"] != "revoked":
+            on[node["trainer"]].append(node["name"])
+    return [_fold(on[trainer["id"]]) if on[trainer["id"]] else "" for trainer in status["trainers"]]
 
 
 def _trainer(trainer: Mapping[str, Any], on: str) -> tuple[str, ...]:
@@ -137,7 +167,7 @@ def _notices(status: Mapping[str, Any]) -> list[Text]:
         lines += [Text(item["text"], style="yellow")] if item and item["text"] else []
     for stray in status.get("strays", ()):
         done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
-        what = f"job {stray['job_id']} of {_whose(stray)} on {fold(stray['nodes'])} since {_moment(stray['since_s'])}"
+        what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
         lines.append(Text(f"no lease stands behind {what}{done}", style="red"))
     lines += [Text(cap["text"], style="yellow") for cap in status.get("caps", ())]
     return lines

@@ -9,7 +9,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
@@ -19,6 +19,8 @@ from slurm_plugin.site.model import HIDING, options, parse_config
 _LOOK_EVERY_S = 300.0
 _LOOK_AGAIN_S = 15.0  # while the look that is due fails
 _BELIEVED_S = 900.0  # how old the last look may get by that
+# What makes a user's trainers his own affair, as his jobs are.
+_OF_USERS = frozenset({"jobs", "usage", "all"})
 _OPERATORS = frozenset({"Operator", "Administrator"})
 _UID = re.compile(r"\((\d+)\)$")
 
@@ -29,15 +31,26 @@ def hidden_from_us(client: SlurmClient) -> tuple[str, ...]:
     Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
     the level is taken for none. Raises SlurmError when the configuration cannot be read.
     """
-    if os.geteuid() == 0:
-        return ()
+    return () if os.geteuid() == 0 else _hidden(client, _configuration(client))
+
+
+def private_data(config: Mapping[str, str]) -> frozenset[str]:
+    """The words of PrivateData: what Slurm keeps from ordinary users."""
+    return frozenset(options(config.get("PrivateData", "").replace(" ", ",")))
+
+
+def _configuration(client: SlurmClient) -> Mapping[str, str]:
     answer = client.run("scontrol", "show", "config")
     if answer.code != 0:
         raise SnapshotError(f"scontrol failed: {answer.complaint}")
     config = parse_config(answer.out)
     if "PrivateData" not in config:
         raise SnapshotError("scontrol does not show PrivateData: is slurmctld up?")
-    words = HIDING & options(config["PrivateData"].replace(" ", ",")).keys()
+    return config
+
+
+def _hidden(client: SlurmClient, config: Mapping[str, str]) -> tuple[str, ...]:
+    words = HIDING & private_data(config)
     slurm_user = _UID.search(config.get("SlurmUser", ""))
     if not words or (slurm_user and os.geteuid() == int(slurm_user[1])):
         return ()
@@ -52,6 +65,8 @@ class Visibility:
         self._clock = clock
         self._seen_s = float("-inf")
         self._tried_s = float("-inf")
+        # Whether users' jobs are nobody else's business; until the configuration was read they are.
+        self.keeps_jobs_private = True
 
     def check(self) -> None:
         """Raise SnapshotError while Slurm hides jobs, nodes, partitions or reservations of others from this user.
@@ -61,15 +76,19 @@ class Visibility:
         """
         now_s = self._clock()
         age_s = now_s - self._seen_s
-        if age_s < _LOOK_EVERY_S or (age_s < _BELIEVED_S and now_s - self._tried_s < _LOOK_AGAIN_S):
+        is_root = os.geteuid() == 0  # from whom nothing is hidden
+        believed = is_root or age_s < _BELIEVED_S
+        if age_s < _LOOK_EVERY_S or (believed and now_s - self._tried_s < _LOOK_AGAIN_S):
             return
         self._tried_s = now_s
         try:
-            words = hidden_from_us(self._client)
+            config = _configuration(self._client)
+            words = () if is_root else _hidden(self._client, config)
         except SlurmError as error:
-            if age_s < _BELIEVED_S:
+            if believed:
                 return
             raise SnapshotError(f"it cannot be told whether Slurm hides anything (PrivateData): {error}") from error
+        self.keeps_jobs_private = bool(private_data(config) & _OF_USERS)
         if words:
             self._seen_s = float("-inf")
             what = " and ".join(words)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.errors import UsageError
+from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +49,12 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
     from bftd import tables
 
     return tables.lines(columns, rows, terminal_width())
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines in which others' names may be, without what a terminal would take for a command."""
+    for line in lines:
+        click.echo(printable(line))
 
 
 def refuse_unwritable(path: Path) -> None:

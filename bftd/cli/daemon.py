@@ -13,6 +13,7 @@ from bftd import keys
 from bftd.cli import options
 from bftd.errors import BftError, UsageError
 from bftd.http import client
+from bftd.protocol.fields import printable
 
 # How often the live view asks: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0
@@ -33,7 +34,7 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
         _check(config_path, as_json)
         return
     daemon = client.find(config_path)
-    seen = daemon.status()
+    seen = daemon.status(folded=not as_json)
     if as_json:
         click.echo(json.dumps(seen, indent=2))
     elif watch:
@@ -65,7 +66,7 @@ def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:
     with Live(render(seen), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_EVERY_S)
-            live.update(render(daemon.status()), refresh=True)
+            live.update(render(daemon.status(folded=True)), refresh=True)
 
 
 @click.command()
@@ -80,7 +81,7 @@ def explain(job: str, limit: int, config_path: str | None, as_json: bool) -> Non
         click.echo(json.dumps(told, indent=2))
         return
     for decision in told["decisions"]:
-        click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {decision['text']}")
+        click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {printable(decision['text'])}")
 
 
 def _tunable_options(command: F) -> F:

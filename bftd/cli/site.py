@@ -49,7 +49,7 @@ def check_command(config_path: str | None, as_json: bool) -> None:
             json.dumps({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)}, indent=2)
         )
     else:
-        click.echo("\n".join(_told(findings)))
+        common.echo(_told(findings))
     raise SystemExit(1 if any(finding.level == "must" for finding in findings) else 0)
 
 

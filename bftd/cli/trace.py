@@ -16,6 +16,7 @@ import click
 
 from bftd.cli import common, options
 from bftd.errors import UsageError
+from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
     from bftd.whatif.trace.model import Trace
@@ -79,7 +80,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()}, indent=2))
         return
-    click.echo("\n".join([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))]))
+    common.echo([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))])
 
 
 @trace.command("from-sacct", short_help="Make a trace from Slurm's accounting.")
@@ -254,7 +255,7 @@ def _named(path: str) -> str:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"bft: {' '.join(message.split())}", err=True)
+    click.echo(f"bft: {' '.join(printable(message).split())}", err=True)
 
 
 def _tell_made(made: Trace, output: str) -> None:
@@ -266,8 +267,7 @@ def _tell_made(made: Trace, output: str) -> None:
         f"{output}: {_duration(made.duration_s)} from {made.start}, {found.nodes:,} nodes, {len(made.times_s):,} rows, "
         f"{found.eq_nodes:.1f} nodes idle on average ({found.ratio:.1%})"
     )
-    for sentence in told(made.notes):
-        click.echo(f"note: {sentence}")
+    common.echo(f"note: {sentence}" for sentence in told(made.notes))
 
 
 def _table(found: Stats) -> Iterable[str]:

@@ -131,7 +131,7 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
         loss=report.loss if report.loss is not None else trainer.loss,
         steps_lost=max(trainer.steps_lost, report.steps_lost),
         state="running" if trainer.active else trainer.state,
-        knowledge=learn.observe_rate(trainer.knowledge, report.nodes, report.samples_per_s),
+        knowledge=learn.observe_rate(trainer.knowledge, report.nodes, report.samples_per_s, trainer.sizes.high),
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from bftd.protocol import bounds
 from bftd.protocol.registration import Registration
 from milp import Points, interpolate
 
@@ -19,6 +21,8 @@ from milp import Points, interpolate
 RATE_WEIGHT = 0.35
 # Resize stalls remembered; their median forgets a single slow start and follows a lasting change within three resizes.
 STALLS_KEPT = 5
+# Sizes remembered: a curve through so many points is as good as one through all.
+SIZES_KEPT = 64
 # Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring.
 UNKNOWN_UP_COST_S = 2.0
 UNKNOWN_DOWN_COST_S = 1.0
@@ -74,14 +78,25 @@ def given(request: Registration) -> Knowledge:
     )
 
 
-def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Knowledge:
-    """Add one report of `samples_per_s` at a constant size of `nodes`. Values that make no sense change nothing."""
-    if nodes < 1 or not math.isfinite(samples_per_s) or samples_per_s <= 0:
+def observe_rate(
+    knowledge: Knowledge, nodes: int, samples_per_s: float, nodes_max: int = bounds.NODES_MOST
+) -> Knowledge:
+    """Add one report of `samples_per_s` at a constant size of `nodes`.
+
+    Values that make no sense change nothing, and so does a size above `nodes_max`, at which the trainer cannot have
+    run. Where SIZES_KEPT are known, a new one takes the place of the nearest.
+    """
+    if not 1 <= nodes <= nodes_max or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return knowledge
-    seen = dict(knowledge.seen)
-    before = seen.get(nodes)
-    seen[nodes] = samples_per_s if before is None else before + RATE_WEIGHT * (samples_per_s - before)
-    return replace(knowledge, seen=tuple(sorted(seen.items())))
+    seen, point, replaced = knowledge.seen, (nodes, samples_per_s), 0
+    at = bisect_left(seen, (nodes, 0.0))
+    if at < len(seen) and seen[at][0] == nodes:
+        before = seen[at][1]
+        point, replaced = (nodes, before + RATE_WEIGHT * (samples_per_s - before)), 1
+    elif len(seen) >= SIZES_KEPT:
+        neighbours = (near for near in (at - 1, at) if 0 <= near < len(seen))
+        at, replaced = min(neighbours, key=lambda near: _apart(seen[near][0], nodes)), 1
+    return replace(knowledge, seen=(*seen[:at], point, *seen[at + replaced :]))
 
 
 def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
@@ -140,6 +155,11 @@ def _rate_at(knowledge: Knowledge, nodes: int, guess_per_node: float) -> float:
     if knowledge.given:
         return last_rate * _relative(shape, nodes, last_nodes)
     return float(last_rate * (nodes / last_nodes) ** _efficiency(knowledge.seen))
+
+
+def _apart(one: int, other: int) -> float:
+    """How far two sizes are from each other, as the ratio of the larger to the smaller."""
+    return max(one, other) / min(one, other)
 
 
 def _relative(shape: Points, nodes: int, reference: int) -> float:

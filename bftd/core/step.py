@@ -37,6 +37,9 @@ from bftd.protocol.registration import Held, Registration
 # A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
 _LARGEST_STRAY = 10**12
 
+# Strays that are listed as revoked; a driver gives back what no list names, so that the others need no place.
+_STRAYS_MOST = 500
+
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
 
 
@@ -46,11 +49,12 @@ def step(state: State, event: Event, solve: Solve = milp.solve) -> tuple[State, 
 
 
 def fold(
-    state: State, events: Sequence[Event], solve: Solve = milp.solve, *, explain: bool = True
+    state: State, events: Sequence[Event], solve: Solve = milp.solve, *, explain: bool = True, plan: bool = True
 ) -> tuple[State, tuple[Action, ...]]:
     """Fold events that come together, and plan at most once for all of them.
 
-    Without `explain` there are no decisions and nothing for the ledger, only what is to be done. An event about an
+    Without `explain` there are no decisions and nothing for the ledger, only what is to be done. Without `plan` a
+    trainer that registers waits for the next snapshot. An event about an
     unknown trainer changes nothing. Nothing is planned before the first snapshot, so that what a restarted daemon
     finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next snapshot:
     if Slurm takes eight pilots, that makes eight reports, and only Slurm knows where their nodes went. The pilots of a
@@ -61,7 +65,7 @@ def fold(
     for event in events:
         _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
-    planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events)
+    planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred
     if turn.pool.seen and (((turn.plan_due or outdated) and planned_now) or barred_now):
         _confine(turn)
@@ -164,7 +168,7 @@ def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
             job_id=held.job_id,
             revoked_s=turn.now,
         )
-        for held in strays
+        for held in strays[:_STRAYS_MOST]
     )
     turn.change(turn.trainers[trainer_id], strays=leases)
 

@@ -73,6 +73,7 @@ class Turn:
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
         self.explain = explain
         self.actions: list[Action] = []
+        self._before = state
         self._relisted: Counter[str] = Counter()
         for name in _FIELDS:
             kept = getattr(state, name)
@@ -87,6 +88,9 @@ class Turn:
             trainer = self.trainers.get(name)
             if trainer is not None:
                 self.change(trainer, version=trainer.version + changes)
+        # what did not change stays the same object: then nobody needs to look for changes in it
+        if self.leases == self._before.leases:
+            self.leases = self._before.leases  # type: ignore[assignment]
         return State(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.actions)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,23 +12,38 @@ from pathlib import Path
 from aiohttp import web
 
 from bftd.errors import BftError, ConfigError
-from bftd.http.asked import SERVICE, Refused
-from bftd.http.driver_handlers import POLLS
+from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
+from bftd.http.connections import IDLE_S
+from bftd.http.driver_handlers import NOTES, POLLS
 from bftd.http.gate import Gate
+from bftd.http.notes import Notes
+from bftd.http.overview import Overviews
 from bftd.http.routes import ROUTES, Handler, Route, install, units_of
+from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
 from bftd.keys import ApiConfig
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
 from bftd.service.live import Service
+from bftd.service.reader import Reader
 
 log = logging.getLogger("bftd.api")
+
+# Connections that wait to be taken, and of these on the unix socket so many in one round of the loop.
+_BACKLOG = 1_024
+_TAKEN_AT_ONCE = 8
 
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
     """The API as an aiohttp application for callers that `gate` knows."""
     app = web.Application(middlewares=[gate.middleware(units_of), _errors_as_json], client_max_size=BODY_BYTES_MOST)
     app[SERVICE] = service
+    app[BUDGETS] = gate.budgets
+    app[CONNECTIONS] = gate.connections
     app[POLLS] = Counter()
+    app[NOTES] = Notes()
+    app[OVERVIEWS] = Overviews()
+    app[HISTORY] = History(Reader(service.ledger.path))
+    app.on_cleanup.append(_close)
     install(app, routes)
     return app
 
@@ -36,14 +52,26 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     """Serve on the configured addresses; raises ConfigError with one line where that cannot be."""
     gate = Gate(config, service.config.daemon)
     app = application(service, gate, routes)
+    listening: list[asyncio.Server] = []
+
+    async def stop_listening(_: web.Application) -> None:
+        for server in listening:
+            server.close()
+
+    app.on_shutdown.append(stop_listening)
     app.on_cleanup.append(gate.closed)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S)
     await runner.setup()
+    assert runner.server is not None
+    loop, factory = asyncio.get_running_loop(), gate.connections.factory(runner.server)
     path = Path(config.socket)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # the ledger's lock says that no other daemon of ours listens there
-        await web.UnixSite(runner, str(path)).start()
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind(str(path))
+        listening.append(await loop.create_unix_server(factory, sock=unix, backlog=_TAKEN_AT_ONCE))
+        unix.listen(_BACKLOG)
         path.chmod(0o666)  # who may do what is decided by the caller's uid
     except OSError as error:
         await runner.cleanup()
@@ -51,11 +79,17 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     if config.tcp:
         host, _, port = config.tcp.rpartition(":")
         try:
-            await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+            server = await loop.create_server(factory, host.strip("[]") or None, int(port), backlog=_BACKLOG)
+            listening.append(server)
         except (OSError, ValueError, OverflowError) as error:
             await runner.cleanup()
             raise ConfigError(f"cannot listen on {config.tcp}: {error}; [api] tcp is host:port") from None
     return runner
+
+
+async def _close(app: web.Application) -> None:
+    app[OVERVIEWS].close()
+    app[HISTORY].close()
 
 
 @web.middleware

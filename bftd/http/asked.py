@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from aiohttp import web
 
-from bftd.core.domain import Trainer
+from bftd.core.domain import Event, Trainer
 from bftd.errors import BftError
+from bftd.http.budget import WRITTEN_BYTES_PER_UNIT, Budgets
+from bftd.http.connections import Connections
 from bftd.http.gate import caller_of
+from bftd.http.reading import BodyRefused, decoded
 from bftd.service.live import Service
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
+CONNECTIONS: web.AppKey[Connections] = web.AppKey("connections", Connections)
+THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
+BUDGETS: web.AppKey[Budgets] = web.AppKey("budgets", Budgets)
+
+
+_T = TypeVar("_T")
 
 
 class Refused(BftError):
@@ -23,11 +35,27 @@ class Refused(BftError):
 
 
 async def body_of(request: web.Request) -> object:
-    """The decoded body; refused where it is not JSON."""
+    """The decoded body; refused where it is not JSON, or too much."""
     try:
-        return json.loads(await request.text())
-    except (ValueError, RecursionError, LookupError):  # the last for a charset that nobody knows
-        raise Refused(400, "the body must be JSON") from None
+        return await decoded(request)
+    except BodyRefused as error:
+        raise Refused(error.status, str(error)) from None
+
+
+async def beside(request: web.Request, work: Callable[[], _T]) -> _T:
+    """What `work` makes, in a thread: what is large is read and written beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(request.app[THREADS], work)
+
+
+def apply(request: web.Request, *events: Event) -> None:
+    """Have the core take events that a request makes, and charge its caller with what that writes to the ledger."""
+    service, caller = request.app[SERVICE], caller_of(request)
+    before = service.ledger.written_bytes
+    service.apply(*events)
+    written = service.ledger.written_bytes - before
+    if written and caller.uid is not None and not caller.admin:
+        now_s = asyncio.get_running_loop().time()
+        request.app[BUDGETS].charge(caller.uid, written / WRITTEN_BYTES_PER_UNIT, now_s)
 
 
 def own_trainer(request: web.Request) -> tuple[Service, Trainer]:

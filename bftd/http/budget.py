@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 # In units of one small request. A driver's report and poll are about one a second; what an endpoint costs stands in
-# its route, and a body costs by its size, as what is reported is written down.
+# its route, a body costs by its size, and so does what the ledger writes down of it.
 UNITS_PER_S = 100.0
 BURST = 2_000.0
 BYTES_PER_UNIT = 1024.0
+WRITTEN_BYTES_PER_UNIT = 4096.0
 _MOST_USERS = 10_000
 
 
@@ -28,6 +29,11 @@ class Budgets:
             return False
         self._left[uid] = (max(0.0, left - units), now_s)
         return True
+
+    def charge(self, uid: int, units: float, now_s: float) -> None:
+        """Take what a request has turned out to cost, so that the next ones wait; at most a burst is owed."""
+        left = _filled(self._left.get(uid, (BURST, now_s)), now_s)
+        self._left[uid] = (max(-BURST, left - units), now_s)
 
 
 def _filled(entry: tuple[float, float], now_s: float) -> float:

@@ -48,9 +48,9 @@ class Client:
         """Where the daemon is looked for, as drivers and $BFTD_SOCKET take it."""
         return self._socket_path or self._tcp
 
-    def status(self) -> dict[str, Any]:
-        """Nodes, trainers, last decisions and accounting."""
-        return self.request("GET", "/v1/status")
+    def status(self, folded: bool = False) -> dict[str, Any]:
+        """Nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if a daemon has them."""
+        return self.request("GET", "/v1/status?nodes=folded" if folded else "/v1/status")
 
     def explain(self, trainer: str, limit: int = 50) -> dict[str, Any]:
         """One trainer and the sentences about it."""

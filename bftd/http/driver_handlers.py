@@ -9,14 +9,18 @@ from aiohttp import web
 
 from bftd.core.domain import Finished, Heard, Registered, Reported, Trainer
 from bftd.http import bodies
-from bftd.http.asked import SERVICE, Refused, body_of, number_of, own_trainer
+from bftd.http.asked import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer
 from bftd.http.caller import Caller
+from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
+from bftd.http.notes import Notes
 from bftd.http.ownership import objection
-from bftd.protocol.reports import Finish, Reports
+from bftd.http.slices import Slices
+from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
 from bftd.service.live import Service
 
 POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
+NOTES: web.AppKey[Notes] = web.AppKey("notes", Notes)
 
 # Longer waits would make a lost driver look alive, shorter ones only cost requests.
 LONGEST_WAIT_S = 30.0
@@ -24,21 +28,25 @@ LONGEST_WAIT_S = 30.0
 # driver has one long poll, and for a while those that it lost with their connections.
 MOST_TRAINERS_OF_A_USER = 500
 MOST_POLLS_OF_A_TRAINER = 16
+# A list of so many leases is written at once; a longer one beside the loop.
+_FEW = 100
 
 
 async def register(request: web.Request) -> web.Response:
     """Take a trainer in, or its driver back."""
     service = request.app[SERVICE]
     caller = caller_of(request)
-    asked = bodies.registration(await body_of(request), service.partition, None if caller.admin else caller.user)
+    body, user = await body_of(request), None if caller.admin else caller.user
+    asked = await beside(request, lambda: bodies.registration(body, service.partition, user))
     known = service.state.trainers.get(asked.id)
     why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
     if why_not is not None:
         raise Refused(*why_not)
     if known is None and not caller.admin:
         _check_number(service, caller)
-    service.apply(Registered(service.now(), asked))
-    return web.json_response(service.welcome(asked.id).to_json())
+    apply(request, Registered(service.now(), asked))
+    welcome = service.welcome(asked.id)  # of this moment: meanwhile another driver may come
+    return answered(await beside(request, lambda: encoded(welcome.to_json())))
 
 
 def _check_number(service: Service, caller: Caller) -> None:
@@ -67,7 +75,7 @@ async def _poll(request: web.Request) -> web.Response:
     epoch = int(number_of(request, "epoch", -1.0 if "epoch" not in request.query else 0.0, 1e15))
     version = int(number_of(request, "version", 0.0, 1e15))
     _check_epoch(trainer, epoch)
-    service.apply(Heard(service.now(), trainer.id))
+    apply(request, Heard(service.now(), trainer.id))
     end = asyncio.get_running_loop().time() + min(number_of(request, "wait_s", 0.0, 1e9), LONGEST_WAIT_S)
     while not service.stopping:
         changed = service.changed(trainer.id)
@@ -84,16 +92,31 @@ async def _poll(request: web.Request) -> web.Response:
             continue
     if service.stopping:
         raise Refused(503, "the daemon is stopping: ask again")
-    service.apply(Heard(service.now(), trainer.id))
-    return web.json_response(service.leases(trainer.id).to_json())
+    apply(request, Heard(service.now(), trainer.id))
+    listed = service.leases(trainer.id)
+    if len(listed.leases) <= _FEW:
+        return answered(encoded(listed.to_json()))
+    return answered(await beside(request, lambda: encoded(listed.to_json())))
 
 
 async def report(request: web.Request) -> web.Response:
-    """Hear what happened."""
+    """Hear what happened: all that is told is understood before any of it counts."""
     service, trainer = own_trainer(request)
-    told = Reports.from_json(await body_of(request))
-    _check_epoch(trainer, told.epoch)
-    service.apply(Reported(service.now(), trainer.id, told.reports))
+    epoch, items = reports_of(await body_of(request))
+    reports: list[Report] = []
+    told = Slices(items)
+    while some := told.take():
+        reports += map(report_from_json, some)
+        await told.rest()
+    taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
+    left = Slices(taken)
+    while True:
+        _, current = own_trainer(request)  # while others were served it may have ended, or got a newer driver
+        _check_epoch(current, epoch)
+        if not (part := left.take()):
+            break
+        apply(request, Reported(service.now(), trainer.id, tuple(part)))
+        await left.rest()
     return web.json_response({"version": service.state.trainers[trainer.id].version})
 
 
@@ -104,7 +127,7 @@ async def finish(request: web.Request) -> web.Response:
     if told.epoch == trainer.epoch and not trainer.active:
         return web.json_response({})  # the answer to an earlier try was lost
     _check_epoch(trainer, told.epoch)
-    service.apply(Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
+    apply(request, Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
     return web.json_response({})
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,9 @@ from bftd.errors import BftError, ConfigError
 from bftd.http import peer
 from bftd.http.budget import BYTES_PER_UNIT, Budgets
 from bftd.http.caller import Caller, Callers
+from bftd.http.connections import Connections
 from bftd.http.munge_gate import MungeGate
+from bftd.http.reading import BodyRefused, read
 from bftd.keys import ApiConfig, DaemonConfig
 from bftd.protocol.address import endpoint
 from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, Request
@@ -28,10 +31,14 @@ log = logging.getLogger("bftd.http")
 
 # Releases of aiohttp before 3.14 know no such keys and take a text; later ones warn of a text.
 _CALLER: Any = web.RequestKey("caller", Caller) if hasattr(web, "RequestKey") else "caller"
-# A munged that hangs: its callers are told, and those on the unix socket do not notice.
-_MUNGED_S = 10.0
+# A munged or a name service that hangs: its callers are told.
+_IDENTIFIED_S = 10.0
 _MOST_WAITING = 1_000
+# Requests of one address whose credentials wait for munged: nobody knows yet who sent them.
+OF_AN_ADDRESS_MOST = 32
 _UNKNOWN_BYTES = 2**20
+# Who is over his budget is told so after a moment: answered at once, he would ask again at once.
+PUT_OFF_S = 1.0
 
 _T = TypeVar("_T")
 
@@ -47,16 +54,17 @@ class NotKnown(BftError):
 class Gate:
     """Identifies callers: on the unix socket by the kernel, on TCP by munge, or by the token of a private cluster.
 
-    Munge and name services are asked in threads: however slow they are, the daemon's loop goes on. Raises ConfigError
-    where a configured way cannot work.
+    Munge and name services are asked in threads, each in its own: however slow they are, the daemon's loop goes on,
+    and callers on the unix socket never wait for munged. Raises ConfigError where a configured way cannot work.
     """
 
-    def __init__(self, api: ApiConfig, daemon: DaemonConfig) -> None:
+    def __init__(self, api: ApiConfig, daemon: DaemonConfig, connections: Connections | None = None) -> None:
+        self.connections = Connections() if connections is None else connections
+        self.budgets = Budgets()
         self._callers = Callers(daemon.administrators)
         self._token = ""
         self._munge: MungeGate | None = None
-        self._budgets = Budgets()
-        self._waiting = 0
+        self._strangers: Counter[str] = Counter()
         if api.tcp and api.auth == "token":
             self._token = _read_token(api.token_file)
             log.warning(
@@ -64,11 +72,14 @@ class Gate:
             )
         elif api.tcp:
             self._munge = MungeGate(api.munge_socket, daemon.user)
-        self._threads = ThreadPoolExecutor(4, "identity")
+        self._munges = _Queue("munge", "munged")
+        self._names = _Queue("names", "the name service")
 
     async def closed(self, _: web.Application) -> None:
         """Let the threads go, once the API is no longer served."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.connections.stop()
+        self._munges.close()
+        self._names.close()
 
     def middleware(self, units_of: Callable[[web.Request], float]) -> Middleware:
         """What stands before every handler: tells `caller_of`, or answers that nobody knows who asks.
@@ -78,17 +89,30 @@ class Gate:
 
         @web.middleware
         async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+            transport = request.transport
+            self.connections.began(transport)
             try:
-                caller, said = await self._identify(request)
+                return await self._let_in(request, handler, units_of(request))
             except NotKnown as unknown:
                 return web.json_response({"error": str(unknown)}, status=unknown.status)
-            request[_CALLER] = caller
-            response = self._over_budget(caller, request, units_of(request)) or await handler(request)
-            if said is not None and caller.uid is not None:
-                return await self._signed(caller.uid, said, response)
-            return response
+            finally:
+                self.connections.ended(transport)
 
         return door
+
+    async def _let_in(self, request: web.Request, handler: Handler, units: float) -> web.StreamResponse:
+        caller, said = await self._identify(request)
+        request[_CALLER] = caller
+        response: web.StreamResponse | None = self._over_budget(caller, request, units)
+        if response is not None:
+            await asyncio.sleep(PUT_OFF_S)
+        else:
+            if said is not None and caller.uid is not None:
+                await self._accept(caller.uid, said, request)
+            response = await handler(request)
+        if said is not None and caller.uid is not None:
+            return await self._signed(caller.uid, said, response)
+        return response
 
     def _over_budget(self, caller: Caller, request: web.Request, units: float) -> web.Response | None:
         length = request.content_length
@@ -96,7 +120,7 @@ class Gate:
             length = _UNKNOWN_BYTES if request.can_read_body else 0
         units += length / BYTES_PER_UNIT
         now_s = asyncio.get_running_loop().time()
-        if caller.admin or caller.uid is None or self._budgets.spend(caller.uid, units, now_s):
+        if caller.admin or caller.uid is None or self.budgets.spend(caller.uid, units, now_s):
             return None
         return web.json_response({"error": f"{caller.user} asks too much of the daemon: wait a moment"}, status=429)
 
@@ -118,21 +142,33 @@ class Gate:
     async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, Request]:
         if self._munge is None or not shown.startswith(SCHEME):
             raise NotKnown("say who you are with a munge credential: bft and the drivers do, with [api] auth = munge")
-        gate, credential = self._munge, shown[len(SCHEME) :]
+        gate, credential, stranger = self._munge, shown[len(SCHEME) :], request.remote or ""
+        if self._strangers[stranger] >= OF_AN_ADDRESS_MOST:
+            raise NotKnown(f"too many requests of {stranger} wait to be identified: ask again", 503)
+        self._strangers[stranger] += 1
         try:
-            uid, said = await self._threaded(lambda: gate.open(credential, address, request.method, request.raw_path))
-            gate.accept(uid, said, await request.read())
+            return await self._munges.run(lambda: gate.open(credential, address, request.method, request.raw_path))
         except MungeMissing as error:
             raise NotKnown(f"the daemon cannot tell who asks: {error}", 503) from None
         except MungeError as error:
             raise NotKnown(str(error)) from None
-        except web.HTTPRequestEntityTooLarge:
-            raise NotKnown("the body is too large", 413) from None
-        return uid, said
+        finally:
+            self._strangers[stranger] -= 1
+            self._strangers += Counter()  # forgets what is down to zero
+
+    async def _accept(self, uid: int, said: Request, request: web.Request) -> None:
+        """Read the body, and take a request once: only now its number is remembered."""
+        assert self._munge is not None
+        try:
+            self._munge.accept(uid, said, await read(request))
+        except MungeError as error:
+            raise NotKnown(str(error)) from None
+        except BodyRefused as error:
+            raise NotKnown(str(error), error.status) from None
 
     async def _named(self, uid: int) -> Caller:
         known = self._callers.known(uid)
-        return known if known is not None else await self._threaded(lambda: self._callers.look_up(uid))
+        return known if known is not None else await self._names.run(lambda: self._callers.look_up(uid))
 
     async def _signed(self, uid: int, said: Request, response: web.StreamResponse) -> web.StreamResponse:
         gate = self._munge
@@ -140,22 +176,37 @@ class Gate:
         assert isinstance(response, web.Response)
         body = response.body if isinstance(response.body, bytes) else b""
         try:
-            response.headers.update(await self._threaded(lambda: gate.sign(uid, said, response.status, body)))
+            response.headers.update(await self._munges.run(lambda: gate.sign(uid, said, response.status, body)))
         except (MungeError, NotKnown) as error:
             log.warning("an answer could not be proved: %s", error)
             return web.json_response({"error": f"the daemon cannot prove its answer: {error}"}, status=503)
         return response
 
-    async def _threaded(self, work: Callable[[], _T]) -> _T:
+
+class _Queue:
+    """Threads that ask one service of the host, and what waits for them."""
+
+    def __init__(self, name: str, asks: str) -> None:
+        self._threads = ThreadPoolExecutor(4, name)
+        self._asks = asks
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Do it in a thread; raises NotKnown where too much waits already, or it takes too long."""
         if self._waiting >= _MOST_WAITING:
             raise NotKnown("too many requests wait to be identified: ask again", 503)
         self._waiting += 1
         try:
-            return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(self._threads, work), _MUNGED_S)
+            done = asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.wait_for(done, _IDENTIFIED_S)
         except asyncio.TimeoutError:
-            raise NotKnown("munged or the name service of the daemon's host does not answer: ask again", 503) from None
+            raise NotKnown(f"{self._asks} of the daemon's host does not answer: ask again", 503) from None
         finally:
             self._waiting -= 1
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def caller_of(request: web.Request) -> Caller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from bftd.http.nonces import Nonces
 from bftd.protocol import credentials, munge
 from bftd.protocol.credentials import TTL_S, Request
 from bftd.protocol.munge import MungeError
+
+_NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class MungeGate:
@@ -42,6 +45,8 @@ class MungeGate:
         """
         opened = munge.decode(credential, socket=self._socket)
         said = Request.of(opened.payload)
+        if not _NONCE.fullmatch(said.nonce):  # it is remembered: a long one would fill the memory
+            raise MungeError("the credential's number must be 32 hexadecimal digits")
         if opened.ttl_s > TTL_S:
             raise MungeError(f"the credential is good for {opened.ttl_s} s, at most {TTL_S} s are accepted")
         if said.address != address:

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from bftd.http import control_handlers, driver_handlers, user_handlers
-from bftd.http.asked import body_of
+from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SlowHandler = Callable[[object, Mapping[str, str]], Any]
@@ -24,7 +24,6 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 OVERVIEW_UNITS = 20.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
-_THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ ROUTES = (
 def install(app: web.Application, routes: Iterable[Route]) -> None:
     """Serve these routes."""
     app[_ROUTE] = {}
-    app[_THREADS] = ThreadPoolExecutor(2, "offloaded")
+    app[THREADS] = ThreadPoolExecutor(2, "offloaded")
     for route in routes:
         handler: Any = _offloaded(route.handler) if route.offload else route.handler
         app[_ROUTE][handler] = route
@@ -72,7 +71,7 @@ def units_of(request: web.Request) -> float:
 def _offloaded(work: Any) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         body = await body_of(request) if request.can_read_body else None
-        threads = request.app[_THREADS]
+        threads = request.app[THREADS]
         answer = await asyncio.get_running_loop().run_in_executor(threads, work, body, dict(request.query))
         return web.json_response(answer)
 
@@ -80,4 +79,4 @@ def _offloaded(work: Any) -> Handler:
 
 
 async def _let_threads_go(app: web.Application) -> None:
-    app[_THREADS].shutdown(wait=False, cancel_futures=True)
+    app[THREADS].shutdown(wait=False, cancel_futures=True)

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from aiohttp import web
 
-from bftd import __version__
 from bftd.http import bodies
-from bftd.http.asked import SERVICE, Refused, body_of, number_of
-from bftd.http.caller import Caller
+from bftd.http.asked import CONNECTIONS, SERVICE, Refused, body_of, number_of
+from bftd.http.connections import UNREAD_BYTES_MOST
+from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
+from bftd.http.overview import Overviews
+from bftd.http.privacy import Privacy
 from bftd.service import status as shown_status
+from bftd.service.reader import Reader, TooSlow
 
 # The most events or decisions of the ledger in one answer.
 MOST_EVENTS = 10_000
+# What one user may have looked up at once: the others' questions are not to wait for all of his.
+LOOKED_UP_AT_ONCE_MOST = 2
+
+OVERVIEWS: web.AppKey[Overviews] = web.AppKey("overviews", Overviews)
+_T = TypeVar("_T")
 
 
 async def explain(request: web.Request) -> web.Response:
     """One trainer, and the last sentences about it."""
-    service, caller = request.app[SERVICE], caller_of(request)
+    service, privacy = request.app[SERVICE], _privacy(request)
     id_ = request.match_info["id"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
-    decisions = service.ledger.decisions(id_, limit)
     trainer = service.state.trainers.get(id_)
-    if trainer is None and not decisions:
+    shown = None if trainer is None else privacy.trainer(shown_status.trainer(service.state, trainer))
+
+    def look_up(ledger: Reader) -> bytes | None:
+        user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
+        if not privacy.sees(user):
+            return None  # as if there were none
+        told = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
+        return encoded({"trainer": shown, "decisions": told}) if told or shown else None
+
+    answer = await request.app[HISTORY].look_up(request, look_up)
+    if answer is None:
         raise Refused(404, f"no trainer {id_} is known: `bft status` lists those there are")
-    shown = None if trainer is None else _visible(caller, shown_status.trainer(service.state, trainer))
-    told = [{name: value for name, value in item.items() if name != "trainer"} for item in decisions]
-    return web.json_response({"trainer": shown, "decisions": told})
+    return answered(answer)
 
 
 async def status(request: web.Request) -> web.Response:
     """What everybody may see, as with squeue: who trains on what; not how a training goes, which is its user's."""
-    service, caller = request.app[SERVICE], caller_of(request)
-    shown = service.overview(__version__)
-    return web.json_response(shown | {"trainers": [_visible(caller, item) for item in shown["trainers"]]})
-
-
-def _visible(caller: Caller, shown: dict[str, Any]) -> dict[str, Any]:
-    return shown if caller.admin or caller.user == shown["user"] else shown | {"loss": None}
+    _refuse_unread(request)
+    nodes = request.query.get("nodes", "")
+    return answered(await request.app[OVERVIEWS].answer(request.app[SERVICE], caller_of(request), nodes))
 
 
 async def tune(request: web.Request) -> web.Response:
@@ -56,7 +71,55 @@ async def tune(request: web.Request) -> web.Response:
 
 async def events(request: web.Request) -> web.Response:
     """The ledger's events: all of them for administrators, those of his own trainers for anybody else."""
-    service, caller = request.app[SERVICE], caller_of(request)
+    service, caller, privacy = request.app[SERVICE], caller_of(request), _privacy(request)
     after, limit = int(number_of(request, "after", 0.0, 1e15)), int(number_of(request, "limit", 1000.0, MOST_EVENTS))
     own = None if caller.admin else [item.id for item in service.state.trainers.values() if item.user == caller.user]
-    return web.json_response({"events": service.ledger.events(after, limit, own)})
+
+    def look_up(ledger: Reader) -> bytes:
+        if privacy.hides:
+            return encoded({"events": [privacy.data(event) for event in ledger.events(after, limit, own)]})
+        return ledger.events_json(after, limit, own)
+
+    return answered(await request.app[HISTORY].look_up(request, look_up))
+
+
+class History:
+    """A thread that reads the ledger beside the loop, for each user a few questions at a time."""
+
+    def __init__(self, ledger: Reader) -> None:
+        self._ledger = ledger
+        self._threads = ThreadPoolExecutor(1, "history")
+        self._asked: Counter[Hashable] = Counter()
+
+    async def look_up(self, request: web.Request, work: Callable[[Reader], _T]) -> _T:
+        """What `work` finds, run in a thread."""
+        _refuse_unread(request)
+        asks = caller_of(request).uid
+        if self._asked[asks] >= LOOKED_UP_AT_ONCE_MOST:
+            raise Refused(429, "the ledger is being read for you already: wait for the answer")
+        self._asked[asks] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._ledger)
+        except TooSlow as error:
+            raise Refused(503, str(error)) from None
+        finally:
+            self._asked[asks] -= 1
+            self._asked += Counter()  # forgets what is down to zero
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+HISTORY: web.AppKey[History] = web.AppKey("history", History)
+
+
+def _privacy(request: web.Request) -> Privacy:
+    service = request.app[SERVICE]
+    return Privacy(caller_of(request), service.state, service.private)
+
+
+def _refuse_unread(request: web.Request) -> None:
+    """Large answers that nobody reads would pile up here."""
+    if request.app[CONNECTIONS].unread_bytes(request.transport) > UNREAD_BYTES_MOST:
+        raise Refused(429, "read the answers that are on their way before asking for more")

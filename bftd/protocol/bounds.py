@@ -23,14 +23,20 @@ NAME_MOST = 256
 TRAINER_ID_MOST = 128
 # A lease's id is <node>.<sequence>.
 LEASE_ID_MOST = 275
-# The sizes that one trainer may name, and the points of its curve.
-SIZES_MOST = 100_000
-CURVE_POINTS_MOST = 100_000
-# The leases that a driver may bring along: one a node.
-HELD_MOST = 100_000
+# The sizes that one trainer may name, and the points of its curve: both are written down with each of its reports.
+SIZES_MOST = 4_096
+CURVE_POINTS_MOST = 256
+# The leases that a driver may bring along: one a node, and those that are still on their way out.
+HELD_MOST = 5_000
+HELD_PER_NODE_MOST = 4
 # The jobs without a plan that a list of leases names; where there are more, a new driver waits for the rest itself.
 WAITED_OUT_MOST = 1_000
-# Reports in one request; drivers send 500 at a time.
-REPORTS_MOST = 10_000
-# A request of that many reports; anything larger is a mistake.
-BODY_BYTES_MOST = 4 * 2**20
+# Reports in one request: drivers send no more at a time.
+REPORTS_MOST = 500
+# Notes of one trainer that are taken, after a first few at once; the daemon counts the others and drops them.
+NOTES_PER_S_MOST = 1.0
+NOTES_AT_ONCE_MOST = 10
+# A request of that many reports or leases; anything larger is a mistake. Its values are counted by its commas, brackets
+# and braces: decoding many small ones takes longer than a few large ones.
+BODY_BYTES_MOST = 2**20
+BODY_VALUES_MOST = 25_000

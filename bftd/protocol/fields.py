@@ -39,7 +39,7 @@ class Fields:
             return value
         if not isinstance(value, str):
             raise self._wrong(name, "a text", value)
-        value = " ".join(printable(value).split())[:TEXT_MOST]
+        value = " ".join(printable(value[: 2 * TEXT_MOST]).split())[:TEXT_MOST]
         if choices and value not in choices:
             raise self._wrong(name, f"one of {', '.join(choices)}", value)
         return value
@@ -142,6 +142,8 @@ class Fields:
 
 def printable(text: str) -> str:
     """The text with a blank for each letter that would not be shown as one."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

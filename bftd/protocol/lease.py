@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from bftd.protocol.bounds import LEASE_ID_MOST, WAITED_OUT_MOST
@@ -49,23 +49,26 @@ class LeaseView:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _VIEW}
 
     @classmethod
     def from_json(cls, data: object) -> LeaseView:
         """One item of the daemon's list; raises Malformed."""
-        fields = Fields(data, "lease")
-        id_ = fields.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        told = Fields(data, "lease")
+        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
         return cls(
             id=id_,
-            node=fields.name("node"),
-            state=fields.text("state", choices=_LISTED),
-            vacate=fields.flag("vacate"),
-            limit_s=fields.number("limit_s"),
-            gres=fields.text("gres", ""),
-            gpus=fields.whole("gpus", 0),
-            reason=fields.text("reason", ""),
+            node=told.name("node"),
+            state=told.text("state", choices=_LISTED),
+            vacate=told.flag("vacate"),
+            limit_s=told.number("limit_s"),
+            gres=told.text("gres", ""),
+            gpus=told.whole("gpus", 0),
+            reason=told.text("reason", ""),
         )
+
+
+_VIEW = tuple(field.name for field in fields(LeaseView))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,14 @@ class Leases:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Leases:
         """The daemon's answer to a driver that asks for its leases; raises Malformed."""
-        fields = Fields(data, "leases")
-        listed = fields.raw("leases")
+        told = Fields(data, "leases")
+        listed = told.raw("leases")
         if not isinstance(listed, list):
-            raise fields.wrong("leases", "a list")
+            raise told.wrong("leases", "a list")
         return cls(
-            version=fields.whole("version"),
-            plan_wait_s=fields.number("plan_wait_s"),
-            min_window_s=fields.number("min_window_s"),
+            version=told.whole("version"),
+            plan_wait_s=told.number("plan_wait_s"),
+            min_window_s=told.number("min_window_s"),
             leases=tuple(map(LeaseView.from_json, listed)),
-            waited_out=tuple(id_ for id_ in fields.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
+            waited_out=tuple(id_ for id_ in told.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
         )

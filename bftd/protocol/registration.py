@@ -11,6 +11,7 @@ from typing import Any
 from bftd.protocol.bounds import (
     CURVE_POINTS_MOST,
     HELD_MOST,
+    HELD_PER_NODE_MOST,
     LEASE_ID_MOST,
     NODES_MOST,
     TRAINER_ID_MOST,
@@ -99,11 +100,13 @@ class Registration:
         if version > VERSION:
             raise told.fault(f"its driver speaks protocol {version} and the daemon {VERSION}: upgrade the daemon first")
         id_ = told.name("id", form=_TRAINER_ID, wanted="a job id or run-<host>-<pid>")
+        sizes = Sizes.read(told)
+        held_most = min(HELD_MOST, HELD_PER_NODE_MOST * sizes.high)
         return cls(
             id=id_,
             name=told.text("name", "") or id_,
             backend=told.name("backend"),
-            sizes=Sizes.read(told),
+            sizes=sizes,
             user=told.name("user", ""),
             partition=told.name("partition", ""),
             weight=told.number("weight", 1.0, maximum=WEIGHT_MOST),
@@ -112,7 +115,7 @@ class Registration:
             up_cost_s=told.number("up_cost_s", None),
             down_cost_s=told.number("down_cost_s", None),
             warm_up_s=told.number("warm_up_s", None),
-            held=tuple(map(Held.from_json, told.items("held", HELD_MOST))),
+            held=tuple(map(Held.from_json, told.items("held", held_most))),
         )
 
 

@@ -191,6 +191,12 @@ def report_from_json(data: object) -> Report:
     return KINDS[op].read(told.number("at_s"), told)
 
 
+def reports_of(data: object) -> tuple[int, list[Any]]:
+    """The epoch of a request's body and its reports, each as `report_from_json` reads it; raises Malformed."""
+    body = Fields(data, "report")
+    return body.whole("epoch"), body.items("events", REPORTS_MOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
     """What a driver of one epoch sends at once, in the order in which it happened."""
@@ -205,8 +211,8 @@ class Reports:
     @classmethod
     def from_json(cls, data: object) -> Reports:
         """The body of a request; raises Malformed."""
-        body = Fields(data, "report")
-        return cls(body.whole("epoch"), tuple(map(report_from_json, body.items("events", REPORTS_MOST))))
+        epoch, items = reports_of(data)
+        return cls(epoch, tuple(map(report_from_json, items)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ GIVE_BACKS = 10_000
 # What decoding raises on JSON that is not as `save` wrote it.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
+# What an event's row takes beside its data, in its table and its indexes.
+_ROW_BYTES = 120
+_WRITTEN = attrgetter(*(f.name for f in dataclasses.fields(Trainer) if f.name not in ("heard_s", "strays")))
 _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
 
 
@@ -37,6 +41,9 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "live") -> None:
         self.path = Path(path)
+        # What this process has written so far: all bodies, and those of events, which stay.
+        self.written_bytes = 0
+        self.history_bytes = 0
         self._mode = mode
         self._lock = self._own()
         try:
@@ -89,10 +96,11 @@ class Ledger:
                 value = getattr(after, name)
                 if value != getattr(before, name):
                     self._set_meta(name, codec.plain(value))
-            self._db.executemany(
-                "INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)",
-                [(after.time_s, *_row(action)) for action in actions],
-            )
+            rows = [(after.time_s, *_row(action)) for action in actions]
+            self._db.executemany("INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)", rows)
+            size = sum(len(row[-1]) + _ROW_BYTES for row in rows)
+            self.history_bytes += size
+            self.written_bytes += size
 
     def tuned(self) -> dict[str, Any]:
         """The settings that `bft tune` changed."""
@@ -205,12 +213,13 @@ class Ledger:
 
     def _save_changed(self, table: str, order: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         # steps copy what they change, so an unchanged item is the same object
-        changed = [item for id_, item in after.items() if before.get(id_) is not item]
-        self._db.executemany(
-            f"INSERT OR REPLACE INTO {table} (id, {order}, body) VALUES (?, ?, ?)",
-            [(item.id, getattr(item, order), json.dumps(codec.encode(item))) for item in changed],
-        )
-        self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
+        if before is after:
+            return
+        changed = [item for id_, item in after.items() if (was := before.get(id_)) is not item and _differs(was, item)]
+        rows = [(item.id, getattr(item, order), json.dumps(codec.encode(_lasting(item)))) for item in changed]
+        self._db.executemany(f"INSERT OR REPLACE INTO {table} (id, {order}, body) VALUES (?, ?, ?)", rows)
+        self.written_bytes += sum(len(row[-1]) for row in rows)
+        self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before.keys() - after.keys()])
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -225,6 +234,18 @@ class Ledger:
 
     def _set_meta(self, key: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
+
+
+def _differs(before: Trainer | Lease | None, after: Trainer | Lease) -> bool:
+    """Whether what lasts of an item is another than before; that a driver was heard of alone is not worth a write."""
+    if not isinstance(before, Trainer) or not isinstance(after, Trainer):
+        return True
+    return any(one is not other and one != other for one, other in zip(_WRITTEN(before), _WRITTEN(after), strict=True))
+
+
+def _lasting(item: Trainer | Lease) -> Trainer | Lease:
+    """An item without what is not kept: a lease that no list names is given back all the same, so strays may go."""
+    return dataclasses.replace(item, strays=()) if isinstance(item, Trainer) and item.strays else item
 
 
 def _row(action: Action) -> tuple[str, str | None, str | None, str]:

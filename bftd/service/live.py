@@ -6,18 +6,25 @@ import asyncio
 import grp
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
+from bftd.core.decisions import Noted, Saved
 from bftd.core.domain import (
     Action,
     CancelPilot,
     Configured,
     Decided,
     Event,
+    Finished,
+    Happened,
+    Heard,
     LeaseChanged,
     PoolObserved,
+    Registered,
+    Reported,
     Settings,
     State,
 )
@@ -31,11 +38,16 @@ from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import status, steered
-from bftd.service.ledger import Ledger
+from bftd.service.history_quota import HistoryQuota
+from bftd.service.ledger import GIVE_BACKS, Ledger
 from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
+
+# Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
+# others for too long to be done for each of many that come together: they wait for the next snapshot.
+PLANNED_AT_ONCE_MOST = 500
 
 
 def settings_of(config: Config, zone: Zone = UTC) -> Settings:
@@ -69,6 +81,15 @@ def _still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
     return good
 
 
+def _is_history_of(user: str, action: Action, state: State) -> bool:
+    """Whether an action only tells of a user's trainer; what the daemon measures itself is kept."""
+    if not isinstance(action, (Decided, Happened)) or action.trainer is None:
+        return False
+    if isinstance(action, Happened) and action.kind in ("registered", "give_back", "alarm"):
+        return False
+    return action.trainer in state.trainers and state.trainers[action.trainer].user == user
+
+
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
@@ -76,6 +97,8 @@ class Service:
     """
 
     mode = "live"
+    # Whether Slurm keeps users' jobs from each other (PrivateData): then the API does so too.
+    private = False
     # What drivers are told at registration beside their leases; nothing where it is empty.
     greeting = ""
 
@@ -98,6 +121,8 @@ class Service:
         self._held_since_s: float | None = None
         self.core = ledger.load(now())
         ledger.prune(now())
+        self._history = HistoryQuota()
+        self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
         for pause in steered.pauses(self.core):
             log.warning("still in force: %s", pause["text"])
@@ -164,16 +189,39 @@ class Service:
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
+        return self.overview_later(version)()
+
+    def overview_later(self, version: str) -> Callable[[], dict[str, Any]]:
+        """What makes all of `GET /v1/status` of the present state, in any thread."""
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
-        shown = status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
-        return shown | {"held_s": self.now() - (self._held_since_s or self.now())}
+        state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
+        held_s = now_s - (self._held_since_s or now_s)
+        return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | {"held_s": held_s}
 
     def apply(self, *events: Event) -> None:
         """Fold events that come together into the state and carry out what follows from them."""
         before = self.core
-        after, actions = fold(before, events)
+        few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
+        after, actions = fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
+        user, written = self._teller(events, after), self.ledger.history_bytes
+        if user is not None and self._history.is_spent(user, self.now()):
+            actions = tuple(action for action in actions if not _is_history_of(user, action, after))
         self._settle(before, after, actions)
+        if user is not None:
+            self._history.spend(user, self.ledger.history_bytes - written, self.now())
+
+    def _teller(self, events: Sequence[Event], state: State) -> str | None:
+        """The user whose driver told all these; None for other events, and for users who may do all."""
+        users = set()
+        for event in events:
+            if isinstance(event, Registered):
+                users.add(event.request.user)
+            elif isinstance(event, (Heard, Reported, Finished)) and event.trainer in state.trainers:
+                users.add(state.trainers[event.trainer].user)
+            else:
+                return None
+        return None if len(users) != 1 or users & state.settings.spared else users.pop()
 
     def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
         """Write down what one step made of the core's state, and carry it out."""
@@ -182,7 +230,12 @@ class Service:
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.pool.time_s
         for action in actions:
             if isinstance(action, Decided):
-                log.info("%s", action.text)
+                # a driver may say of itself what it likes, as often as it likes
+                log.log(
+                    logging.DEBUG if isinstance(action.decision, (Noted, Saved)) else logging.INFO, "%s", action.text
+                )
+            elif isinstance(action, Happened) and action.kind == "give_back":
+                self._give_backs_s.append(float(action.data["duration_s"]))
             elif isinstance(action, LeaseChanged):
                 log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
             elif isinstance(action, CancelPilot):
@@ -203,6 +256,8 @@ class Service:
     def _wake_changed(self, before: State, after: State) -> None:
         for id_, trainer in after.trainers.items():
             known = before.trainers.get(id_)
+            if known is trainer:
+                continue
             if known is None or (known.version, known.epoch, known.state) != (
                 trainer.version,
                 trainer.epoch,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
@@ -34,9 +35,9 @@ def leases(state: State, trainer: Trainer, pool: keys.PoolConfig) -> Leases:
     return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, state.pool.waited_out[:WAITED_OUT_MOST])
 
 
-def trainer(state: State, item: Trainer) -> dict[str, Any]:
-    """One trainer with its planned, requested, observed and working node counts."""
-    own = [lease for lease in state.leases.values() if lease.trainer == item.id]
+def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
+    """One trainer with its planned, requested, observed and working node counts; `leases_of` has those of all."""
+    own = _by_trainer(state).get(item.id, ()) if leases_of is None else leases_of.get(item.id, ())
     return {
         "id": item.id,
         "name": item.name,
@@ -59,6 +60,13 @@ def trainer(state: State, item: Trainer) -> dict[str, Any]:
         "steps_lost": item.steps_lost,
         "exit_code": item.exit_code,
     }
+
+
+def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
+    found: dict[str, list[Lease]] = defaultdict(list)
+    for item in state.leases.values():
+        found[item.trainer].append(item)
+    return found
 
 
 def nodes(state: State) -> list[dict[str, Any]]:
@@ -123,7 +131,7 @@ def overview(
     give_backs_s: Sequence[float],
 ) -> dict[str, Any]:
     """All of `GET /v1/status`."""
-    usage = state.usage
+    usage, leases_of = state.usage, _by_trainer(state)
     return {
         "time_s": now_s,
         "version": version,
@@ -131,7 +139,7 @@ def overview(
         "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
         "hold": state.pool.hold,
         "nodes": nodes(state),
-        "trainers": [trainer(state, item) for item in state.trainers.values()],
+        "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "strays": strays(state),
         "caps": caps.at_caps(state),
         **steered.shown(state, now_s),

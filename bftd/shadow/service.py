@@ -124,16 +124,12 @@ class ShadowService(Service):
         self._look_around(snapshot)
         self.ledger.keep(_KEPT, self._totals.to_json())
 
-    def overview(self, version: str) -> dict[str, Any]:
-        """All of `GET /v1/status`, with what would have been under `shadow`."""
-        shown = super().overview(version)
+    def overview_later(self, version: str) -> Callable[[], dict[str, Any]]:
+        """What makes all of `GET /v1/status`, with what would have been under `shadow`."""
+        live = super().overview_later(version)
         really = self._snapshot.nodes if self._snapshot else {}
-        for node in shown["nodes"]:
-            if (real := really.get(node["name"])) is not None:  # where a pilot would run, the core was shown another
-                node["state"] = "+".join((real.state, *sorted(real.flags)))
-            node["why"] = node["why"].replace("runs a pilot", "would run a pilot")
         totals = self._totals.shown(self.core.usage.pool_node_seconds, self._pj_max)
-        shown["shadow"] = totals | {
+        shadow = totals | {
             "samples_per_s": self._imaginary.rate,
             "submissions_last_min": len(self.core.grants),
             "trace": self._recorder.told if self._recorder else "",
@@ -143,7 +139,18 @@ class ShadowService(Service):
                 if trainer.active
             ],
         }
-        return shown
+
+        def overview() -> dict[str, Any]:
+            shown = live()
+            for node in shown["nodes"]:
+                if (
+                    real := really.get(node["name"])
+                ) is not None:  # where a pilot would run, the core was shown another
+                    node["state"] = "+".join((real.state, *sorted(real.flags)))
+                node["why"] = node["why"].replace("runs a pilot", "would run a pilot")
+            return shown | {"shadow": shadow}
+
+        return overview
 
     def stop(self) -> None:
         """Let every waiting driver go, and end the trace."""

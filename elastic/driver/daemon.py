@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from bftd.protocol.bounds import REPORTS_MOST
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Registration, Welcome
@@ -22,9 +23,6 @@ Answer = TypeVar("Answer")
 
 _BACKLOG = 10_000
 """Reports kept while the daemon is away; those of the oldest progress go first."""
-
-_BATCH = 500
-"""Reports in one request: far below what the daemon takes, and few enough for one step of its ledger."""
 
 _REQUEST_S = 10.0
 
@@ -162,7 +160,7 @@ class DaemonLink:
 
     async def _flush(self) -> None:
         while self._reports:
-            batch = self._reports[:_BATCH]
+            batch = self._reports[:REPORTS_MOST]
             try:
                 await self._send(batch)
             except _RefusedError as error:

@@ -1,0 +1,283 @@
+"""Who may hold how many connections, for how long, and whose bytes are read next.
+
+A `Door` stands between each connection and aiohttp's own protocol. It closes connections that bring no request, and
+hands on what arrives in turns: one holder's, then the next one's, a few in each round of the loop. So no burst of
+requests keeps the loop from its other work, and who floods waits behind himself. A holder is a user on the unix socket,
+whose uid the kernel tells, and an address of a peer on TCP, where nobody is known yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from bftd.http import peer
+
+# A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
+OF_A_USER_MOST = 64
+OF_AN_ADDRESS_MOST = 1_024
+# From one request to the next, and from the first byte to the end of a request's head.
+IDLE_S = 30.0
+FIRST_REQUEST_S = 10.0
+# What Slurm's commands, the ledger and the log need of the files that this process may open.
+RESERVED_FILES = 128
+_FOR_THE_TRUSTED = 32
+# An answer that nobody reads stays in memory: one holder's answers may fill so much before he has to read them.
+UNREAD_BYTES_MOST = 8 * 2**20
+
+_SWEEP_S = 1.0
+# What one round of the loop hands on. A request takes a few milliseconds at most.
+_IN_A_ROUND = 2
+
+
+class Connections:
+    """All open connections of the API by their holders; `server` makes the protocol that serves one of them."""
+
+    def __init__(self, files_most: int | None = None) -> None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if files_most is None else files_most
+        self.most = max(8, files - RESERVED_FILES)
+        self.turns = _Turns()
+        self._open: dict[Hashable, OrderedDict[Door, None]] = {}
+        self._doors: dict[Any, Door] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        # Connections of the daemon's own user and of root are not bounded by holder: they must reach it to help.
+        self._trusted: frozenset[Hashable] = frozenset({0, os.geteuid()})
+
+    def __len__(self) -> int:
+        return len(self._doors)
+
+    def factory(self, server: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        """A protocol factory for a listening socket in front of `server`, which is aiohttp's."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        return lambda: Door(self, server)
+
+    def admit(self, door: Door, transport: asyncio.Transport) -> bool:
+        """Take a new connection in, if its holder may have one more."""
+        holder = holder_of(transport)
+        mine = self._open.get(holder, OrderedDict())
+        trusted = holder in self._trusted
+        if not trusted:
+            most = OF_A_USER_MOST if isinstance(holder, int) else OF_AN_ADDRESS_MOST
+            if len(mine) >= min(most, self.most // 4) and not self._close_one_idle(mine):
+                return False
+        if len(self) >= self.most + (_FOR_THE_TRUSTED if trusted else 0) and not self._close_one_idle(mine):
+            return False
+        door.holder = holder
+        self._open.setdefault(holder, OrderedDict())[door] = None
+        self._doors[door.proxy] = door
+        return True
+
+    def forget(self, door: Door) -> None:
+        """A connection has ended."""
+        self._doors.pop(door.proxy, None)
+        mine = self._open.get(door.holder)
+        if mine is not None:
+            mine.pop(door, None)
+            if not mine:
+                del self._open[door.holder]
+
+    def began(self, transport: object) -> None:
+        """A whole head of a request has come on a connection."""
+        if (door := self._doors.get(transport)) is not None:
+            door.requests += 1
+            door.since_s, door.limit_s = float("inf"), IDLE_S
+
+    def ended(self, transport: object) -> None:
+        """A request on a connection is answered."""
+        if (door := self._doors.get(transport)) is not None:
+            door.since_s = asyncio.get_running_loop().time()
+
+    def unread_bytes(self, transport: object) -> int:
+        """What the holder of a connection was answered and has not read yet."""
+        door = self._doors.get(transport)
+        mine = self._open.get(door.holder, ()) if door is not None else ()
+        return sum(other.proxy.get_write_buffer_size() for other in mine)
+
+    def stop(self) -> None:
+        """Look after nothing more."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def _close_one_idle(self, mine: OrderedDict[Door, None]) -> bool:
+        """Make room among a holder's connections by one that waits for nothing; False where there is none."""
+        idle = next((door for door in mine if door.idle), None)
+        if idle is None:
+            return False
+        idle.close()
+        self.forget(idle)
+        return True
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for door in list(self._doors.values()):
+            if now_s - door.since_s > door.limit_s:
+                door.close()
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+
+def holder_of(transport: asyncio.BaseTransport) -> Hashable:
+    """The uid at the other end of a unix socket, or the address of a peer on TCP; None where it is gone already."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return None
+    if connection.family == socket.AF_UNIX:
+        return peer.uid_of(connection)
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if name else None
+
+
+class Door(asyncio.Protocol):
+    """One connection: it passes on to aiohttp's protocol what its holder's turn lets through."""
+
+    def __init__(self, connections: Connections, server: Callable[[], asyncio.Protocol]) -> None:
+        self.holder: Hashable = None
+        self.requests = 0
+        self.limit_s = FIRST_REQUEST_S
+        self.since_s = asyncio.get_running_loop().time()
+        self.proxy: _Transport
+        self._connections = connections
+        self._server = server
+        self._inner: asyncio.Protocol | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether a request was answered on it and none has come since."""
+        return self.requests > 0 and self.since_s < float("inf")
+
+    def close(self) -> None:
+        """End the connection now."""
+        self.proxy.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self.proxy = _Transport(transport)
+        if self._connections.admit(self, transport):
+            self._inner = self._server()
+            self._inner.connection_made(self.proxy)
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what has come until it is its holder's turn, and take no more of it before."""
+        self.proxy.hold(True)
+        self._connections.turns.wait(self.holder, lambda: self._pass_on(data))
+
+    def eof_received(self) -> bool | None:
+        """End the connection: HTTP has no use for one that is half closed."""
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio."""
+        self._connections.forget(self)
+        if self._inner is not None:
+            self._inner.connection_lost(error)
+            self._inner = None
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.data_received(data)
+            self.proxy.hold(False)
+
+
+class _Turns:
+    """Work that waits, by holder: one piece of each in turn, so many pieces in each round of the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
+        self._scheduled = False
+
+    def wait(self, holder: Hashable, work: Callable[[], None]) -> None:
+        self._waiting.setdefault(holder, deque()).append(work)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        self._scheduled = bool(self._waiting)
+        if not self._scheduled:
+            return
+        asyncio.get_running_loop().call_soon(self._round)
+        for _ in range(min(_IN_A_ROUND, len(self._waiting))):
+            holder, waiting = self._waiting.popitem(last=False)
+            work = waiting.popleft()
+            if waiting:
+                self._waiting[holder] = waiting
+            work()
+
+
+class _Transport(asyncio.Transport):
+    """A connection as aiohttp sees it; both it and the door may want nothing to be read."""
+
+    def __init__(self, real: asyncio.Transport) -> None:
+        super().__init__()
+        self._real = real
+        self._held = self._paused = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def hold(self, held: bool) -> None:
+        """Read nothing while it is held."""
+        self._held = held
+        self._settle()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._settle()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._real.is_closing():
+            return
+        if self._held or self._paused:
+            self._real.pause_reading()
+        else:
+            self._real.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._real.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._real.is_closing()
+
+    def is_reading(self) -> bool:
+        return self._real.is_reading()
+
+    def close(self) -> None:
+        self._real.close()
+
+    def abort(self) -> None:
+        self._real.abort()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._real.write(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self._real.writelines(list_of_data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._real.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._real.set_write_buffer_limits(high, low)

@@ -1,0 +1,75 @@
+"""Answers to `GET /v1/status`: made beside the loop, and on a large cluster shared for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from bftd import __version__
+from bftd.http.caller import Caller
+from bftd.http.encoding import encoded
+from bftd.http.privacy import Privacy
+from bftd.service.live import Service
+from slurm_plugin.nodeset import fold
+
+# What is asked with nodes=folded: `bft status` shows groups of nodes only.
+FOLDED = "folded"
+# Nodes and trainers up to which each answer is of this very moment; that of a larger cluster is made once a second.
+FRESH_MOST = 500
+KEPT_S = 1.0
+
+
+class Overviews:
+    """One status at a time is made, in a thread; who asks for the same meanwhile gets the same."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "status")
+        self._made: dict[tuple[str, bool, bool, str], tuple[float, asyncio.Future[bytes]]] = {}
+
+    async def answer(self, service: Service, caller: Caller, nodes: str) -> bytes:
+        """The JSON of a status for this caller."""
+        loop = asyncio.get_running_loop()
+        now_s, state = loop.time(), service.state
+        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S}
+        # who has no trainer sees what all others without one see
+        owner = any(trainer.user == caller.user for trainer in state.trainers.values())
+        key = (caller.user if owner and not caller.admin else "", caller.admin, service.private, nodes)
+        made = self._made.get(key)
+        if made is None or len(state.pool.nodes) + len(state.trainers) <= FRESH_MOST:
+            later, private = service.overview_later(__version__), service.private
+            work = loop.run_in_executor(
+                self._thread, lambda: _encoded(later(), Privacy(caller, state, private), nodes == FOLDED)
+            )
+            made = self._made[key] = (now_s, work)
+        return await asyncio.shield(made[1])
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with nodes grouped by what they do and why, and with each trainer's nodes as one text."""
+    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    on: dict[str, list[str]] = defaultdict(list)
+    for node in shown["nodes"]:
+        groups[node["trainer"], node["lease_state"], node["in_pool"], node["why"]].append(node["name"])
+        if node["trainer"] and node["lease_state"] != "revoked":
+            on[node["trainer"]].append(node["name"])
+    listed = [
+        {"nodes": fold(names), "trainer": trainer, "lease_state": state, "in_pool": in_pool, "why": why}
+        for (trainer, state, in_pool, why), names in groups.items()
+    ]
+    trainers = [item | {"on": fold(on[item["id"]]) if item["id"] in on else ""} for item in shown["trainers"]]
+    return {name: value for name, value in shown.items() if name != "nodes"} | {
+        "node_groups": listed,
+        "trainers": trainers,
+    }
+
+
+def _encoded(shown: dict[str, Any], privacy: Privacy, folds: bool) -> bytes:
+    seen = privacy.overview(shown)
+    return encoded(folded(seen) if folds else seen)

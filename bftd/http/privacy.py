@@ -1,0 +1,99 @@
+"""What a caller may know of others' trainers.
+
+As with squeue everybody sees who trains where, but for how well it goes. Where Slurm keeps users' jobs or usage from
+each other (PrivateData), others' trainers have no name: administrators see all, everybody else his own. A handler asks
+`sees`, or has what it answers made nameless by `text` and `data`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bftd.core.domain import State
+from bftd.http.caller import Caller
+
+# What stands for another user's trainer.
+NAMELESS = "(private)"
+_JOB = re.compile(r"\b(job|pilot)s? \d\S*")
+_BENEFICIARIES = re.compile(r"(^|: ).* makes? more of them$")
+_WORD = re.compile(r"[^\s,;:()]+")
+
+
+class Privacy:
+    """What one caller may know at one moment; `private` says whether Slurm keeps jobs from each other."""
+
+    def __init__(self, caller: Caller, state: State, private: bool) -> None:
+        self._caller = caller
+        self._users = {trainer.id: trainer.user for trainer in state.trainers.values()}
+        self.hides = private and not caller.admin
+        others = [trainer for trainer in state.trainers.values() if not self.owns(trainer.user)]
+        self._words: frozenset[str] = frozenset()
+        self._phrases: tuple[str, ...] = ()
+        if self.hides:
+            own = {caller.user} | {trainer.name for trainer in state.trainers.values() if self.owns(trainer.user)}
+            named = {word for item in others for word in (item.id, item.user, item.name)} - own
+            self._words = frozenset(word for word in named if _WORD.fullmatch(word))
+            self._phrases = tuple(sorted(named - self._words - {""}, key=len, reverse=True))
+
+    def owns(self, user: str) -> bool:
+        """Whether the caller may know all of what is this user's."""
+        return self._caller.admin or self._caller.user == user
+
+    def sees(self, user: str | None) -> bool:
+        """Whether the caller may know who has what, and on which nodes; `user` None is nobody that is known."""
+        return not self.hides or (user is not None and self.owns(user))
+
+    def sees_trainer(self, id_: str | None) -> bool:
+        """The same for the user of a trainer that is known."""
+        return self.sees(self._users.get(id_ or ""))
+
+    def text(self, text: str) -> str:
+        """A sentence without jobs of others and the names of others' trainers."""
+        if not self.hides:
+            return text
+        text = _BENEFICIARIES.sub(r"\1others make more of them", _JOB.sub(r"a \1", text))
+        for phrase in self._phrases:
+            text = text.replace(phrase, NAMELESS)
+        return _WORD.sub(lambda found: NAMELESS if found[0] in self._words else found[0], text)
+
+    def data(self, value: Any) -> Any:
+        """JSON with every text in it made nameless."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {name: self.data(item) for name, item in value.items()}
+        return [self.data(item) for item in value] if isinstance(value, list) else value
+
+    def trainer(self, shown: dict[str, Any]) -> dict[str, Any]:
+        """One trainer of a status: whole for its user, without the loss for others, or without a name."""
+        if self.owns(shown["user"]):
+            return shown
+        if not self.hides:
+            return shown | {"loss": None}
+        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None}
+
+    def overview(self, shown: dict[str, Any]) -> dict[str, Any]:
+        """All of a status."""
+        shown = shown | {"trainers": [self.trainer(item) for item in shown["trainers"]]}
+        if not self.hides:
+            return shown
+        hidden = {
+            "hold": None if shown["hold"] is None else self.text(shown["hold"]),
+            "nodes": [self._node(item) for item in shown["nodes"]],
+            "strays": [item for item in shown["strays"] if self.sees(item["user"])],
+            "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
+            "decisions": [self.data(item) for item in shown["decisions"] if self.sees_trainer(item["trainer"])],
+        }
+        if "shadow" in shown:
+            waiting = [item for item in shown["shadow"]["waiting"] if self.sees(item["user"])]
+            hidden["shadow"] = shown["shadow"] | {"waiting": waiting}
+        return shown | hidden
+
+    def _node(self, node: dict[str, Any]) -> dict[str, Any]:
+        if node["trainer"] is None or not self.sees_trainer(node["trainer"]):
+            node = node | {"why": self.text(node["why"])}
+        if node["trainer"] is None or self.sees_trainer(node["trainer"]):
+            return node
+        return node | {"trainer": NAMELESS, "lease": None}

@@ -1,0 +1,39 @@
+"""How much of the ledger's history one user may fill: what his drivers tell beyond it acts, and is not kept."""
+
+from __future__ import annotations
+
+import logging
+
+log = logging.getLogger("bftd")
+
+# A day's share of a user, of which he may have saved up one more: the file grows by at most twice this in any day.
+BYTES_A_DAY = 64 * 2**20
+_DAY_S = 86_400.0
+
+
+class HistoryQuota:
+    """What is left of each user's share, which fills by BYTES_A_DAY a day."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}  # user -> bytes at a time
+        self._told: dict[str, float] = {}
+
+    def spend(self, user: str, written: int, now_s: float) -> None:
+        """Note that so many bytes about a user's trainers were written."""
+        if written:
+            self._left[user] = (self._filled(user, now_s) - written, now_s)
+
+    def is_spent(self, user: str, now_s: float) -> bool:
+        """Whether a user has used up his share; it is logged once a day."""
+        if self._filled(user, now_s) > 0:
+            return False
+        if now_s - self._told.get(user, -_DAY_S) >= _DAY_S:
+            self._told[user] = now_s
+            log.warning(
+                "the drivers of %s have told more than the ledger keeps of a user a day: the rest is lost", user
+            )
+        return True
+
+    def _filled(self, user: str, now_s: float) -> float:
+        left, at_s = self._left.get(user, (float(BYTES_A_DAY), now_s))
+        return min(float(BYTES_A_DAY), left + max(0.0, now_s - at_s) / _DAY_S * BYTES_A_DAY)
