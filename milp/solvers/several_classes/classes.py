@@ -84,7 +84,7 @@ def _around(prices: Floats) -> Floats:
 SOLVER = Solver(
     name="classes",
     summary="several classes of nodes, one a trainer: prices by class and a search, with a proven gap",
-    features=frozenset({Feature.NODE_CLASSES}),
+    features=frozenset({Feature.NODE_CLASSES, Feature.ONLY_CLASSES}),
     proves=True,
     run=_run,
 )
