@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
+from bftd.core import classes
 from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 
@@ -96,11 +97,25 @@ class Ruling:
 
 def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
     """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
-    admitted, waiting = _admit((trainer for trainer in turn.trainers.values() if trainer.active), turn.settings)
+    active = [trainer for trainer in turn.trainers.values() if trainer.active]
+    unmet = unmet_wishes(turn, active)
+    admitted, waiting = _admit((trainer for trainer in active if trainer.id not in unmet), turn.settings)
+    waiting.update(unmet)
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
     most, limits = _in_problem(wanted, pool_size, turn.settings)
     exceeded = _over(turn, held, more=0) if turn.explain else {}
     return Ruling(admitted, waiting, most, limits, exceeded)
+
+
+def unmet_wishes(turn: Turn, trainers: Iterable[Trainer]) -> dict[str, str]:
+    """The trainers that no harvested node can ever serve, each with a sentence that says why."""
+    found = {}
+    for trainer in trainers:
+        request = trainer.request
+        why = classes.unmet(turn.pool.classes, request.wish, request.partition, request.sizes.low)
+        if why is not None:
+            found[trainer.id] = why
+    return found
 
 
 def full(turn: Turn, assignment: Assignment) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from bftd.protocol.registration import Registration
@@ -30,7 +30,8 @@ UNKNOWN_WARM_UP_S = 10.0
 class Knowledge:
     """What is known of one trainer: `given` by its user, `seen` and stalls measured.
 
-    `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds.
+    `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
+    of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others.
     """
 
     given: Points = ()
@@ -41,6 +42,12 @@ class Knowledge:
     up_stalls_s: tuple[float, ...] = ()
     down_stalls_s: tuple[float, ...] = ()
     warm_ups_s: tuple[float, ...] = ()
+    node_class: str = ""
+    elsewhere: Mapping[str, Points] = field(default_factory=dict)
+
+    def seen_on(self, node_class: str) -> Points:
+        """What was seen on a class of nodes; one where the trainer never ran is taken for as fast as the last one."""
+        return self.elsewhere.get(node_class, self.seen) if node_class != self.node_class else self.seen
 
     @property
     def up_cost_s(self) -> float:
@@ -74,14 +81,28 @@ def given(request: Registration) -> Knowledge:
     )
 
 
-def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float) -> Knowledge:
-    """Add one report of `samples_per_s` at a constant size of `nodes`. Values that make no sense change nothing."""
+def observe_rate(knowledge: Knowledge, nodes: int, samples_per_s: float, node_class: str = "") -> Knowledge:
+    """Add one report of `samples_per_s` at a constant size of `nodes`. Values that make no sense change nothing.
+
+    `node_class` is the class of the nodes where the pool has several.
+    """
     if nodes < 1 or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return knowledge
+    if node_class and node_class != knowledge.node_class:
+        knowledge = _moved(knowledge, node_class)
     seen = dict(knowledge.seen)
     before = seen.get(nodes)
     seen[nodes] = samples_per_s if before is None else before + RATE_WEIGHT * (samples_per_s - before)
     return replace(knowledge, seen=tuple(sorted(seen.items())))
+
+
+def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
+    """What is known once the trainer runs on another class; what no class was noted for is of this one."""
+    if not knowledge.node_class:
+        return replace(knowledge, node_class=node_class)
+    known = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
+    seen = known.pop(node_class, ())
+    return replace(knowledge, seen=seen, node_class=node_class, elsewhere=known)
 
 
 def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
@@ -101,12 +122,14 @@ def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
     return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
 
 
-def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> Points:
+def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
     """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
-    `guess_per_node` is the rate of one node of a trainer about which nothing is known.
+    `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
+    curve of the class where the trainer ran last.
     """
-    return _curve(knowledge.given, knowledge.seen, nodes_max, guess_per_node)
+    seen = knowledge.seen if node_class is None else knowledge.seen_on(node_class)
+    return _curve(knowledge.given, seen, nodes_max, guess_per_node)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -30,7 +30,7 @@ async def register(request: web.Request) -> web.Response:
     """Take a trainer in, or its driver back."""
     service = request.app[SERVICE]
     caller = caller_of(request)
-    asked = bodies.registration(await body_of(request), service.partition, None if caller.admin else caller.user)
+    asked = bodies.registration(await body_of(request), service.partitions, None if caller.admin else caller.user)
     known = service.state.trainers.get(asked.id)
     why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
     if why_not is not None:

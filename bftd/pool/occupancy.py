@@ -49,11 +49,11 @@ def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
 def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]:
     """The partitions for whose nodes regular jobs wait.
 
-    The harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
+    A harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
     """
     names = {name for job in near if waits_for_room(job) for name in job.partition}
-    if harvest.partition in names:
-        alone = (harvest.partition,)
+    for harvested in names.intersection(harvest.partitions or ()):
+        alone = (harvested,)
         if not any(job.partition == alone and not harvest.is_pilot(job) for job in snapshot.jobs):
-            names.discard(harvest.partition)
+            names.discard(harvested)
     return names

@@ -26,6 +26,8 @@ LEASE_ID_MOST = 275
 # The sizes that one trainer may name, and the points of its curve.
 SIZES_MOST = 100_000
 CURVE_POINTS_MOST = 100_000
+# The features that one trainer may ask its nodes to have.
+FEATURES_MOST = 32
 # The leases that a driver may bring along: one a node.
 HELD_MOST = 100_000
 # The jobs without a plan that a list of leases names; where there are more, a new driver waits for the rest itself.

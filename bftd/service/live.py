@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
+from bftd.core.classes import Classes
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -66,6 +67,15 @@ def _still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
     return good
 
 
+def _say_classes(before: Classes, after: Classes) -> None:
+    """Log which classes the harvested nodes are of, where that is news."""
+    if dict(before) == dict(after):
+        return
+    sizes = ", ".join(f"{kind.size} of {name}" for name, kind in after.items())
+    one = " (a trainer runs on one class unless it says mix)" if len(after) > 1 else ""
+    log.info("classes of the harvested nodes: %s%s", sizes, one)
+
+
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
@@ -103,8 +113,13 @@ class Service:
 
     @property
     def partition(self) -> str:
-        """The partition that is harvested."""
-        return self.config.slurm.partition
+        """What is harvested, for people."""
+        return ", ".join(self.partitions)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that are harvested."""
+        return self.config.slurm.harvested
 
     @property
     def poll_s(self) -> float:
@@ -125,7 +140,7 @@ class Service:
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
-        harvest = Harvest.of(self.partition)
+        harvest = Harvest.of(*self.partitions)
         self._memory, view = judgement.observe(
             self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
         )
@@ -156,6 +171,8 @@ class Service:
         """Fold events that come together into the state and carry out what follows from them."""
         before = self.core
         after, actions = fold(before, events)
+        if after.pool.classes is not before.pool.classes:
+            _say_classes(before.pool.classes, after.pool.classes)
         self._settle(before, after, actions)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
