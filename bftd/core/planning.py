@@ -25,6 +25,11 @@ Solve = Callable[..., Plan]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
+# On several classes of nodes proofs are what takes long, for alike classes make plans that hardly differ. And what only
+# a program could carry to the optimum takes seconds, which no poll has.
+CLASSES_GAP = 2e-3
+CLASSES_TIME_LIMIT_S = 0.25
+QUICK = "stepwise"
 # Read of thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
 
@@ -98,7 +103,12 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
 
 def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
     decide = turn.settings.decide
-    plan = solve(problem, decide.solver, time_limit_s=decide.solve_time_limit_s, gap=SOLVER_GAP, explain=False)
+    solver, limit_s, gap = decide.solver, decide.solve_time_limit_s, SOLVER_GAP
+    if solver == "auto" and len(problem.classes) > 1:
+        if problem.caps or any(trainer.mixes_classes for trainer in problem.trainers):
+            solver = QUICK
+        limit_s, gap = min(limit_s, CLASSES_TIME_LIMIT_S), CLASSES_GAP
+    plan = solve(problem, solver, time_limit_s=limit_s, gap=gap, explain=False)
     if plan.verified_for is not problem:  # `milp.solve` has checked its plan, no other solver is trusted (S6)
         milp.verify(problem, plan)
     # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing

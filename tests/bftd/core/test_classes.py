@@ -108,7 +108,7 @@ def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
     ],
     ids=str,
 )
-def test_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish, expected: set[str]) -> None:
+def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish, expected: set[str]) -> None:
     core = Mixed()
     core.arrive(registration("1", 1, 9, wish=wish))
     settle(core)
