@@ -66,6 +66,11 @@ def parse(text: str, name: str = "configuration") -> Config:
             raise ConfigError(f"{name}: {section} must be a section: write [{section}]")
         values[section] = _section(sections[section].__class__, section, content, name)
     config = Config(**values)
+    if partitions := config.slurm.partitions:
+        alone = config.slurm.partition
+        if "partition" in table["slurm"] and alone not in partitions:
+            raise ConfigError(f"{name}: [slurm] partition {alone} is none of partitions: give one of the two keys")
+        config = dataclasses.replace(config, slurm=dataclasses.replace(config.slurm, partition=partitions[0]))
     if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
         raise ConfigError(
             f'{name}: [api] auth = "token" needs token_file, the file with the token that TCP clients show'

@@ -176,13 +176,13 @@ class Daemon:
 
     async def _check_partition(self) -> None:
         """Refuse to start on a partition that does not exist; a controller that is down is waited for."""
-        name = self._config.slurm.partition
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._reader, self._client.partition, name)
-        except UnknownPartition:
-            raise
-        except SlurmError as error:
-            log.warning("the partition %s could not be checked: %s", name, error)
+        for name in self._config.slurm.harvested:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._reader, self._client.partition, name)
+            except UnknownPartition:
+                raise
+            except SlurmError as error:
+                log.warning("the partition %s could not be checked: %s", name, error)
 
     def _cancel(self, job_ids: list[str]) -> None:
         """Cancel pilots without waiting; a daemon without the right to do so leaves it to their driver and Slurm."""

@@ -86,6 +86,9 @@ class SlurmConfig:
         choices=("text", "pyslurm"),
     )
     partition: str = _key("elastic", "Preemptible partition whose idle nodes are harvested.")
+    partitions: tuple[str, ...] = _key(
+        (), "Several such partitions, instead of `partition`.", example=("elastic-gpu", "elastic-cpu")
+    )
     driver_partition: str = _key("bft-driver", "Partition of service nodes, where the drivers run.")
     submit_rate_per_min: int = _key(600, "Most pilots asked for in a minute, all trainers together.", minimum=1)
     pilot_mode: str = _key(
@@ -96,6 +99,11 @@ class SlurmConfig:
     operator: bool = _key(
         False, "Whether bftd has operator rights in Slurm and may cancel pilots that no lease stands behind."
     )
+
+    @property
+    def harvested(self) -> tuple[str, ...]:
+        """All partitions whose idle nodes are harvested, in the order of the file."""
+        return self.partitions or (self.partition,)
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,11 @@ class PoolConfig:
     )
     plan_wait_s: float = _key(
         30.0, "Longest time for which one pending job without a plan stops growing.", unit="s", minimum=0.0
+    )
+    class_features: tuple[str, ...] = _key(
+        (),
+        "Features that tell classes of nodes apart, beside GPUs, CPUs and memory; a trainer runs on one class.",
+        example=("nvlink", "ib"),
     )
     spare_nodes: int = _key(
         0, "Idle nodes that stay free for regular jobs while any of them waits for room; 0 lends all.", minimum=0
@@ -302,6 +315,15 @@ def _shown(value: Any) -> str:
         return "a number of thousands of digits"
 
 
+def _texts(value: Any, where: str, example: Any) -> tuple[str, ...]:
+    """A list of different texts as a tuple."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise ConfigError(f"{where} must be a list of texts, not {_shown(value)}; for example {json.dumps(example)}")
+    if len(set(value)) < len(value):
+        raise ConfigError(f"{where} names {max(value, key=value.count)} twice")
+    return tuple(value)
+
+
 def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -> Any:
     """A value that may stand for a key; raises ConfigError with one line that begins with `where`."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -309,6 +331,8 @@ def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -
             value = float(value)
         except OverflowError:
             value = math.inf if value > 0 else -math.inf
+    if typing.get_origin(kind) is tuple:
+        return _texts(value, where, field.metadata["example"])
     if type(value) is not kind:
         wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[kind.__name__]
         raise ConfigError(

@@ -206,4 +206,6 @@ class SandboxSite:
 def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -70,26 +70,32 @@ def _fold(names: Sequence[str]) -> str:
 
 def _nodes(status: Mapping[str, Any]) -> Fitted:
     """Nodes folded by what they do and why."""
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     folded = status.get("node_groups")
     for node in status["nodes"] if folded is None else folded:
+        kind = node.get("class", "")
         if node["trainer"]:
-            key = (f"{node['trainer']}", node["lease_state"], "green" if node["lease_state"] == "working" else "cyan")
+            style = "green" if node["lease_state"] == "working" else "cyan"
+            key = (kind, f"{node['trainer']}", node["lease_state"], style)
         elif node["in_pool"]:
-            key = ("in the pool", node["why"], "yellow")
+            key = (kind, "in the pool", node["why"], "yellow")
         else:
-            key = ("", node["why"], "dim")
+            key = (kind, "", node["why"], "dim")
         groups[key].append(node["name"] if folded is None else node["nodes"])
     join: Callable[[Sequence[str]], str] = _fold if folded is None else ",".join
-    return Fitted(
-        "Nodes",
-        [
-            Column("nodes", least=_NODES_WIDTH, folds=True),
-            Column("trainer"),
-            Column("state", least=_WORDS_WIDTH, folds=True),
-        ],
-        [((join(names), trainer, why), style) for (trainer, why, style), names in groups.items()],
-    )
+    columns = [
+        Column("nodes", least=_NODES_WIDTH, folds=True),
+        Column("trainer"),
+        Column("state", least=_WORDS_WIDTH, folds=True),
+    ]
+    rows: list[tuple[tuple[str, ...], str]] = [
+        ((join(names), trainer, why), style) for (_, trainer, why, style), names in groups.items()
+    ]
+    if len({kind for kind, *_ in groups}) > 1:
+        columns.insert(1, Column("class", rank=1, least=_NAME_WIDTH))
+        kinds = [kind for kind, *_ in groups]
+        rows = [((row[0], kind, *row[1:]), style) for kind, (row, style) in zip(kinds, rows, strict=True)]
+    return Fitted("Nodes", columns, rows)
 
 
 def _trainers(status: Mapping[str, Any]) -> Fitted:

@@ -17,12 +17,19 @@ from elastic.backends import DEFAULT, KINDS
 from elastic.errors import UsageError
 
 _MARK = "#BFT "
+_CONSTRAINT = re.compile(
+    r"""^#SBATCH[ \t]+(?:-C[ \t]*|--constraint(?:=|[ \t]+))("[^"\n]*"|'[^'\n]*'|[^\s"'#]+)[ \t\r]*(?:#.*)?$""",
+    re.MULTILINE,
+)
 _OPTION = re.compile(r"^#SBATCH[ \t]+--elastic(?:=|[ \t]+)(\S+)[ \t\r]*(?:#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the second line carries: the `--elastic` value, the pilots' partition and options, the script's place."""
+    """What the second line carries: the `--elastic` value, the pilots' partition and options, the script's place.
+
+    `partition` is "" where any harvested one will do; `constraint` is the job's own option of that name.
+    """
 
     elastic: str
     partition: str
@@ -31,12 +38,18 @@ class Header:
     interpreter: str
     pilot_options: tuple[str, ...] = ()
     pilot_mode: str = "salloc"
+    constraint: str = ""
 
 
 def elastic_option(source: str) -> str | None:
     """The value of the script's own `#SBATCH --elastic=...` line; the last one counts, as with Slurm's options."""
     values = _OPTION.findall(_head(source))
     return values[-1] if values else None
+
+
+def constraints(source: str) -> tuple[str, ...]:
+    """The values of the script's own `#SBATCH --constraint=...` lines."""
+    return tuple(value.strip("\"'") for value in _CONSTRAINT.findall(_head(source)))
 
 
 def _head(source: str) -> str:
@@ -76,11 +89,13 @@ def default_backend(source: str) -> str:
 def rewrite(source: str, driver: str, header: Header) -> str:
     """The script that is submitted: the driver's line, the header, and the user's lines from the second one on.
 
-    The user's `#SBATCH --elastic` lines become plain comments: an sbatch without the plug-in refuses them.
+    The user's `#SBATCH --elastic` lines become plain comments: an sbatch without the plug-in refuses them. So do those
+    of `--constraint`: they are about the pool's nodes, and the driver runs on another.
     """
     first, _, rest = source.partition("\n")
     head = _head(rest)
-    rest = _OPTION.sub(lambda match: "#" + match[0], head) + rest[len(head) :]
+    shown = _CONSTRAINT.sub(lambda match: "#" + match[0], _OPTION.sub(lambda match: "#" + match[0], head))
+    rest = shown + rest[len(head) :]
     return f"#!{driver}\n{_MARK}{json.dumps({**asdict(header), 'first': first})}\n{rest}"
 
 

@@ -7,10 +7,12 @@ import re
 from dataclasses import dataclass
 
 from bftd.protocol.sizes import Sizes
+from bftd.protocol.wish import FEATURE, GPU_TYPE, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
 
-_KEYS = ("backend", "sizes", "weight", "up", "down", "workers")
+_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu")
+_FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
 
 
@@ -26,16 +28,23 @@ class ElasticSpec:
     up_cost_s: float | None = None
     down_cost_s: float | None = None
     workers_per_node: int | None = None
+    gpu: str = ""
+    gpus: int = 0
+    mix: bool = False
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
-        """Reads "MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N]"; raises UsageError."""
+        """Reads "MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N][,gpu=TYPE:N][,mix]".
+
+        Raises UsageError.
+        """
         text = text.strip()
         if not text.isprintable():
             raise UsageError(f"--elastic={text!r}: give the nodes as MIN-MAX, for example --elastic=1-8")
         head, *rest = text.split(",")
         nodes_min, nodes_max = _range(head, text)
         options = dict(_option(part) for part in rest)
+        gpu, gpus = _gpu(options.get("gpu"))
         return cls(
             nodes_min,
             nodes_max,
@@ -45,12 +54,19 @@ class ElasticSpec:
             up_cost_s=_positive(options.get("up"), "up"),
             down_cost_s=_positive(options.get("down"), "down"),
             workers_per_node=_count(options.get("workers"), "workers"),
+            gpu=gpu,
+            gpus=gpus,
+            mix="mix" in options,
         )
 
     @property
     def allowed(self) -> Sizes:
         """On how many nodes the trainer can run."""
         return Sizes(self.nodes_min, self.nodes_max, self.sizes)
+
+    def wish(self, features: tuple[str, ...]) -> Wish:
+        """What is asked of the nodes, with the features that `--constraint` names."""
+        return Wish(self.gpu, self.gpus, features, self.mix)
 
     def format(self) -> str:
         """The same in the form that `parse` reads."""
@@ -67,7 +83,21 @@ class ElasticSpec:
             parts.append(f"down={_shortest(self.down_cost_s)}")
         if self.workers_per_node is not None:
             parts.append(f"workers={self.workers_per_node}")
+        if self.gpu or self.gpus:
+            parts.append("gpu=" + ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else ""))))
+        if self.mix:
+            parts.append("mix")
         return ",".join(parts)
+
+
+def features_of(constraint: str) -> tuple[str, ...]:
+    """The features that a value of `--constraint` asks for, all of them on each node; raises UsageError."""
+    names = tuple(dict.fromkeys(constraint.split("&")))
+    if not all(map(FEATURE.fullmatch, names)):
+        raise UsageError(
+            f"--constraint={constraint!r}: an elastic job takes features joined by &, for example --constraint=a100&ib"
+        )
+    return names
 
 
 def _shortest(number: float) -> str:
@@ -89,9 +119,12 @@ def _range(head: str, text: str) -> tuple[int, int]:
 
 def _option(part: str) -> tuple[str, str]:
     key, equals, value = part.partition("=")
+    if part in _FLAGS:
+        return part, ""
     if not equals or key not in _KEYS:
-        near = difflib.get_close_matches(key, _KEYS, 1)
-        hint = f"did you mean {near[0]}=?" if near else "known: " + ", ".join(f"{known}=" for known in _KEYS)
+        known = {**{key: f"{key}=" for key in _KEYS}, **{flag: flag for flag in _FLAGS}}
+        near = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {known[near[0]]}?" if near else "known: " + ", ".join(known.values())
         raise UsageError(f"--elastic: unknown option {part!r}; {hint}")
     return key, value
 
@@ -126,6 +159,20 @@ def _positive(value: str | None, name: str) -> float | None:
     if not 0 < number < float("inf"):
         raise UsageError(f"--elastic: {name}={value}: give a positive number")
     return number
+
+
+def _gpu(value: str | None) -> tuple[str, int]:
+    """Type and number of GPUs a node has to have at least: "a100", "a100:4" or "4"."""
+    if value is None:
+        return "", 0
+    kind, colon, count = value.partition(":")
+    if not colon and kind.isdecimal():
+        kind, count = "", kind
+    counted = re.fullmatch(_COUNT, count) and int(count) >= 1
+    typed = GPU_TYPE.fullmatch(kind) and not kind.isdecimal()
+    if (kind and not typed) or (not kind and colon) or (count and not counted) or (colon and not count) or not value:
+        raise UsageError(f"--elastic: gpu={value}: give a type, a number or both, for example gpu=a100:4")
+    return kind, int(count or 0)
 
 
 def _count(value: str | None, name: str) -> int | None:

@@ -26,14 +26,14 @@ def verify(problem: Problem, plan: Plan) -> None:
 
     Rules: the plan speaks of exactly the problem's trainers; every node is in the pool and used once (5); counts
     agree with the nodes and are allowed (3); nobody migrates (6); a trainer's nodes are of one class unless it may mix
-    them; caps hold; groups are used whole by one trainer or not at all; the objective is that of (16), not above the
-    bound, and the gap is theirs.
+    them, and of those that it may use; caps hold; groups are used whole by one trainer or not at all; the objective is
+    that of (16), not above the bound, and the gap is theirs.
     """
     violations = list(_name_faults(problem, plan))
     if not violations:
         violations += _node_faults(problem, plan)
         violations += _trainer_faults(problem, plan)
-        if len(problem.classes) > 1:
+        if len(problem.classes) > 1 or any(trainer.only_classes is not None for trainer in problem.trainers):
             violations += _class_faults(problem, plan)
         violations += _cap_faults(problem, plan)
         violations += _group_faults(problem, plan)
@@ -93,6 +93,9 @@ def _class_faults(problem: Problem, plan: Plan) -> Iterator[str]:
         classes = {problem.class_of[node] for node in plan.assignment[trainer.name] if node in problem.pool}
         if len(classes) > 1 and not trainer.mixes_classes:
             yield f"trainer {trainer.name} mixes the node classes {', '.join(sorted(classes))}"
+        if trainer.only_classes is not None and not classes <= set(trainer.only_classes):
+            odd = min(classes.difference(trainer.only_classes))
+            yield f"trainer {trainer.name} may not use nodes of the class {odd!r}"
 
 
 def _cap_faults(problem: Problem, plan: Plan) -> Iterator[str]:

@@ -14,7 +14,9 @@ from milp.errors import ProblemError
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
 
 _REQUIRED_OF_A_TRAINER = ("name", "nodes_min", "nodes_max", "up_cost_s", "down_cost_s", "curve")
-_OPTIONAL_OF_A_TRAINER = ("current", "sizes", "weight", "class_curves", "mixes_classes", "user", "account")
+_OPTIONAL_OF_A_TRAINER = (
+    "current", "sizes", "weight", "class_curves", "mixes_classes", "only_classes", "user", "account",
+)  # fmt: skip
 
 
 # -- reading ---
@@ -51,7 +53,7 @@ def _trainer(data: object) -> TrainerSpec:
     class_curves = fields.mapping(f"{here}: class_curves", class_curves, class_curves, ())
     curve = _curve(here, got["curve"])
     by_class = {name: _curve(f"{here}: class_curves {name}", points) for name, points in class_curves.items()}
-    sizes = got.get("sizes")
+    sizes, only_classes = got.get("sizes"), got.get("only_classes")
     return TrainerSpec(
         name=got["name"],
         nodes_min=got["nodes_min"],
@@ -64,6 +66,7 @@ def _trainer(data: object) -> TrainerSpec:
         weight=_amount(got.get("weight", 1.0)),
         class_curves=by_class,
         mixes_classes=got.get("mixes_classes", False),
+        only_classes=None if only_classes is None else fields.array(f"{here}: only_classes", only_classes),
         user=got.get("user", ""),
         account=got.get("account", ""),
     )
@@ -144,6 +147,8 @@ def _trainer_to_json(trainer: TrainerSpec) -> dict[str, Any]:
     }
     if trainer.sizes is not None:
         data["sizes"] = list(trainer.sizes)
+    if trainer.only_classes is not None:
+        data["only_classes"] = list(trainer.only_classes)
     if trainer.class_curves:
         data["class_curves"] = {name: _curve_to_json(curve) for name, curve in trainer.class_curves.items()}
     for name, default in (("weight", 1.0), ("mixes_classes", False), ("user", ""), ("account", "")):

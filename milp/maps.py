@@ -139,6 +139,9 @@ def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[Block, ...], at_
     held = counts_in(trainer.current, parts)
     # Part of a group is of no use: it goes together or not at all.
     usable = [0 if part.whole and count < len(part.nodes) else count for part, count in zip(parts, held, strict=True)]
+    if trainer.only_classes is not None:
+        allowed = [part.classes <= set(trainer.only_classes) for part in parts]
+        usable = [count if may_use else 0 for may_use, count in zip(allowed, usable, strict=True)]
     if trainer.mixes_classes or len(problem.classes) <= 1:
         return _largest(trainer, parts, usable, at_most)
     kept = []

@@ -42,8 +42,8 @@ class TrainerSpec:
     holds now (c_jn), possibly fewer than nodes_min after a preemption. `weight` multiplies its part of the objective.
 
     `class_curves` holds the curves of node classes on which it is faster or slower than `curve` says. All its nodes are
-    of one class, unless `mixes_classes`: then it runs at the rate of its slowest class. `user` and `account` are whose
-    caps it counts towards.
+    of one class, unless `mixes_classes`: then it runs at the rate of its slowest class. Where `only_classes` is given,
+    it gets nodes of these classes alone. `user` and `account` are whose caps it counts towards.
     """
 
     name: str
@@ -57,6 +57,7 @@ class TrainerSpec:
     weight: float = 1.0
     class_curves: Mapping[str, Curve] = field(default_factory=dict)
     mixes_classes: bool = False
+    only_classes: tuple[str, ...] | None = None
     user: str = ""
     account: str = ""
 
@@ -73,6 +74,8 @@ class TrainerSpec:
             fields.text(f"{here}: {attribute}", getattr(self, attribute), empty=True)
         if not isinstance(self.mixes_classes, bool):
             raise ProblemError(f"{here}: mixes_classes must be true or false, not {self.mixes_classes!r}")
+        for node_class in self.only_classes or ():
+            fields.text(f"{here}: only_classes", node_class, empty=True)
         for node in self.current:
             fields.text(f"{here}: current", node)
         if len(set(self.current)) < len(self.current):
@@ -101,6 +104,10 @@ class TrainerSpec:
         if self.sizes is not None:
             top = max((size for size in self.sizes if size <= top), default=0)
         return top if top >= self.nodes_min else 0
+
+    def may_use(self, node_class: str) -> bool:
+        """Whether the trainer may get nodes of a class."""
+        return self.only_classes is None or node_class in self.only_classes
 
     def curve_on(self, classes: Collection[str]) -> Curve:
         """The curve on nodes of these classes, that of the slowest where there are several."""
@@ -223,6 +230,10 @@ class Problem:
     def class_of(self) -> dict[str, str]:
         """Node name to its class."""
         return {node.name: node.node_class for node in self.nodes}
+
+    def kept_out(self, trainer: TrainerSpec) -> bool:
+        """Whether some class of the pool is none that the trainer may use."""
+        return trainer.only_classes is not None and not all(map(trainer.may_use, self.class_sizes))
 
     def classes_of(self, nodes: Iterable[str]) -> frozenset[str]:
         """The classes that some nodes are of, as far as they are in the pool."""

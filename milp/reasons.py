@@ -41,7 +41,6 @@ class _Case:
 def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict[str, str]:
     """One sentence for every trainer: gain over t_fwd against rescale cost, or what stands in the way."""
     free = _free(problem, assignment)
-    most_of_a_class = max(problem.class_sizes.values(), default=0)
     used = {cap: _used(problem, cap, assignment) for cap in problem.caps}
     said = {}
     for trainer in problem.trainers:
@@ -53,7 +52,7 @@ def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict
             count=len(nodes),
             classes=classes,
             free=room,
-            most=len(problem.nodes) if trainer.mixes_classes else most_of_a_class,
+            most=_most(problem, trainer),
             cap="",
         )
         for cap, count in used.items():
@@ -62,6 +61,12 @@ def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict
                 case.cap = f"the {cap} is {_nodes(cap.nodes_max)}"
         said[trainer.name] = _explain(case)
     return said
+
+
+def _most(problem: Problem, trainer: TrainerSpec) -> int:
+    """The most pool nodes that a trainer could have, were it alone there."""
+    sizes = [size for name, size in problem.class_sizes.items() if trainer.may_use(name)]
+    return sum(sizes) if trainer.mixes_classes else max(sizes, default=0)
 
 
 def _used(problem: Problem, cap: Cap, assignment: Mapping[str, Collection[str]]) -> int:
@@ -81,13 +86,14 @@ def _room(
     problem: Problem, trainer: TrainerSpec, nodes: Collection[str], free: Counter[str]
 ) -> tuple[Collection[str], int]:
     """The classes that the trainer is on or would best start on, and how many free nodes there are."""
-    if len(problem.classes) <= 1:
+    if len(problem.classes) <= 1 and not problem.kept_out(trainer):
         return problem.classes, free[problem.classes[0]] if problem.classes else 0
     classes: Collection[str] = problem.classes_of(nodes or trainer.current)
+    allowed = tuple(filter(trainer.may_use, problem.classes))
     if trainer.mixes_classes:
-        return classes or problem.classes, free.total()
-    if not classes:
-        classes = {max(problem.classes, key=lambda name: free[name])}
+        return classes or allowed, sum(free[name] for name in allowed)
+    if not classes and allowed:
+        classes = {max(allowed, key=lambda name: free[name])}
     return classes, sum(free[name] for name in classes)
 
 
@@ -123,6 +129,8 @@ def _shrank(case: _Case) -> str:
         return f"{verb}: its nodes_max is {trainer.nodes_max}"
     if not trainer.allows(held):
         return f"{verb}: {held} is none of its sizes"
+    if not all(map(trainer.may_use, case.problem.classes_of(trainer.current))):
+        return f"{verb}: it may not use nodes of that class"
     if len(case.problem.classes_of(trainer.current)) > 1 and not trainer.mixes_classes:
         return f"{verb}: it may not mix node classes"
     loss, cost = -case.gain(case.count), case.cost(case.count)
@@ -153,6 +161,7 @@ def _waits(case: _Case) -> str:
         smallest = min(size for size in trainer.sizes if size >= smallest)
     if smallest > case.most:
         where = "pool" if len(case.problem.classes) <= 1 or trainer.mixes_classes else "largest class of nodes"
+        where = "part of the pool that it may use" if case.problem.kept_out(trainer) else where
         return f"waits: it needs {_nodes(smallest)}, the {where} has {case.most}"
     if smallest > case.free:
         why = case.cap or f"the trainers that earn more with them leave {case.free}"

@@ -15,6 +15,7 @@ class Feature(Enum):
 
     NODE_CLASSES = "several node classes"
     MIXING = "a trainer that mixes node classes"
+    ONLY_CLASSES = "a trainer that is kept to some node classes"
     CAPS = "a cap per user or account"
     CROSSING_CAPS = "caps of users and accounts that cross"
     GROUPS = "nodes that are used together"
@@ -29,6 +30,7 @@ def features(problem: Problem) -> frozenset[Feature]:
     asked = {
         Feature.NODE_CLASSES: several,
         Feature.MIXING: several and any(t.mixes_classes for t in problem.trainers),
+        Feature.ONLY_CLASSES: any(map(problem.kept_out, problem.trainers)),
         Feature.CAPS: bool(problem.caps) and bool(problem.binding_caps),
         Feature.CROSSING_CAPS: bool(problem.caps) and problem.caps_cross,
         Feature.GROUPS: any(len(group.nodes) > 1 for group in problem.groups),

@@ -127,11 +127,12 @@ def most_worth(problem: Problem, trainer: TrainerSpec) -> float:
 
 def class_sets(problem: Problem, trainer: TrainerSpec) -> tuple[frozenset[str], ...]:
     """The sets of classes that the trainer may be on: single ones, or for a mixing trainer the largest of each rate."""
+    allowed = tuple(filter(trainer.may_use, problem.classes))
     if not trainer.mixes_classes:
-        return tuple(frozenset({name}) for name in problem.classes)
+        return tuple(frozenset({name}) for name in allowed)
     largest: dict[Curve, frozenset[str]] = {}
-    every = range(1, len(problem.classes) + 1)
-    for classes in chain.from_iterable(combinations(problem.classes, size) for size in every):
+    every = range(1, len(allowed) + 1)
+    for classes in chain.from_iterable(combinations(allowed, size) for size in every):
         curve = trainer.curve_on(classes)
         largest[curve] = largest.get(curve, frozenset()) | set(classes)
     return tuple(largest.values())

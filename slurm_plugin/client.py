@@ -64,12 +64,16 @@ class SlurmClient:
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
         self.waited_s = 0.0
-        nodes = self.checked_nodes(parse.nodes(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE)))
+        nodes = self.checked_nodes(self.nodes())
         jobs = self._jobs()
         if self.reservations_are_due():
             found = self._read("scontrol", "show", "reservation", "-o", *_ALL_HERE)
             self.keep_reservations(parse.reservations(found))
         return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+
+    def nodes(self) -> dict[str, Node]:
+        """Read all nodes by name."""
+        return parse.nodes(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))
 
     def pending(self) -> tuple[Job, ...]:
         """List the pending jobs of all users, with the plan the scheduler has for them; two RPCs (jobs, partitions)."""

@@ -71,6 +71,7 @@ _BOUNDS = {
     "TRAINER_ID_MOST": "letters of a trainer's id",
     "LEASE_ID_MOST": "letters of a lease's id",
     "SIZES_MOST": "sizes that one trainer names",
+    "FEATURES_MOST": "features that one trainer asks its nodes to have",
     "CURVE_POINTS_MOST": "points of a curve",
     "HELD_MOST": "leases that a driver brings along",
     "REPORTS_MOST": "reports in one request",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftd import config
 from bftd.cli import common, options
+
+if TYPE_CHECKING:
+    from bftd.keys import Config
+    from slurm_plugin.types import Node
 
 
 @click.command()
@@ -20,16 +25,19 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     """Show what is read from Slurm: nodes, and with --json also jobs and reservations."""
     from slurm_plugin.nodeset import fold
 
-    snapshot = common.slurm_client(config.load_found(config_path)).snapshot()
+    settings = config.load_found(config_path)
+    snapshot = common.slurm_client(settings).snapshot()
+    class_of = _class_of(snapshot.nodes, settings)
     if as_json:
         seen = asdict(snapshot)
-        seen["nodes"] = list(seen["nodes"].values())
+        seen["nodes"] = [{**item, "class": class_of.get(name, "")} for name, item in seen["nodes"].items()]
         click.echo(json.dumps(seen, indent=2, default=_plain))
         return
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in snapshot.nodes.values():
         state = "+".join((node.state, *sorted(node.flags)))
-        groups[state, ",".join(node.partitions), node.gres or "-"].append(node.name)
+        key = (state, ",".join(node.partitions), node.gres or "-", class_of.get(node.name, "-"))
+        groups[key].append(node.name)
     from bftd.tables import Column
 
     columns = [
@@ -37,8 +45,18 @@ def nodes(config_path: str | None, as_json: bool) -> None:
         Column("STATE"),
         Column("PARTITIONS", rank=1, least=12, folds=True),
         Column("GRES", rank=2, least=8, folds=True),
+        Column("CLASS", rank=3, least=8),
     ]
     click.echo("\n".join(common.table(columns, [(fold(names), *key) for key, names in groups.items()])))
+
+
+def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:
+    """The class of each harvested node."""
+    from bftd.pool.classes import classify
+
+    partitions = settings.slurm.harvested
+    harvested = {name: node for name, node in nodes.items() if not set(partitions).isdisjoint(node.partitions)}
+    return classify(harvested, settings.pool.class_features, partitions).of_node
 
 
 def _plain(value: Any) -> Any:

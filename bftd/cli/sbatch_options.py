@@ -20,10 +20,10 @@ _LONG_OF_SHORT = {
     "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
 }  # fmt: skip
 
-# What says how many nodes a job gets and of what kind: for an elastic job that is the daemon's to decide.
+# What says how many nodes a job gets, and which: for an elastic job that is the daemon's to decide.
 _DECIDED = {
     "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
-    "cpus-per-gpu", "nodelist", "nodefile", "exclude", "constraint", "array", "gpus", "gpus-per-node", "gpus-per-task",
+    "cpus-per-gpu", "nodelist", "nodefile", "exclude", "array", "gpus", "gpus-per-node", "gpus-per-task",
     "gpus-per-socket", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous",
 }  # fmt: skip
 

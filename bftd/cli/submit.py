@@ -15,6 +15,8 @@ from bftd.errors import UsageError
 from bftd.http import client
 
 if TYPE_CHECKING:
+    from bftd.keys import Config
+    from bftd.protocol.wish import Wish
     from elastic.spec import ElasticSpec
     from slurm_plugin.client import SlurmClient
 
@@ -25,7 +27,8 @@ _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
 
 
 @click.command(
-    context_settings=_PASS_ON, options_metavar="--elastic=MIN-MAX[,backend=B][,sizes=1:2:4] [SBATCH OPTIONS]"
+    context_settings=_PASS_ON,
+    options_metavar="--elastic=MIN-MAX[,backend=B][,sizes=1:2:4][,gpu=TYPE][,mix] [SBATCH OPTIONS]",
 )
 @click.option("--config", "config_path", metavar="FILE", help="The daemon's configuration.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG...]")
@@ -33,8 +36,8 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
     """Submit SCRIPT as an elastic training job.
 
     The job itself is the trainer's driver, on one CPU of a service node; the training runs on 0 or MIN to MAX idle
-    nodes. `#SBATCH --elastic=...` in the script works too. -p names the partition to harvest; other options of sbatch
-    (-J, -o, -A, -t, ...) are the driver's.
+    nodes. `#SBATCH --elastic=...` in the script works too. -p names the partition to harvest, -C features that its
+    nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's.
     """
     from elastic import script as scripts
 
@@ -50,45 +53,59 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
         raise UsageError(f"{line.script}: give --elastic an #SBATCH line of its own")
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
+    constraint = line.value("constraint") or _constraint(source, inside, line.script)
     settings = config.load_found(config_path)
-    partition = line.value("partition") or _last(inside, "partition") or settings.slurm.partition
+    partition = line.value("partition") or _last(inside, "partition") or ""
     slurm = common.slurm_client(settings)
-    spec = _checked(text, source, partition, slurm)
-    if partition != settings.slurm.partition:
-        raise UsageError(f"partition {partition} is not harvested: take {settings.slurm.partition}, or leave -p out")
+    spec = _checked(text, partition, constraint, settings, slurm)
+    if partition and partition not in settings.slurm.harvested:
+        raise UsageError(
+            f"partition {partition} is not harvested: take {' or '.join(settings.slurm.harvested)}, or leave -p out"
+        )
+    partition = partition or _only(settings)
     interpreter = scripts.interpreter_of(source, line.script)
     daemon = client.find(config_path)
     daemon.status()
     header = scripts.Header(
-        spec.format(), partition, daemon.address, str(path), interpreter, pilot_mode=settings.slurm.pilot_mode
+        spec.format(),
+        partition,
+        daemon.address,
+        str(path),
+        interpreter,
+        pilot_mode=settings.slurm.pilot_mode,
+        constraint=constraint,
     )
     argv = [f"--partition={settings.slurm.driver_partition}", "--ntasks=1", "--cpus-per-task=1"]
     if not (line.value("job-name") or _last(inside, "job-name")):
         argv.append(f"--job-name={path.name}")
-    argv += line.words("elastic", "partition", "parsable")
+    argv += line.words("elastic", "partition", "constraint", "parsable")
     job_id = slurm.submit([*argv, "/dev/stdin", *line.arguments], scripts.rewrite(source, _driver(), header))
     if any(option.name == "parsable" for option in line.options):
         click.echo(job_id)
     else:
-        click.echo(f"Submitted elastic job {job_id}: {spec.nodes_min} to {spec.nodes_max} nodes of {partition}")
+        where = partition or ",".join(settings.slurm.harvested)
+        click.echo(f"Submitted elastic job {job_id}: {spec.nodes_min} to {spec.nodes_max} nodes of {where}")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--nodes", "text", required=True, metavar="MIN-MAX[,backend=B]", help="As --elastic of bft sbatch.")
-@click.option("--partition", "-p", help="The partition to harvest.")
+@click.option("--partition", "-p", default="", help="The partition to harvest.")
+@click.option("--constraint", "-C", default="", metavar="FEATURE[&FEATURE...]", help="What each node must have.")
 @options.config
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(text: str, partition: str | None, config_path: str | None, script: str, arguments: tuple[str, ...]) -> None:
+def run(
+    text: str, partition: str, constraint: str, config_path: str | None, script: str, arguments: tuple[str, ...]
+) -> None:
     """Run SCRIPT as an elastic training job with its driver here, in the foreground; its exit code is the job's."""
     from elastic import script as scripts
     from elastic.driver import main as driver
     from elastic.driver.settings import DriverSettings, own_user
+    from elastic.spec import features_of
 
     path, source = _read(script)
     settings = config.load_found(config_path)
-    partition = partition or settings.slurm.partition
-    spec = _checked(text, source, partition, common.slurm_client(settings))
+    spec = _checked(text, partition, constraint, settings, common.slurm_client(settings))
     interpreter = scripts.interpreter_of(source, script) if source.startswith("#!") else sys.executable
     daemon = client.find(config_path)
     daemon.status()
@@ -106,9 +123,10 @@ def run(text: str, partition: str | None, config_path: str | None, script: str, 
             script_dir=path.parent,
             state_dir=state_dir,
             socket_path=daemon.address,
-            partition=partition,
+            partition=partition or _only(settings),
             user=own_user(),
             pilot_mode=settings.slurm.pilot_mode,
+            features=features_of(constraint) if constraint else (),
         )
     )
     raise SystemExit(code)
@@ -124,15 +142,49 @@ def _read(script: str) -> tuple[Path, str]:
         raise UsageError(f"{script}: not a text file; name the training script") from None
 
 
-def _checked(text: str, source: str, partition: str, slurm: SlurmClient) -> ElasticSpec:
+def _only(settings: Config) -> str:
+    """The harvested partition, "" where there are several: the daemon chooses."""
+    names = settings.slurm.harvested
+    return names[0] if len(names) == 1 else ""
+
+
+def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: str) -> str:
+    """The value of the script's own --constraint, which the driver's job must not have."""
+    from elastic import script as scripts
+
+    found = scripts.constraints(source)
+    if len(found) < sum(option.name == "constraint" for option in inside):
+        raise UsageError(f"{script}: give --constraint an #SBATCH line of its own")
+    return found[-1] if found else ""
+
+
+def _checked(text: str, partition: str, constraint: str, settings: Config, slurm: SlurmClient) -> ElasticSpec:
     """The wanted range, possible on this cluster; raises a one-line error before anything is submitted."""
-    from elastic.spec import ElasticSpec
+    from elastic.spec import ElasticSpec, features_of
 
     spec = ElasticSpec.parse(text)
-    size = len(slurm.partition(partition).nodes)
+    features = features_of(constraint) if constraint else ()
+    names = (partition,) if partition else settings.slurm.harvested
+    size = len({node for name in names for node in slurm.partition(name).nodes})
     if spec.nodes_max > size:
-        raise UsageError(f"--elastic={text}: partition {partition} has {size} nodes; ask for at most {size}")
+        where = f"partition {names[0]} has" if len(names) == 1 else f"partitions {' and '.join(names)} have"
+        raise UsageError(f"--elastic={text}: {where} {size} nodes; ask for at most {size}")
+    _refuse_unmet(spec.wish(features), spec.nodes_min, partition, settings, slurm)
     return spec
+
+
+def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
+    """Raise UsageError for what no harvested node is, whatever runs there."""
+    from bftd.core import classes
+    from bftd.pool.classes import classify
+
+    if wish.modest:
+        return
+    harvested = settings.slurm.harvested
+    nodes = {name: node for name, node in slurm.nodes().items() if not set(harvested).isdisjoint(node.partitions)}
+    known = classify(nodes, settings.pool.class_features, harvested).classes
+    if why := classes.unmet(known, wish, partition, nodes_min):
+        raise UsageError(f"{why}; `bft nodes` shows the classes")
 
 
 def _driver() -> str:

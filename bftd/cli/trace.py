@@ -162,7 +162,7 @@ def from_slurm(
 
     settings = config.load_found(config_path)
     client = common.slurm_client(settings)
-    watched = _watched(client, partition or settings.slurm.partition, nodes)
+    watched = _watched(client, (partition,) if partition else settings.slurm.harvested, nodes)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -179,7 +179,9 @@ def from_slurm(
         _complain(str(error))
 
 
-def _watched(client: SlurmClient, partition: str, nodes: str | None) -> Callable[[Snapshot], Collection[str]]:
+def _watched(
+    client: SlurmClient, partitions: Sequence[str], nodes: str | None
+) -> Callable[[Snapshot], Collection[str]]:
     """What picks the nodes to record; nodes that are added to a partition later are picked too."""
     if nodes is not None:
         from bftd.whatif.trace.names import listed, some
@@ -191,10 +193,12 @@ def _watched(client: SlurmClient, partition: str, nodes: str | None) -> Callable
     from slurm_plugin.errors import UnknownPartition
 
     try:
-        client.partition(partition)
+        for partition in partitions:
+            client.partition(partition)
     except UnknownPartition as error:
         raise UsageError(f"{error}; name the one to record with --partition") from None
-    return lambda snapshot: [name for name, node in snapshot.nodes.items() if partition in node.partitions]
+    wanted = frozenset(partitions)
+    return lambda snapshot: [name for name, node in snapshot.nodes.items() if not wanted.isdisjoint(node.partitions)]
 
 
 def _ask_accounts(

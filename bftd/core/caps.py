@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
-from bftd.core import pausing
+from bftd.core import classes, pausing
 from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 
@@ -97,14 +97,13 @@ class Ruling:
 
 def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
     """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
-    paused = _paused(turn, held)
-    admitted, waiting = _admit(
-        (trainer for trainer in turn.trainers.values() if trainer.active and trainer.id not in paused), turn.settings
-    )
+    active = [trainer for trainer in turn.trainers.values() if trainer.active]
+    out = unmet_wishes(turn, active) | _paused(turn, held)
+    admitted, waiting = _admit((trainer for trainer in active if trainer.id not in out), turn.settings)
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
     most, limits = _in_problem(wanted, pool_size, turn.settings)
     exceeded = _over(turn, held, more=0) if turn.explain else {}
-    return Ruling(admitted, waiting | paused, most, limits, exceeded)
+    return Ruling(admitted, waiting | out, most, limits, exceeded)
 
 
 def _paused(turn: Turn, held: Assignment) -> dict[str, str]:
@@ -113,6 +112,17 @@ def _paused(turn: Turn, held: Assignment) -> dict[str, str]:
     for trainer in turn.trainers.values() if turn.pauses else ():
         if trainer.active and not held.get(trainer.id) and (pause := pausing.of_trainer(turn.pauses, trainer)):
             found[trainer.id] = pausing.text(pause)
+    return found
+
+
+def unmet_wishes(turn: Turn, trainers: Iterable[Trainer]) -> dict[str, str]:
+    """The trainers that no harvested node can ever serve, each with a sentence that says why."""
+    found = {}
+    for trainer in trainers:
+        request = trainer.request
+        why = classes.unmet(turn.pool.classes, request.wish, request.partition, request.sizes.low)
+        if why is not None:
+            found[trainer.id] = why
     return found
 
 

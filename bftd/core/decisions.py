@@ -28,13 +28,15 @@ class _Deed:
 class _Beginning(_Deed):
     """With `added` nodes a trainer has `size` of them, and can run; `samples_per_s` is None where it is not known.
 
-    `seen` says that the trainer was seen running on this many nodes. Otherwise the rate is an estimate.
+    `seen` says that the trainer was seen running on this many nodes. Otherwise the rate is an estimate. `on` is the
+    class of the nodes where there are several.
     """
 
     size: int
     added: tuple[str, ...]
     samples_per_s: float | None
     seen: bool
+    on: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from bftd.core.classes import Classes
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
 from bftd.core.pause import Pause, Paused, Unpaused
@@ -58,7 +59,8 @@ class PoolNode:
     """One node of the harvested partition as the last snapshot shows it.
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
-    job has the node or is about to get it; `pilot` is the job id of our pilot that runs there.
+    job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
+    the view's `classes`.
     """
 
     name: str
@@ -70,6 +72,7 @@ class PoolNode:
     pilot: str | None = None
     gres: str = ""
     gpus: int = 0
+    node_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,9 @@ class PoolView:
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
     trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
     by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
-    without a plan that hold growth no more. `barred` are the nodes that pauses, hours and bounds keep out of the pool,
-    and `bound` is the sentence where some of them are beyond what all trainers together may have.
+    without a plan that hold growth no more. `classes` are those of all harvested nodes. `barred` are the nodes that
+    pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond what all
+    trainers together may have.
     """
 
     version: int = 0
@@ -107,6 +111,7 @@ class PoolView:
     waited_out: tuple[str, ...] = ()
     barred: frozenset[str] = frozenset()
     bound: str = ""
+    classes: Classes = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -140,6 +145,8 @@ class Lease:
     missed_polls: int = 0
     missed_s: float | None = None
     alarmed: bool = False
+    # That of the pilot; "" where the daemon harvests one.
+    partition: str = ""
 
     @property
     def live(self) -> bool:

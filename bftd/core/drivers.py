@@ -131,8 +131,18 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
         loss=report.loss if report.loss is not None else trainer.loss,
         steps_lost=max(trainer.steps_lost, report.steps_lost),
         state="running" if trainer.active else trainer.state,
-        knowledge=learn.observe_rate(trainer.knowledge, report.nodes, report.samples_per_s, trainer.sizes.high),
+        knowledge=learn.observe_rate(
+            trainer.knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
+        ),
     )
+
+
+def _class(turn: Turn, trainer: Trainer) -> str:
+    """The class of the nodes that a trainer works on; "" where the pool has one, or the trainer may mix them."""
+    if len(turn.pool.classes) < 2 or trainer.request.wish.mix:
+        return ""
+    works = {turn.class_of(lease.node) for lease in turn.leases_of(trainer.id) if lease.phase == "working"}
+    return works.pop() if len(works) == 1 else ""
 
 
 def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:

@@ -6,11 +6,12 @@ a trainer that falls below nodes_min gives back what it has left (L4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, pausing, sentences, timing
+from bftd.core import caps, classes, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
@@ -48,7 +49,7 @@ def carry_out(
                 why = why or _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
-    free = _free_nodes(turn, assignment) if turn.explain else 0
+    free = _free_nodes(turn, assignment) if turn.explain else Counter[str]()
     full = _paused(turn, concerned) | caps.full(turn, assignment) if turn.explain else {}
     for trainer in concerned:
         if new := added[trainer.id]:
@@ -56,7 +57,8 @@ def carry_out(
             decision = _growth(turn, trainer, sizes[trainer.id], new, points) if turn.explain else None
             _add(turn, trainer, new, decision)
         elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
-            _explain_stay(turn, trainer, sizes[trainer.id], free, curves[trainer.id], full.get(trainer.id))
+            more = _free_for(turn, trainer, held.get(trainer.id, ()), free)
+            _explain_stay(turn, trainer, sizes[trainer.id], more, curves[trainer.id], full.get(trainer.id))
     if turn.explain:
         for id_, why in ruling.waiting.items():
             _say_once(turn, turn.trainers[id_], why, Waits(turn.trainers[id_].name, why))
@@ -142,17 +144,38 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
     rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started
-        return kind(trainer.name, after, tuple(added), rate if known else None, seen)
+        on = _classes_said(turn, added)
+        return kind(trainer.name, after, tuple(added), rate if known else None, seen, on)
     gain = rate - milp.interpolate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
-def _free_nodes(turn: Turn, assignment: Assignment) -> int:
-    """How many nodes of the pool the plan leaves to nobody though they could be lent now."""
+def _classes_said(turn: Turn, nodes: Sequence[str]) -> str:
+    """The classes of some nodes, "" where the harvested nodes are of one."""
+    if len(turn.pool.classes) < 2:
+        return ""
+    return " and ".join(sorted({turn.class_of(node) for node in nodes}))
+
+
+def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
+    """How many nodes of each class of the pool the plan leaves to nobody though they could be lent now."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
-    unused = (node.name for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
-    return sum(not turn.backs_off(name) for name in unused)
+    unused = (node for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
+    return Counter(node.node_class for node in unused if not turn.backs_off(node.name))
+
+
+def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[str]) -> int:
+    """How many of the free nodes a trainer could have beside those that it holds."""
+    known = turn.pool.classes
+    if not known:
+        return free.total()
+    names = classes.usable(known, trainer.request.wish, trainer.request.partition)
+    if trainer.request.wish.mix:
+        return sum(free[name] for name in names)
+    if held:
+        names = tuple({turn.class_of(node) for node in held})
+    return max((free[name] for name in names), default=0)
 
 
 def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: Points, at_cap: str | None) -> None:

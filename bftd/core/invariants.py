@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
-from bftd.core import pausing
-from bftd.core.domain import State
+from bftd.core import classes, pausing
+from bftd.core.domain import State, Trainer
 
 
 class InvalidState(AssertionError):
@@ -62,10 +63,19 @@ def _check_plan(state: State) -> None:
         for node in nodes:
             seen = state.pool.nodes.get(node)
             _require(seen is not None and seen.in_pool, f"S5: {node} is planned but not in the pool")
+        _check_classes(state, trainer, nodes)
     for lease in state.leases.values():
         if lease.live:
             wanted = planned.assignment.get(lease.trainer, ())
             _require(lease.node in wanted, f"S5: {lease.id} is live but not part of the plan")
+
+
+def _check_classes(state: State, trainer: Trainer, nodes: Collection[str]) -> None:
+    known, wish = state.pool.classes, trainer.request.wish
+    kinds = {state.pool.nodes[node].node_class for node in nodes} if known else set()
+    _require(wish.mix or len(kinds) < 2, f"S6: {trainer.id} is planned on the classes {', '.join(sorted(kinds))}")
+    may_use = classes.usable(known, wish, trainer.request.partition)
+    _require(kinds.issubset(may_use), f"S6: {trainer.id} is planned on nodes that it did not ask for")
 
 
 def _check_caps(state: State) -> None:

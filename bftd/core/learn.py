@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from bftd.protocol import bounds
@@ -34,7 +34,8 @@ UNKNOWN_WARM_UP_S = 10.0
 class Knowledge:
     """What is known of one trainer: `given` by its user, `seen` and stalls measured.
 
-    `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds.
+    `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
+    of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others.
     """
 
     given: Points = ()
@@ -45,6 +46,12 @@ class Knowledge:
     up_stalls_s: tuple[float, ...] = ()
     down_stalls_s: tuple[float, ...] = ()
     warm_ups_s: tuple[float, ...] = ()
+    node_class: str = ""
+    elsewhere: Mapping[str, Points] = field(default_factory=dict)
+
+    def seen_on(self, node_class: str) -> Points:
+        """What was seen on a class of nodes; one where the trainer never ran is taken for as fast as the last one."""
+        return self.elsewhere.get(node_class, self.seen) if node_class != self.node_class else self.seen
 
     @property
     def up_cost_s(self) -> float:
@@ -79,15 +86,22 @@ def given(request: Registration) -> Knowledge:
 
 
 def observe_rate(
-    knowledge: Knowledge, nodes: int, samples_per_s: float, nodes_max: int = bounds.NODES_MOST
+    knowledge: Knowledge,
+    nodes: int,
+    samples_per_s: float,
+    nodes_max: int = bounds.NODES_MOST,
+    node_class: str = "",
 ) -> Knowledge:
     """Add one report of `samples_per_s` at a constant size of `nodes`.
 
     Values that make no sense change nothing, and so does a size above `nodes_max`, at which the trainer cannot have
-    run. Where SIZES_KEPT are known, a new one takes the place of the nearest.
+    run. Where SIZES_KEPT are known, a new one takes the place of the nearest. `node_class` is the class of the nodes
+    where the pool has several.
     """
     if not 1 <= nodes <= nodes_max or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return knowledge
+    if node_class and node_class != knowledge.node_class:
+        knowledge = _moved(knowledge, node_class)
     seen, point, replaced = knowledge.seen, (nodes, samples_per_s), 0
     at = bisect_left(seen, (nodes, 0.0))
     if at < len(seen) and seen[at][0] == nodes:
@@ -97,6 +111,15 @@ def observe_rate(
         neighbours = (near for near in (at - 1, at) if 0 <= near < len(seen))
         at, replaced = min(neighbours, key=lambda near: _apart(seen[near][0], nodes)), 1
     return replace(knowledge, seen=(*seen[:at], point, *seen[at + replaced :]))
+
+
+def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
+    """What is known once the trainer runs on another class; what no class was noted for is of this one."""
+    if not knowledge.node_class:
+        return replace(knowledge, node_class=node_class)
+    known = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
+    seen = known.pop(node_class, ())
+    return replace(knowledge, seen=seen, node_class=node_class, elsewhere=known)
 
 
 def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
@@ -116,12 +139,14 @@ def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
     return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
 
 
-def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0) -> Points:
+def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
     """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
-    `guess_per_node` is the rate of one node of a trainer about which nothing is known.
+    `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
+    curve of the class where the trainer ran last.
     """
-    return _curve(knowledge.given, knowledge.seen, nodes_max, guess_per_node)
+    seen = knowledge.seen if node_class is None else knowledge.seen_on(node_class)
+    return _curve(knowledge.given, seen, nodes_max, guess_per_node)
 
 
 @lru_cache(maxsize=1 << 10)

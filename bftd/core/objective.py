@@ -9,15 +9,16 @@ from milp import Points
 
 
 @lru_cache(maxsize=1 << 10)
-def values(points: Points, objective: str, weight: float) -> tuple[Points, float]:
+def values(points: Points, objective: str, weight: float, one_node: float | None = None) -> tuple[Points, float]:
     """The curve of objective values for a curve in samples/s, and the weight that goes with it.
 
     throughput counts samples/s of all trainers alike; efficiency counts speed-up relative to one node, so that a
-    small model weighs as much as a large one; priority is the same times the trainer's weight.
+    small model weighs as much as a large one; priority is the same times the trainer's weight. `one_node` is the rate
+    of one node where it is not that of this curve: on several classes of nodes that of the fastest.
     """
     if objective == "throughput":
         return points, 1.0
-    one_node = milp.interpolate(points, 1)
+    one_node = milp.interpolate(points, 1) if one_node is None else one_node
     relative = tuple((nodes, rate / one_node if one_node > 0 else 0.0) for nodes, rate in points)
     return relative, weight if objective == "priority" else 1.0
 

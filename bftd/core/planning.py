@@ -6,26 +6,32 @@ Where growing is forbidden or the solver fails, the plan is to keep the current 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
 from math import inf
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, execution, learn, objective
+from bftd.core import caps, classes, execution, learn, objective
 from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
-from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
+from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec, interpolate
 
 Solve = Callable[..., Plan]
 
 # Relative gap asked of the solver: far below what a learned curve is worth.
 SOLVER_GAP = 1e-4
+# On several classes of nodes proofs are what takes long, for alike classes make plans that hardly differ. And what only
+# a program could carry to the optimum takes seconds, which no poll has.
+CLASSES_GAP = 2e-3
+CLASSES_TIME_LIMIT_S = 0.25
+QUICK = "stepwise"
 # Read of thousands of nodes at a time.
-_IN_POOL, _WINDOW_S = attrgetter("in_pool"), attrgetter("window_s")
+_IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
 
 
 def replan(turn: Turn, solve: Solve) -> None:
@@ -58,16 +64,31 @@ def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:
 
 
 def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
-    """The current map as far as pool, sizes and caps allow. A trainer loses the nodes that it prefers least."""
+    """The current map as far as pool, classes, sizes and caps allow. A trainer loses the nodes it prefers least."""
     places = {name: place for place, name in enumerate(nodes)}
     room = caps.node_room(turn.settings)
     kept = {}
     for trainer in trainers:
         ordered = sorted((node for node in held.get(trainer.id, ()) if node in places), key=places.__getitem__)
+        if len(turn.pool.classes) > 1:
+            ordered = _fitting(turn, trainer, ordered)
         size = trainer.sizes.largest(int(min(len(ordered), room.left(trainer))))
         room.take(trainer, size)
         kept[trainer.id] = tuple(ordered[:size])
     return kept
+
+
+def _fitting(turn: Turn, trainer: Trainer, nodes: list[str]) -> list[str]:
+    """Those of a trainer's nodes that it may use together."""
+    may_use = usable_classes(turn, trainer)
+    class_of = {node: turn.class_of(node) for node in nodes}
+    nodes = [node for node in nodes if class_of[node] in may_use]
+    return nodes if trainer.request.wish.mix else classes.largest(nodes, class_of)
+
+
+def usable_classes(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
+    """The classes of nodes that a trainer may use."""
+    return classes.usable(turn.pool.classes, trainer.request.wish, trainer.request.partition)
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
@@ -82,7 +103,12 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
 
 def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
     decide = turn.settings.decide
-    plan = solve(problem, decide.solver, time_limit_s=decide.solve_time_limit_s, gap=SOLVER_GAP, explain=False)
+    solver, limit_s, gap = decide.solver, decide.solve_time_limit_s, SOLVER_GAP
+    if solver == "auto" and len(problem.classes) > 1:
+        if problem.caps or any(trainer.mixes_classes for trainer in problem.trainers):
+            solver = QUICK
+        limit_s, gap = min(limit_s, CLASSES_TIME_LIMIT_S), CLASSES_GAP
+    plan = solve(problem, solver, time_limit_s=limit_s, gap=gap, explain=False)
     if plan.verified_for is not problem:  # `milp.solve` has checked its plan, no other solver is trusted (S6)
         milp.verify(problem, plan)
     # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing
@@ -98,38 +124,66 @@ def build_problem(
 ) -> Problem:
     """The allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
 
-    Nodes that back off are left out unless a trainer holds them. All nodes are of one class: a trainer may run on
-    nodes with different GPUs, at the pace of the slowest.
+    Nodes that back off are left out unless a trainer holds them, and so are trainers that may use no class of the pool.
+    The solver is told of classes only where the pool has several: solvers of one class are quicker.
     """
     limits = ruling.limits
+    kinds = frozenset(map(turn.class_of, nodes)) if turn.pool.classes else frozenset({""})
     specs = []
     for trainer in ruling.admitted:
         mine = current.get(trainer.id, ())
         most = ruling.most[trainer.id]
-        if most == 0:
+        may_use = kinds.intersection(usable_classes(turn, trainer)) if turn.pool.classes else kinds
+        if most == 0 or not may_use:
             continue
-        points, weight = objective.values(curves[trainer.id], turn.settings.decide.objective, trainer.request.weight)
-        points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.decide.t_fwd_s)
-        specs.append(
-            _spec(
-                name=trainer.id,
-                nodes_min=trainer.sizes.low,
-                nodes_max=most,
-                up_cost_s=trainer.knowledge.up_cost_s,
-                down_cost_s=trainer.knowledge.down_cost_s,
-                curve=_curve(points),
-                current=mine,
-                sizes=trainer.sizes.only,
-                weight=weight,
-                user=trainer.user if limits else "",
-                account=trainer.account if limits else "",
-            )
+        values, weight = _values(turn, trainer, curves[trainer.id], len(mine))
+        spec = _spec(
+            name=trainer.id,
+            nodes_min=trainer.sizes.low,
+            nodes_max=most,
+            up_cost_s=trainer.knowledge.up_cost_s,
+            down_cost_s=trainer.knowledge.down_cost_s,
+            curve=_curve(values),
+            current=mine,
+            sizes=trainer.sizes.only,
+            weight=weight,
+            user=trainer.user if limits else "",
+            account=trainer.account if limits else "",
         )
+        specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
     usable = nodes
     if turn.backoff:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not turn.backs_off(name)]
-    return Problem(tuple(map(_node, usable)), tuple(specs), turn.settings.decide.t_fwd_s, limits)
+    told = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
+    return Problem(tuple(told), tuple(specs), turn.settings.decide.t_fwd_s, limits)
+
+
+def _values(
+    turn: Turn, trainer: Trainer, points: Points, held: int, one_node: float | None = None
+) -> tuple[Points, float]:
+    """What a curve in samples/s is worth to the plan, and its weight."""
+    decide = turn.settings.decide
+    values, weight = objective.values(points, decide.objective, trainer.request.weight, one_node)
+    return objective.after_warm_up(values, held, trainer.knowledge.warm_up_s / decide.t_fwd_s), weight
+
+
+def _on_classes(
+    turn: Turn, trainer: Trainer, spec: TrainerSpec, may_use: Sequence[str], kinds: Collection[str]
+) -> TrainerSpec:
+    """The trainer on a pool of several classes: those that it may use, and what was seen of its speed on each."""
+    only = tuple(may_use) if len(may_use) < len(kinds) else None
+    if trainer.request.wish.mix:
+        return replace(spec, mixes_classes=True, only_classes=only)
+    if not trainer.knowledge.elsewhere:  # it has run on one class at most, and any is taken for as fast
+        return replace(spec, only_classes=only)
+    guess = learn.median_rate_per_node((trainer.knowledge,))
+    everywhere = {
+        name: learn.curve(trainer.knowledge, trainer.sizes.high, guess, name) for name in usable_classes(turn, trainer)
+    }
+    fastest = max(interpolate(points, 1) for points in everywhere.values())
+    curves = {name: _curve(_values(turn, trainer, everywhere[name], len(spec.current), fastest)[0]) for name in may_use}
+    return replace(spec, class_curves=curves, only_classes=only)
 
 
 # Most of a problem is that of the plan before, and what is the same need not be checked again.

@@ -56,7 +56,8 @@ def _rest(deed: Deed) -> str:
     """What comes after the verb."""
     match deed:
         case Started() | Resumed():
-            return f" on {nodes(deed.size)} ({fold(deed.added)}): {_rate(deed)}"
+            kind = f", {deed.on}" if deed.on else ""
+            return f" on {nodes(deed.size)} ({fold(deed.added)}{kind}): {_rate(deed)}"
         case Grew():
             return f" from {deed.before} to {nodes(deed.before + len(deed.added))} ({fold(deed.added)}): {_gain(deed)}"
         case Shrank():

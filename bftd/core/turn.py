@@ -113,6 +113,11 @@ class Turn:
         """Pilots that may still be asked for in this minute (S8)."""
         return max(0, self.settings.slurm.submit_rate_per_min - len(self.grants))
 
+    def class_of(self, node: str) -> str:
+        """The class of a harvested node, "" where it is not known."""
+        seen = self.pool.nodes.get(node)
+        return seen.node_class if seen is not None else ""
+
     def leases_of(self, trainer: str) -> list[Lease]:
         """All leases of a trainer that have not ended, oldest first."""
         return [lease for lease in self.leases.values() if lease.trainer == trainer]
@@ -164,11 +169,20 @@ class Turn:
             reason=reason,
             gres=node.gres,
             gpus=node.gpus,
+            partition=self._partition(trainer, node),
         )
         self.leases[lease.id] = lease
         self.grants += (self.now,)
         self._tell("granted", lease, reason)
         return lease
+
+    def _partition(self, trainer: str, node: PoolNode) -> str:
+        """Where the pilot is to be asked for: in the trainer's own partition, else the first harvested one."""
+        kind = self.pool.classes.get(node.node_class)
+        if kind is None or not kind.partitions:
+            return ""
+        wanted = self.trainers[trainer].request.partition
+        return wanted if wanted in kind.partitions else kind.partitions[0]
 
     def revoke(self, lease: Lease, reason: str, vacate: bool) -> Lease:
         """Ask a node back; with `vacate` at once, because a regular job needs it.

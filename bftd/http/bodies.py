@@ -11,16 +11,18 @@ from bftd.protocol.fields import Fields
 from bftd.protocol.registration import Registration
 
 
-def registration(data: object, partition: str, user: str | None) -> Registration:
+def registration(data: object, partitions: tuple[str, ...], user: str | None) -> Registration:
     """A driver's request, completed; `user` is who asks, None for one who may speak for others. Raises Malformed."""
     request = Registration.from_json(data)
-    if request.partition not in ("", partition):
-        raise Malformed(f"trainer: this daemon harvests the partition {partition}, not {request.partition}")
+    if request.partition not in ("", *partitions):
+        some = f"partitions {' and '.join(partitions)}" if len(partitions) > 1 else f"partition {partitions[0]}"
+        raise Malformed(f"trainer: this daemon harvests the {some}, not {request.partition}")
     asked_for = request.user or user or ""
     if not asked_for:
         raise Malformed("trainer: user is missing")
     if user is not None and asked_for != user:
         raise Malformed(f"trainer: user must be {user}, who asks, not {asked_for}")
+    partition = partitions[0] if len(partitions) == 1 else request.partition
     return replace(request, user=asked_for, partition=partition)
 
 

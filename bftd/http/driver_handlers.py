@@ -37,7 +37,7 @@ async def register(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     caller = caller_of(request)
     body, user = await body_of(request), None if caller.admin else caller.user
-    asked = await beside(request, lambda: bodies.registration(body, service.partition, user))
+    asked = await beside(request, lambda: bodies.registration(body, service.partitions, user))
     known = service.state.trainers.get(asked.id)
     why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
     if why_not is not None:

@@ -56,12 +56,19 @@ def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)
     for node in shown["nodes"]:
-        groups[node["trainer"], node["lease_state"], node["in_pool"], node["why"]].append(node["name"])
+        groups[node["class"], node["trainer"], node["lease_state"], node["in_pool"], node["why"]].append(node["name"])
         if node["trainer"] and node["lease_state"] != "revoked":
             on[node["trainer"]].append(node["name"])
     listed = [
-        {"nodes": fold(names), "trainer": trainer, "lease_state": state, "in_pool": in_pool, "why": why}
-        for (trainer, state, in_pool, why), names in groups.items()
+        {
+            "nodes": fold(names),
+            "class": kind,
+            "trainer": trainer,
+            "lease_state": state,
+            "in_pool": in_pool,
+            "why": why,
+        }
+        for (kind, trainer, state, in_pool, why), names in groups.items()
     ]
     trainers = [item | {"on": fold(on[item["id"]]) if item["id"] in on else ""} for item in shown["trainers"]]
     return {name: value for name, value in shown.items() if name != "nodes"} | {

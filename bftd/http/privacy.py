@@ -84,12 +84,20 @@ class Privacy:
             "nodes": [self._node(item) for item in shown["nodes"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
+            "pauses": [self.data(item) for item in shown["pauses"] if self._concerns(item)],
+            "silent": [id_ for id_ in shown["silent"] if self.sees_trainer(id_)],
             "decisions": [self.data(item) for item in shown["decisions"] if self.sees_trainer(item["trainer"])],
         }
         if "shadow" in shown:
             waiting = [item for item in shown["shadow"]["waiting"] if self.sees(item["user"])]
             hidden["shadow"] = shown["shadow"] | {"waiting": waiting}
         return shown | hidden
+
+    def _concerns(self, pause: Mapping[str, Any]) -> bool:
+        """Whether a pause names nobody but the caller."""
+        if pause["kind"] in ("all", "node"):
+            return True
+        return pause["kind"] == "user" and all(self.sees(name) for name in pause["names"])
 
     def _node(self, node: dict[str, Any]) -> dict[str, Any]:
         if node["trainer"] is None or not self.sees_trainer(node["trainer"]):

@@ -11,18 +11,25 @@ from slurm_plugin.waiting import is_regular
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """The nodes of `partition`, or every node of a snapshot where it is None; all jobs but pilots are regular ones."""
+    """The nodes of any of the `partitions`, or every node of a snapshot where they are None.
 
-    partition: str | None
+    All jobs but pilots are regular ones.
+    """
+
+    partitions: tuple[str, ...] | None
     is_pilot: Callable[[Job], bool]
 
     @classmethod
-    def of(cls, partition: str) -> Harvest:
-        """The nodes of a partition that pilots have for themselves: what asks for it alone is a pilot."""
-        return cls(partition, lambda job: not is_regular(job, partition))
+    def of(cls, *partitions: str) -> Harvest:
+        """The nodes of partitions that pilots have for themselves: what asks for one of them alone is a pilot."""
+        return cls(partitions, lambda job: not all(is_regular(job, name) for name in partitions))
 
     def nodes(self, snapshot: Snapshot) -> dict[str, Node]:
         """The harvested nodes by name."""
-        if self.partition is None:
+        if self.partitions is None:
             return snapshot.nodes
-        return {name: node for name, node in snapshot.nodes.items() if self.partition in node.partitions}
+        if len(self.partitions) == 1:
+            (only,) = self.partitions
+            return {name: node for name, node in snapshot.nodes.items() if only in node.partitions}
+        wanted = frozenset(self.partitions)
+        return {name: node for name, node in snapshot.nodes.items() if not wanted.isdisjoint(node.partitions)}

@@ -22,26 +22,27 @@ from slurm_plugin.types import Job, Node, Snapshot
 PREFIX = "shadow:"
 
 
-def harvest(partition: str) -> Harvest:
-    """The nodes of a partition that regular jobs may use too: the pilots there are those that do not exist."""
-    return Harvest(partition, lambda job: job.id.startswith(PREFIX))
+def harvest(partitions: tuple[str, ...]) -> Harvest:
+    """The nodes of partitions that regular jobs may use too: the pilots there are those that do not exist."""
+    return Harvest(partitions, lambda job: job.id.startswith(PREFIX))
 
 
-def idle_nodes(snapshot: Snapshot, partition: str) -> frozenset[str]:
-    """The nodes of the partition that Slurm shows idle and fit for a job, planned ones included.
+def idle_nodes(snapshot: Snapshot, partitions: tuple[str, ...]) -> frozenset[str]:
+    """The nodes of the partitions that Slurm shows idle and fit for a job, planned ones included.
 
     But for those with a suspended job on them, which Slurm shows idle as well.
     """
     taken = {node for job in snapshot.jobs for node in nodes_of(job)}
+    harvested = harvest(partitions).nodes(snapshot)
     return frozenset(
         name
-        for name, node in snapshot.nodes.items()
-        if partition in node.partitions and node.state == "IDLE" and node.flags <= HARMLESS_FLAGS and name not in taken
+        for name, node in harvested.items()
+        if node.state == "IDLE" and node.flags <= HARMLESS_FLAGS and name not in taken
     )
 
 
 def with_pilots(
-    snapshot: Snapshot, partition: str, leases: Iterable[Lease], trainers: Iterable[str]
+    snapshot: Snapshot, partitions: tuple[str, ...], leases: Iterable[Lease], trainers: Iterable[str]
 ) -> tuple[Snapshot, dict[str, str | None]]:
     """The snapshot with the pilots of placed `leases` and the drivers of `trainers`.
 
@@ -62,7 +63,7 @@ def with_pilots(
             nodes[lease.node] = replace(node, state="ALLOCATED")
         lent[lease.node] = lease.job_id
         text = comment.make(lease.trainer, lease.id)
-        pilots.append(_running(lease.job_id, lease.trainer, partition, text, (lease.node,)))
+        pilots.append(_running(lease.job_id, lease.trainer, lease.partition or partitions[0], text, (lease.node,)))
     drivers = [_running(trainer, trainer, "", "", ()) for trainer in trainers]
     return replace(snapshot, nodes=nodes, jobs=(*snapshot.jobs, *drivers, *pilots)), lent
 

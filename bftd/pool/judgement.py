@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from bftd.core.domain import ElasticJob, PoolNode, PoolView
 from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
+from bftd.pool.classes import Classified, classify, reclassified
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
@@ -39,7 +40,8 @@ class PoolMemory:
     """What `observe` remembers between two snapshots.
 
     `planless` maps jobs that lack a plan, arrays as one, to when they were first seen so; `vacated` maps nodes that
-    were given up to the job that needs them; `spared` are the idle nodes kept free for the jobs that wait.
+    were given up to the job that needs them; `spared` are the idle nodes kept free for the jobs that wait. `classified`
+    says which class each node is of.
     """
 
     version: int = 0
@@ -48,6 +50,7 @@ class PoolMemory:
     planless: Mapping[str, float] = field(default_factory=dict)
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
+    classified: Classified = field(default_factory=Classified)
 
 
 def observe(
@@ -67,7 +70,9 @@ def observe(
     jobs = occupy(snapshot, harvest)
     planless = unplanned_since(memory.planless, jobs.near, now_s, config.min_window_s)
     vacated = still_vacated(memory.vacated, jobs.pending)
-    remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated)
+    classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
+    class_of = classified.of_node
+    remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
     free: frozenset[str] = frozenset()
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
         usable = (seen[name] for name, node in jobs.nodes.items() if not partitions.isdisjoint(node.partitions))
@@ -75,9 +80,9 @@ def observe(
         free = spared(offered, memory.spared, config.spare_nodes)
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
-    version = memory.version + (members != memory.members)
-    view = _view(version, snapshot, planless, config, seen, jobs)
-    return PoolMemory(version, members, remembered, planless, vacated, free), view
+    version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
+    view = _view(version, snapshot, planless, config, seen, jobs, classified)
+    return PoolMemory(version, members, remembered, planless, vacated, free, classified), view
 
 
 def _judge_all(
@@ -88,6 +93,7 @@ def _judge_all(
     leased: Mapping[str, str | None],
     quarantined: Mapping[str, float],
     vacated: dict[str, str],
+    class_of: Mapping[str, str],
 ) -> tuple[dict[str, NodeMemory], dict[str, PoolNode]]:
     """Decide on every node, spares aside; nodes that pilots have to leave are added to `vacated`."""
     now_s, before = snapshot.time_s, NodeMemory()
@@ -118,6 +124,7 @@ def _judge_all(
             pilot=pilot if ours else None,
             gres=node.gres,
             gpus=sum(node.gpus.values()),
+            node_class=class_of[name],
         )
     return remembered, seen
 
@@ -192,6 +199,7 @@ def _view(
     config: PoolConfig,
     seen: dict[str, PoolNode],
     jobs: Occupancy,
+    classified: Classified,
 ) -> PoolView:
     return PoolView(
         version=version,
@@ -204,6 +212,7 @@ def _view(
         job_ids=frozenset(job.id for job in snapshot.jobs),
         elastic={job.id: _elastic(job) for job in jobs.running if any(name in jobs.nodes for name in job.nodes)},
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
+        classes=classified.classes,
     )
 
 

@@ -56,11 +56,11 @@ def nodes_of(job: Job) -> tuple[str, ...]:
 def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]:
     """The partitions for whose nodes regular jobs wait.
 
-    The harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
+    A harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
     """
     names = {name for job in near if waits_for_room(job) and not job.unreadable for name in job.partition}
-    if harvest.partition in names:
-        alone = (harvest.partition,)
+    for harvested in names.intersection(harvest.partitions or ()):
+        alone = (harvested,)
         if not any(job.partition == alone and not harvest.is_pilot(job) for job in snapshot.jobs):
-            names.discard(harvest.partition)
+            names.discard(harvested)
     return names

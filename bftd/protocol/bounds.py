@@ -26,6 +26,8 @@ LEASE_ID_MOST = 275
 # The sizes that one trainer may name, and the points of its curve: both are written down with each of its reports.
 SIZES_MOST = 4_096
 CURVE_POINTS_MOST = 256
+# The features that one trainer may ask its nodes to have.
+FEATURES_MOST = 32
 # The leases that a driver may bring along: one a node, and those that are still on their way out.
 HELD_MOST = 5_000
 HELD_PER_NODE_MOST = 4

@@ -30,7 +30,8 @@ class LeaseView:
     """One lease in the daemon's list: what its driver has to carry out.
 
     A lease that is `revoked` is to be given back, at once with `vacate`. `limit_s` is the pilot's time limit in
-    seconds; `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `reason` is a sentence.
+    seconds; `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `partition` is the pilot's,
+    or "" where the driver knows the only one. `reason` is a sentence.
     """
 
     id: str
@@ -41,6 +42,7 @@ class LeaseView:
     gres: str = ""
     gpus: int = 0
     reason: str = ""
+    partition: str = ""
 
     @property
     def revoked(self) -> bool:
@@ -49,7 +51,8 @@ class LeaseView:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
-        return {name: getattr(self, name) for name in _VIEW}
+        told = {name: getattr(self, name) for name in _VIEW}
+        return told if self.partition else {name: value for name, value in told.items() if name != "partition"}
 
     @classmethod
     def from_json(cls, data: object) -> LeaseView:
@@ -65,6 +68,7 @@ class LeaseView:
             gres=told.text("gres", ""),
             gpus=told.whole("gpus", 0),
             reason=told.text("reason", ""),
+            partition=told.name("partition", ""),
         )
 
 

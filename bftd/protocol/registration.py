@@ -21,6 +21,7 @@ from bftd.protocol.bounds import (
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
 from bftd.protocol.sizes import Sizes
+from bftd.protocol.wish import Wish
 
 # Samples/s by number of nodes, nodes increasing.
 Points = tuple[tuple[int, float], ...]
@@ -54,8 +55,8 @@ class Registration:
     """What a driver says of its trainer, and the leases that it holds.
 
     `curve` is what the user knows of its scaling, `up_cost_s` and `down_cost_s` of its resizes (R_j^up and R_j^dw of
-    the paper), `warm_up_s` of the time from a node's grant to its first step; None is what he does not know. `user` and
-    `partition` are "" where the daemon is to fill them in: whoever asks, and the one that it harvests.
+    the paper), `warm_up_s` of the time from a node's grant to its first step; None is what he does not know. `user` is
+    "" where the daemon is to fill in who asks, and `partition` where any that it harvests will do.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Registration:
     down_cost_s: float | None = None
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
+    wish: Wish = field(default=Wish())
 
     def to_json(self) -> dict[str, Any]:
         """The body of the request."""
@@ -90,6 +92,7 @@ class Registration:
             "down_cost_s": self.down_cost_s,
             "warm_up_s": self.warm_up_s,
             "held": [held.to_json() for held in self.held],
+            **self.wish.to_fields(),
         }
 
     @classmethod
@@ -116,6 +119,7 @@ class Registration:
             down_cost_s=told.number("down_cost_s", None),
             warm_up_s=told.number("warm_up_s", None),
             held=tuple(map(Held.from_json, told.items("held", held_most))),
+            wish=Wish.read(told),
         )
 
 

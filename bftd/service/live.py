@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
+from bftd.core.classes import Classes
 from bftd.core.decisions import Noted, Saved
 from bftd.core.domain import (
     Action,
@@ -90,6 +91,15 @@ def _is_history_of(user: str, action: Action, state: State) -> bool:
     return action.trainer in state.trainers and state.trainers[action.trainer].user == user
 
 
+def _say_classes(before: Classes, after: Classes) -> None:
+    """Log which classes the harvested nodes are of, where that is news."""
+    if dict(before) == dict(after):
+        return
+    sizes = ", ".join(f"{kind.size} of {name}" for name, kind in after.items())
+    one = " (a trainer runs on one class unless it says mix)" if len(after) > 1 else ""
+    log.info("classes of the harvested nodes: %s%s", sizes, one)
+
+
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
@@ -134,8 +144,13 @@ class Service:
 
     @property
     def partition(self) -> str:
-        """The partition that is harvested."""
-        return self.config.slurm.partition
+        """What is harvested, for people."""
+        return ", ".join(self.partitions)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that are harvested."""
+        return self.config.slurm.harvested
 
     @property
     def poll_s(self) -> float:
@@ -156,7 +171,7 @@ class Service:
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
-        harvest = Harvest.of(self.partition)
+        harvest = Harvest.of(*self.partitions)
         self._memory, view = judgement.observe(
             self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
         )
@@ -204,6 +219,8 @@ class Service:
         before = self.core
         few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
         after, actions = fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
+        if after.pool.classes is not before.pool.classes:
+            _say_classes(before.pool.classes, after.pool.classes)
         user, written = self._teller(events, after), self.ledger.history_bytes
         if user is not None and self._history.is_spent(user, self.now()):
             actions = tuple(action for action in actions if not _is_history_of(user, action, after))

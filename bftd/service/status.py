@@ -25,6 +25,7 @@ def lease(item: Lease) -> LeaseView:
         gres=item.gres,
         gpus=item.gpus,
         reason=item.reason,
+        partition=item.partition,
     )
 
 
@@ -79,6 +80,7 @@ def nodes(state: State) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "state": node.state,
+                "class": node.node_class,
                 "in_pool": node.in_pool,
                 "window_s": node.window_s,
                 "trainer": held.trainer if held else None,

@@ -113,8 +113,8 @@ class ShadowService(Service):
         told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
         done = {event.trainer for event in told if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
-        shown, lent = imagined.with_pilots(snapshot, self.partition, pilots, self._imaginary.ids)
-        harvest = imagined.harvest(self.partition)
+        shown, lent = imagined.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
+        harvest = imagined.harvest(self.partitions)
         self._memory, view = judgement.observe(self._memory, shown, self.config.pool, harvest, lent, before.quarantined)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
@@ -177,7 +177,7 @@ class ShadowService(Service):
 
     def _look_around(self, snapshot: Snapshot) -> None:
         """Remember what Slurm itself says."""
-        self._idle = len(imagined.idle_nodes(snapshot, self.partition))
+        self._idle = len(imagined.idle_nodes(snapshot, self.partitions))
         self._snapshot = snapshot
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._guests.forget_silent(snapshot.time_s, self._job_users)

@@ -26,12 +26,14 @@ class TraceRecorder:
         self._every_s = max(DEFAULT_POLL_S, config.slurm.poll_s)
         self._next_s = float("-inf")
         self._recording: RecordingFile | None = None
-        partition = config.slurm.partition
+        partitions = frozenset(config.slurm.harvested)
         try:
             self._recording = RecordingFile(path)
             self._session = Session(
                 self._recording,
-                lambda snapshot: [name for name, node in snapshot.nodes.items() if partition in node.partitions],
+                lambda snapshot: [
+                    name for name, node in snapshot.nodes.items() if not partitions.isdisjoint(node.partitions)
+                ],
                 self._clock,
                 log.warning,
                 self._every_s,

@@ -22,7 +22,7 @@ from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
-from elastic.spec import ElasticSpec
+from elastic.spec import ElasticSpec, features_of
 
 
 def main() -> None:
@@ -90,6 +90,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
         up_cost_s=spec.up_cost_s,
         down_cost_s=spec.down_cost_s,
         held=trainer.crew.held(),
+        wish=spec.wish(settings.features),
     )
 
 
@@ -142,6 +143,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         account=os.environ.get("SLURM_JOB_ACCOUNT", ""),
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
+        features=features_of(header.constraint) if header.constraint else (),
     )
 
 

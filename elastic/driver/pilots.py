@@ -39,6 +39,9 @@ class Pilot:
     gres: str
     """The devices of the allocation, as Slurm writes them."""
 
+    partition: str = ""
+    """Where the allocation is asked for, "" for the trainer's own."""
+
     state: LeaseState = "granted"
     """How far it has come: granted while Slurm is asked for it, placed, ready, ended."""
 
@@ -151,7 +154,7 @@ class PilotStarter:
         settings = self._settings
         request = PilotRequest(
             node=pilot.node,
-            partition=settings.partition,
+            partition=pilot.partition or settings.partition,
             limit_s=pilot.limit_s,
             name="bft-pilot",
             comment=comment.make(settings.trainer_id, pilot.lease),

@@ -16,7 +16,8 @@ from elastic.spec import ElasticSpec
 class DriverSettings:
     """A trainer as its driver sees it; `argv` begins with the script.
 
-    `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`.
+    `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
+    harvested one will do, `features` are those that the trainer's nodes must have.
     """
 
     trainer_id: str
@@ -35,6 +36,7 @@ class DriverSettings:
     qos: str = ""
     pilot_mode: str = "salloc"
     pilot_options: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     address: str = field(default_factory=lambda: own_address())
 
     def agent_message(self, kind: Kind) -> dict[str, object]:

@@ -10,7 +10,7 @@ from milp.problem import Problem
 from milp.solver import Feature, Solver, features
 from milp.solvers.one_class import capped, equal_share, exact
 from milp.solvers.programs import programs
-from milp.solvers.several_classes import classes
+from milp.solvers.several_classes import classes, stepwise
 
 # In the order in which "auto" tries them.
 _ALL: tuple[Solver, ...] = (
@@ -18,6 +18,7 @@ _ALL: tuple[Solver, ...] = (
     capped.SOLVER,
     classes.SOLVER,
     *programs.SOLVERS,
+    stepwise.SOLVER,
     equal_share.SOLVER,
 )
 

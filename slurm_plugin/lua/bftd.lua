@@ -13,7 +13,7 @@ local M = {}
 
 local settings = {
   driver = "/usr/bin/bft-driver", -- on the service nodes
-  partition = "elastic",
+  partition = "elastic", -- with commas between several
   driver_partition = "bft-driver",
   socket = "/run/bftd/bftd.sock", -- as the service nodes see it, or host:port
   pilot_mode = "salloc",
@@ -38,7 +38,7 @@ local DECIDED = {
   { "min_mem_per_node", "--mem" }, { "min_mem_per_cpu", "--mem-per-cpu" }, { "mem_per_tres", "--mem-per-gpu" },
   { "cpus_per_tres", "--cpus-per-gpu" }, { "tres_per_node", "--gres" }, { "tres_per_job", "--gpus" },
   { "tres_per_task", "--gpus-per-task" }, { "tres_per_socket", "--gpus-per-socket" }, { "req_nodes", "--nodelist" },
-  { "exc_nodes", "--exclude" }, { "features", "--constraint" }, { "array_inx", "--array" },
+  { "exc_nodes", "--exclude" }, { "array_inx", "--array" },
 }
 
 -- What a pilot has no use for, and a queued job may be waiting for: the number would get it past that job, and to be
@@ -77,6 +77,19 @@ local function names_partition(list, partition)
   return false
 end
 
+local function is_harvested(name)
+  return name ~= nil and names_partition(settings.partition, name)
+end
+
+-- The first harvested one of some partitions.
+local function names_harvested(list)
+  for name in (list or ""):gmatch("[^,]+") do
+    if is_harvested(name) then
+      return name
+    end
+  end
+end
+
 local function elastic_option(job_desc)
   local value
   for _, entry in pairs(job_desc.spank_job_env or {}) do
@@ -95,7 +108,7 @@ local function checked_range(value)
     low = value:match("^(%d+)$") or value:match("^(%d+),")
     high = low
   end
-  if not low or #low > 9 or #high > 9 or value:find("[^%w=,:.+-]") then
+  if not low or #low > 9 or #high > 9 or value:find("[^%w_=,:.+-]") then
     refuse("--elastic: give the nodes as MIN-MAX, for example --elastic=1-8")
   end
   low, high = tonumber(low), tonumber(high)
@@ -140,20 +153,44 @@ local function check_python(script)
   end
 end
 
-local function check_partitions(job_desc, part_list, value, most)
-  local wanted = job_desc.partition or settings.partition
-  if wanted ~= settings.partition then
-    refuse("partition %s is not harvested: take %s, or leave -p out", wanted, settings.partition)
+-- What the user asks of the pool's nodes by --constraint; the driver runs on another node, so the job has it no more.
+local function take_constraint(job_desc)
+  local wanted = job_desc.features
+  if wanted == nil or wanted == "" then
+    return nil
   end
-  for _, name in ipairs({ settings.partition, settings.driver_partition }) do
+  if ("&" .. wanted .. "&"):find("&&", 1, true) or wanted:find("[^%w_.:=+&-]") then
+    refuse("--constraint=%s: an elastic job takes features joined by &, for example --constraint=a100&ib",
+      (wanted:gsub("%c", "?")))
+  end
+  job_desc.features = ""
+  return wanted
+end
+
+-- The partition whose nodes the job may have, "" for any of several.
+local function check_partitions(job_desc, part_list, value, most)
+  local several = settings.partition:find(",", 1, true)
+  local wanted = job_desc.partition or settings.partition
+  if wanted ~= settings.partition and not is_harvested(wanted) then
+    refuse("partition %s is not harvested: take %s, or leave -p out", wanted, (settings.partition:gsub(",", " or ")))
+  end
+  local size, usable = 0, {}
+  for name in wanted:gmatch("[^,]+") do
+    if part_list[name] then
+      usable[#usable + 1] = name
+      size = size and part_list[name].total_nodes and size + part_list[name].total_nodes
+    end
+  end
+  local needed = { usable[1] or wanted, settings.driver_partition }
+  for _, name in ipairs(needed) do
     if not part_list[name] then
       refuse("an elastic job needs the partition %s, which you may not use: ask your administrators", name)
     end
   end
-  local size = part_list[settings.partition].total_nodes
   if size and most > size then
-    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", value, settings.partition, size, size)
+    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", value, wanted, size, size)
   end
+  return several and wanted == settings.partition and "" or wanted
 end
 
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
@@ -166,7 +203,7 @@ local function quoted(text)
 end
 
 -- The form is that of elastic/script.py. The driver looks for the interpreter itself, on the job's own PATH.
-local function with_driver(job_desc, value)
+local function with_driver(job_desc, value, partition, constraint)
   local first, rest = job_desc.script:match("^([^\n]*)\n?(.*)$")
   local argv = job_desc.argv
   local path = argv and argv[0] or job_desc.work_dir .. "/" .. (job_desc.name or "script")
@@ -174,10 +211,13 @@ local function with_driver(job_desc, value)
     path = job_desc.work_dir .. "/" .. path
   end
   local header = {
-    '"elastic": ' .. quoted(value), '"partition": ' .. quoted(settings.partition),
+    '"elastic": ' .. quoted(value), '"partition": ' .. quoted(partition),
     '"socket": ' .. quoted(settings.socket), '"script": ' .. quoted(path), '"interpreter": ""',
     '"pilot_options": []', '"pilot_mode": ' .. quoted(settings.pilot_mode), '"first": ' .. quoted(first),
   }
+  if constraint then -- a driver of an older bftd knows no such field
+    header[#header + 1] = '"constraint": ' .. quoted(constraint)
+  end
   return "#!" .. settings.driver .. "\n#BFT {" .. table.concat(header, ", ") .. "}\n" .. rest
 end
 
@@ -193,13 +233,13 @@ local function make_elastic(job_desc, part_list, value)
   local low, high = checked_range(value)
   check_python(job_desc.script)
   refuse_decided(job_desc)
-  check_partitions(job_desc, part_list, value, high)
-  local script = with_driver(job_desc, value)
+  local partition = check_partitions(job_desc, part_list, value, high)
+  local script = with_driver(job_desc, value, partition, take_constraint(job_desc))
   mark(job_desc, value)
   job_desc.partition = settings.driver_partition
   job_desc.script = script
-  slurm.log_user("elastic job: %d to %d nodes of %s; its driver runs in %s", low, high, settings.partition,
-    settings.driver_partition)
+  slurm.log_user("elastic job: %d to %d nodes of %s; its driver runs in %s", low, high,
+    partition ~= "" and partition or settings.partition, settings.driver_partition)
 end
 
 local function is_short(job_desc)
@@ -217,20 +257,20 @@ local function is_pilot(job_desc)
       return false
     end
   end
-  return job_desc.partition == settings.partition and job_desc.script == nil and not waits
+  return is_harvested(job_desc.partition) and job_desc.script == nil and not waits
     and job_desc.min_nodes == 1 and job_desc.max_nodes == 1 and is_short(job_desc)
 end
 
 -- Where the Lua file cannot give pilots their number, or a site does not want it to: short jobs of one node.
 local function is_sbatch_pilot(job_desc)
-  return settings.pilot_mode == "sbatch" and job_desc.partition == settings.partition and job_desc.script ~= nil
+  return settings.pilot_mode == "sbatch" and is_harvested(job_desc.partition) and job_desc.script ~= nil
     and job_desc.min_nodes == 1 and job_desc.max_nodes == 1 and is_short(job_desc)
 end
 
 -- The driver that `bft sbatch` put in front of a script, by the value of --elastic in it.
 local function submitted_range(job_desc)
   local value = job_desc.partition == settings.driver_partition and (job_desc.script or ""):match(DRIVER_LINE)
-  return value and not value:find("[^%w=,:.+-]") and value or nil
+  return value and not value:find("[^%w_=,:.+-]") and value or nil
 end
 
 -- A job in the pilots' reservation is not compared with the queue, whatever its number: nobody else may name it.
@@ -266,12 +306,12 @@ local function submit(job_desc, part_list, uid)
       job_desc.reservation = settings.reservation
     end
     charge_nobody(job_desc)
-  elseif names_partition(job_desc.partition, settings.partition) then
+  elseif names_harvested(job_desc.partition) then
     if is_sbatch_pilot(job_desc) then
       charge_nobody(job_desc)
     elseif not contains(settings.administrators, uid) then
       refuse("partition %s is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another partition",
-        settings.partition)
+        names_harvested(job_desc.partition))
     end
   elseif names_partition(job_desc.partition, settings.driver_partition) then
     local submitted = submitted_range(job_desc)
@@ -294,7 +334,10 @@ local function modify(job_desc, job_rec, uid)
   if (job_rec.admin_comment or ""):find(MARK, 1, true) then
     refuse("an elastic job stays in %s: to stop it use scancel", present)
   end
-  local closed = { settings.partition, settings.only_drivers and settings.driver_partition or nil }
+  local closed = { settings.only_drivers and settings.driver_partition or nil }
+  for name in settings.partition:gmatch("[^,]+") do
+    closed[#closed + 1] = name
+  end
   for _, name in ipairs(closed) do
     if names_partition(wanted, name) or names_partition(present, name) then
       refuse("no job moves into partition %s or out of it: submit a new one", name)

@@ -122,7 +122,7 @@ def _disagreeing(site: Site, settings: dict[str, str]) -> list[str]:
     return [
         f"{key} = {given[key]} (bftd: {value})"
         for key, value in expected_settings(site).items()
-        if not (int(given[key]) >= int(value) if value.isdecimal() else given[key] == value)
+        if not (int(given[key]) >= int(value) if value.isdecimal() else value in given[key].split(","))
     ]
 
 

@@ -12,6 +12,8 @@
 
 /* Counts of up to nine digits fit into 32 bits. */
 #define COUNT_DIGITS 9
+/* The longest type of a GPU. */
+#define TYPE_LETTERS 64
 /* So much of what the user wrote is repeated in a message. */
 #define SHOWN 100
 
@@ -161,12 +163,40 @@ static bool check_workers(struct piece value, const struct range *range, const s
 	return refuse(complaint, "--elastic: %.*s: give a whole number of at least 1", SHOW(complaint->option));
 }
 
+static bool is_type(struct piece piece)
+{
+	bool named = false;
+
+	for (size_t i = 0; i < piece.length; i++) {
+		if (!isalnum((unsigned char)piece.start[i]) && !strchr("_.-", piece.start[i]))
+			return false;
+		named = named || !isdigit((unsigned char)piece.start[i]);
+	}
+	return named && piece.length <= TYPE_LETTERS;
+}
+
+/* TYPE, TYPE:COUNT or COUNT. */
+static bool check_gpu(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	struct piece type, rest = value;
+	unsigned long count = 1;
+	bool counted = cut(&rest, ':', &type);
+
+	(void)range;
+	if (counted ? is_type(type) && is_count(rest, &count) : is_type(type) || is_count(type, &count))
+		if (count >= 1)
+			return true;
+	return refuse(complaint, "--elastic: %.*s: give a type, a number or both, for example gpu=a100:4",
+		      SHOW(complaint->option));
+}
+
 static const struct {
 	const char *key;
 	bool (*check)(struct piece, const struct range *, const struct complaint *);
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
+	{ "gpu", check_gpu },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -174,12 +204,15 @@ static bool check_option(struct piece part, const struct range *range, struct co
 	struct piece key, value = part;
 
 	complaint->option = part;
+	if (is(part, "mix"))
+		return true;
 	if (cut(&value, '=', &key))
 		for (size_t i = 0; i < LENGTH(options); i++)
 			if (is(key, options[i].key))
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
-		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=",
+		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
+		      "mix",
 		      SHOW(part));
 }
 

@@ -34,7 +34,7 @@ static bool asked_for; /* on the job's node: by the job that this process belong
 
 static struct spank_option elastic_option = {
 	.name = "elastic",
-	.arginfo = "MIN-MAX[,backend=" BACKENDS_CHOICE "][,sizes=1:2:4:8]",
+	.arginfo = "MIN-MAX[,backend=" BACKENDS_CHOICE "][,sizes=1:2:4:8][,gpu=TYPE][,mix]",
 	.usage = "train on MIN to MAX idle nodes, as they come and go (batch jobs whose script is in Python)",
 	.has_arg = 1,
 	.val = 0,

@@ -132,3 +132,31 @@ def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp
     path.write_text("[decide]\nsolver = 'exact'\n")
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
     assert 'solver = "exact"' in CliRunner().invoke(_command, ["--config", str(path), "--print-config"]).output
+
+
+def test_several_partitions_are_harvested_by_one_daemon() -> None:
+    read = config.parse('[slurm]\npartitions = ["gpu", "cpu"]\n')
+    assert read.slurm.harvested == ("gpu", "cpu")
+    assert read.slurm.partition == "gpu", "for what knows of one"
+    assert config.parse(config.to_toml(read)) == read
+    assert config.parse('[slurm]\npartition = "gpu"\n').slurm.harvested == ("gpu",)
+
+
+def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
+    with pytest.raises(ConfigError, match="partition elastic is none of partitions: give one of the two keys"):
+        config.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('"gpu"', "must be a list of texts, not 'gpu'; for example"),
+        ("[1]", "must be a list of texts, not [1]; for example"),
+        ('[""]', "must be a list of texts"),
+        ('["gpu", "gpu"]', "names gpu twice"),
+    ],
+)
+def test_a_list_that_is_none_of_texts_is_told_in_one_line(value: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config.parse(f"[slurm]\npartitions = {value}\n")
+    assert f"[slurm] partitions {told}" in str(error.value)

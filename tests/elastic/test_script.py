@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import UsageError
-from elastic.script import Header, default_backend, elastic_option, interpreter_of, restore, rewrite
+from elastic.script import Header, constraints, default_backend, elastic_option, interpreter_of, restore, rewrite
 
 HEADER = Header("1-4", "elastic", "/run/bftd.sock", "/home/a/train.py", "/usr/bin/python3", ("--nice=5",), "sbatch")
 
@@ -44,6 +45,28 @@ def test_sbatch_never_sees_the_elastic_option_of_the_script_and_line_numbers_sta
     assert "\n#SBATCH --time=5\n" in rewritten
     back = restore(rewritten)[1].split("\n")
     assert back.index("raise SystemExit") == source.split("\n").index("raise SystemExit")
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("#SBATCH -C ib", "ib"),
+        ("#SBATCH -Cib", "ib"),
+        ("#SBATCH --constraint=a100&ib  # fast", "a100&ib"),
+        ("#SBATCH --constraint 'a100&ib'", "a100&ib"),
+        ('#SBATCH -C "a100&ib"', "a100&ib"),
+    ],
+)
+def test_sbatch_never_sees_a_constraint_of_the_script_which_is_about_other_nodes(line: str, value: str) -> None:
+    source = f"#!/usr/bin/env python3\n{line}\n#SBATCH --time=5\nraise SystemExit\n#SBATCH -C none\n"
+    assert constraints(source) == (value,)
+    rewritten = rewrite(source, "/d", replace(HEADER, constraint=value))
+    assert f"\n#{line}\n#SBATCH --time=5\n" in rewritten
+    assert restore(rewritten)[0].constraint == value
+
+
+def test_a_constraint_beside_other_options_is_not_taken_for_one() -> None:
+    assert constraints("#!/usr/bin/env python3\n#SBATCH -C ib -t 5\n#SBATCH --comment=x -C ib\n") == ()
 
 
 def test_text_of_the_body_that_looks_like_an_option_is_left_alone() -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.protocol.wish import Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
-from elastic.spec import ElasticSpec
+from elastic.spec import ElasticSpec, features_of
 
 
 @st.composite
@@ -26,6 +27,9 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         up_cost_s=draw(st.none() | positive),
         down_cost_s=draw(st.none() | positive),
         workers_per_node=draw(st.none() | st.integers(1, 64)),
+        gpu=draw(st.sampled_from(["", "a100", "1g.5gb", "nvidia_h100-80gb"])),
+        gpus=draw(st.integers(0, 16)),
+        mix=draw(st.booleans()),
     )
 
 
@@ -34,7 +38,7 @@ def test_a_spec_that_is_written_is_read_again_the_same(spec: ElasticSpec) -> Non
     assert ElasticSpec.parse(spec.format()) == spec
 
 
-@given(st.text() | st.text("0123456789-,=:.abceiknorstuwz", max_size=30).map(lambda tail: "1-4," + tail))
+@given(st.text() | st.text("0123456789-,=:._abceghikmnoprstuwxz", max_size=30).map(lambda tail: "1-4," + tail))
 def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> None:
     said = ""
     try:
@@ -75,6 +79,16 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,workers=0", "whole number of at least 1"),
         ("1-4,workers=1.5", "whole number of at least 1"),
         ("1-4,workers=²", "whole number of at least 1"),
+        ("1-4,gpu=", "for example gpu=a100:4"),
+        ("1-4,gpu=:4", "for example gpu=a100:4"),
+        ("1-4,gpu=a100:", "for example gpu=a100:4"),
+        ("1-4,gpu=a100:0", "for example gpu=a100:4"),
+        ("1-4,gpu=0", "for example gpu=a100:4"),
+        ("1-4,gpu=4:4", "for example gpu=a100:4"),
+        ("1-4,gpu=a100:4:2", "for example gpu=a100:4"),
+        ("1-4,gpu=a/b", "for example gpu=a100:4"),
+        ("1-4,mix=1", "did you mean mix?"),
+        ("1-4,mixed", "did you mean mix?"),
     ],
 )
 def test_an_impossible_value_is_refused_with_one_line_that_helps(text: str, hint: str) -> None:
@@ -83,6 +97,22 @@ def test_an_impossible_value_is_refused_with_one_line_that_helps(text: str, hint
     assert hint in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "gpus"), [("gpu=a100", "a100", 0), ("gpu=a100:4", "a100", 4), ("gpu=4", "", 4), ("mix", "", 0)]
+)
+def test_gpus_are_asked_for_by_type_by_number_or_by_both(text: str, gpu: str, gpus: int) -> None:
+    spec = ElasticSpec.parse(f"1-8,{text}")
+    assert (spec.gpu, spec.gpus, spec.mix) == (gpu, gpus, text == "mix")
+    assert spec.wish(("ib",)) == Wish(gpu, gpus, ("ib",), text == "mix")
+
+
+def test_the_features_of_a_constraint_are_those_that_are_all_asked_for() -> None:
+    assert features_of("a100&ib&a100") == ("a100", "ib")
+    for constraint in ("a|b", "[a&b]", "a*2", "", "a&", "&", "a b", "!a", "a,b", "(a)"):
+        with pytest.raises(UsageError, match="joined by &"):
+            features_of(constraint)
 
 
 def test_one_number_means_exactly_so_many_nodes() -> None:

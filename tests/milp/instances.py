@@ -80,6 +80,7 @@ def problems(draw: st.DrawFn, max_classes: int = 3, extras: bool = True) -> Prob
                 current=tuple(current),
                 class_curves={name: draw(curves()) for name in classes if draw(st.booleans())},
                 mixes_classes=extras and draw(st.booleans()),
+                only_classes=draw(st.none() | st.sets(st.sampled_from("abc"), max_size=2).map(tuple)),
                 user=draw(st.sampled_from(["ann", "bob"])),
                 account=draw(st.sampled_from(["", "physics"])),
             )
@@ -109,6 +110,8 @@ def is_allowed(problem: Problem, assignment: dict[str, tuple[str, ...]]) -> bool
         if not (new <= old or new >= old):
             return False
         if not trainer.mixes_classes and len({problem.class_of[node] for node in new}) > 1:
+            return False
+        if trainer.only_classes is not None and {problem.class_of[node] for node in new} - set(trainer.only_classes):
             return False
         if any(new & set(group.nodes) and not new >= set(group.nodes) for group in problem.groups):
             return False

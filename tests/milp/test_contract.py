@@ -29,10 +29,14 @@ TIME_LIMIT_S = 0.3
 PATIENCE_S = 3.0
 
 
+# What needs several classes to be asked for.
+ON_CLASSES = (Feature.NODE_CLASSES, Feature.MIXING, Feature.ONLY_CLASSES)
+
+
 def small(seed: int, wanted: Feature | None) -> Problem:
     """A problem on six nodes with numbers of a daemon's kind, which asks for nothing or for `wanted`."""
     rng = random.Random(f"{seed} {wanted}")
-    classes = ("a", "b") if wanted in (Feature.NODE_CLASSES, Feature.MIXING) else ("",)
+    classes = ("a", "b") if wanted in ON_CLASSES else ("",)
     nodes = tuple(NodeSpec(f"n{i}", rng.choice(classes)) for i in range(6))
     free = [node.name for node in nodes]
     rng.shuffle(free)
@@ -54,6 +58,7 @@ def small(seed: int, wanted: Feature | None) -> Problem:
                 weight=rng.choice((1.0, 1.0, 2.0)),
                 class_curves={"b": Curve((0, 6), (0.0, round(rng.uniform(1, 9), 2)))} if len(classes) > 1 else {},
                 mixes_classes=wanted is Feature.MIXING,
+                only_classes=(("a",), None, ("b", "c"))[place] if wanted is Feature.ONLY_CLASSES else None,
                 user=("ann", "ann", "bob")[place],
                 account=("lab", "", "lab")[place],
             )
@@ -70,7 +75,7 @@ def small(seed: int, wanted: Feature | None) -> Problem:
 def large(wanted: Feature | None) -> Problem:
     """A problem of a thousand nodes, too large to be done within the time limit unless a solver is quick."""
     rng = random.Random(f"large {wanted}")
-    classes = ("a", "b", "c") if wanted in (Feature.NODE_CLASSES, Feature.MIXING) else ("",)
+    classes = ("a", "b", "c") if wanted in ON_CLASSES else ("",)
     nodes = tuple(NodeSpec(f"n{i}", classes[i % len(classes)]) for i in range(1000))
     curves = (sorted(rng.sample(range(1, 80), 5)) for _ in range(60))
     trainers = tuple(
@@ -83,6 +88,7 @@ def large(wanted: Feature | None) -> Problem:
             curve=Curve((0, *points), (0.0, *sorted(rng.uniform(1, 20) for _ in points))),
             current=tuple(f"n{i}" for i in range(place * 15, place * 15 + rng.randint(0, 15), len(classes))),
             mixes_classes=wanted is Feature.MIXING,
+            only_classes=("a", "b") if wanted is Feature.ONLY_CLASSES and place % 2 else None,
             user=f"u{place % 7}",
             account=f"a{place % 3}",
         )

@@ -142,6 +142,73 @@ def test_only_a_short_one_node_allocation_that_cannot_wait_gets_the_pilots_numbe
     assert lua.run(chunk % changes).decode() == code
 
 
+SEVERAL = 'bftd.install({ partition = "elastic,late" }); parts.late = { total_nodes = 4 }; '
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("", "0  batch: elastic job: 1 to 4 nodes of elastic,late; its driver runs in bft-driver"),
+        ("partition = 'late'", "0 late batch: elastic job: 1 to 4 nodes of late; its driver runs in bft-driver"),
+        (
+            "partition = 'elastic'",
+            "0 elastic batch: elastic job: 1 to 4 nodes of elastic; its driver runs in bft-driver",
+        ),
+        ("partition = 'batch'", "partition batch is not harvested: take elastic or late, or leave -p out"),
+    ],
+)
+def test_an_elastic_job_may_name_one_of_several_harvested_partitions(lua: Lua, changes: str, said: str) -> None:
+    chunk = """
+      local job = elastic({ %s })
+      local code = slurm_job_submit(job, parts, 1000)
+      if code ~= 0 then return told[1] end
+      return code .. " " .. job.script:match('"partition": "([^"]*)"') .. " batch: " .. told[1]"""
+    assert lua.run(SEVERAL + chunk % changes).decode() == said
+
+
+@pytest.mark.parametrize(
+    ("partition", "code"), [("elastic", "0 4294967290"), ("late", "0 4294967290"), ("elastic,late", "2002 4294967294")]
+)
+def test_pilots_start_in_any_harvested_partition_but_in_one_alone(lua: Lua, partition: str, code: str) -> None:
+    chunk = "local job = pilot({ partition = '%s' }) return slurm_job_submit(job, parts, 1000) .. ' ' .. job.priority"
+    assert lua.run(SEVERAL + chunk % partition).decode() == code
+
+
+def test_no_job_moves_into_any_harvested_partition(lua: Lua) -> None:
+    chunk = "return slurm_job_modify({ partition = 'late' }, { partition = 'batch' }, parts, 1000)"
+    assert lua.run(SEVERAL + chunk) == b"2002"
+
+
+def test_a_constraint_goes_from_the_drivers_job_to_the_driver(lua: Lua) -> None:
+    chunk = """
+      local job = elastic({ features = "a100&ib_2" })
+      local code = bftd.job_submit(job, parts, 1000)
+      return code .. " '" .. job.features .. "' " .. job.script"""
+    said = lua.run(chunk).decode()
+    assert said.startswith("0 '' #!")
+    header, _ = restore(said.removeprefix("0 '' "))
+    assert header.constraint == "a100&ib_2"
+
+
+@pytest.mark.parametrize("wanted", ["a|b", "[a&b]", "a&", "a*2", "a b", "a,b", "!a"])
+def test_a_constraint_that_is_more_than_features_is_refused_and_the_job_left_alone(lua: Lua, wanted: str) -> None:
+    chunk = f"""
+      local job = elastic({{ features = "{wanted}" }})
+      return bftd.job_submit(job, parts, 1000) .. tostring(job.partition) .. told[1]"""
+    assert (
+        lua.run(chunk).decode().startswith(f"2002nil--constraint={wanted}: an elastic job takes features joined by &")
+    )
+
+
+def test_a_job_that_asks_for_no_features_is_not_told_that_it_has_none(lua: Lua) -> None:
+    chunk = """
+      local job = elastic({})
+      return bftd.job_submit(job, parts, 1000) .. tostring(job.features) .. job.script"""
+    said = lua.run(chunk).decode()
+    assert said.startswith("0nil")
+    assert "constraint" not in said
+
+
 RESERVED = 'bftd.install({ reservation = "bft-pilots" }) '
 
 

@@ -209,9 +209,9 @@ def _one_class_set(model: NodeModel) -> None:
     """A trainer's nodes are of classes of its chosen set only."""
     for columns in model.columns.values():
         options = columns.curve.options
-        if len(options) == 1:
-            continue
         for node, x in zip(model.problem.nodes, columns.x, strict=True):
+            if len(options) == 1 and node.node_class in options[0].classes:
+                continue
             on = [(o.chosen, -1) for o in options if o.chosen is not None and node.node_class in o.classes]
             model.linear.row("classes", [(x, 1), *on], high=0)
 

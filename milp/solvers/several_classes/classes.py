@@ -7,8 +7,6 @@ finds nothing lowers the bound. It ends when plan and bound are as close as aske
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from milp.maps import assign_blocks, blocks
@@ -36,15 +34,16 @@ def _run(problem: Problem, effort: Effort) -> Answer:
     if not problem.trainers or not problem.nodes:
         return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
     tables = tabulate(problem)
-    plan, bound = _solve(tables, effort.gap, effort.is_over)
+    plan, bound = solve_tables(tables, effort)
     names = [trainer.name for trainer in problem.trainers]
     assignment = assign_blocks(problem, blocks(problem), plan.shares(names, len(tables.capacity)))
     proven = bound <= plan.total + 2 * _NOISE * tables.size
     return Answer(assignment, None if proven else bound + tables.tie_breaks)
 
 
-def _solve(tables: ClassTables, gap: float, is_over: Callable[[], bool]) -> tuple[Picks, float]:
-    """A plan and an upper bound, as close as `gap` unless time or memory for states run out first."""
+def solve_tables(tables: ClassTables, effort: Effort) -> tuple[Picks, float]:
+    """A plan and an upper bound, as close as the effort's gap unless time or memory for states run out first."""
+    gap, is_over = effort.gap, effort.is_over
     dual = minimise(tables, is_over)
     plans = (fill(tables, dual.plan), fill(tables, pack(tables, dual.prices)))
     plan, bound = max(plans, key=lambda plan: plan.total), dual.bound
@@ -84,7 +83,7 @@ def _around(prices: Floats) -> Floats:
 SOLVER = Solver(
     name="classes",
     summary="several classes of nodes, one a trainer: prices by class and a search, with a proven gap",
-    features=frozenset({Feature.NODE_CLASSES}),
+    features=frozenset({Feature.NODE_CLASSES, Feature.ONLY_CLASSES}),
     proves=True,
     run=_run,
 )

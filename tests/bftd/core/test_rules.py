@@ -32,11 +32,11 @@ from bftd.hours import UTC, opening
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
-from bftd.protocol.registration import Held
+from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport
 from milp import solve
 from milp.errors import MilpError
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.types import Job, Node, Snapshot
 from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, of, pilot, registration, reported
 
 NODES = [f"n{number}" for number in range(1, 7)]
@@ -159,7 +159,7 @@ class Cluster(RuleBasedStateMachine):
         for name in NODES:
             flags = {"DRAIN"} if name in self.drained else set()
             flags |= {"PLANNED"} if name in planned else set()
-            seen[name] = node(name, "ALLOCATED" if name in taken else "IDLE", *flags)
+            seen[name] = self.hardware(node(name, "ALLOCATED" if name in taken else "IDLE", *flags))
         jobs = [self.slurms_pilot(id_, where) for id_, where in self.pilots.items()]
         jobs += [pilot(id_, where, user=user) for id_, (user, where) in self.rogues.items()]
         jobs += self.waiting.values()
@@ -171,6 +171,14 @@ class Cluster(RuleBasedStateMachine):
             self.memory, snapshot, CONFIG, Harvest.of(PARTITION), leased, self.state.quarantined
         )
         self.apply(PoolObserved(self.now, view))
+
+    def hardware(self, item: Node) -> Node:
+        """The node with what it is made of: here all are alike."""
+        return item
+
+    def wish(self, item: Registration) -> Registration:
+        """The trainer with what it asks of its nodes: here nothing."""
+        return item
 
     def slurms_pilot(self, id_: str, where: str) -> Job:
         """A pilot as squeue shows it."""
@@ -253,7 +261,7 @@ class Cluster(RuleBasedStateMachine):
         sizes = tuple(size for size in range(nodes_min, nodes_min + more + 1) if size % 2 == 0) if even else None
         item = registration(self.new_id(), nodes_min, nodes_min + more, weight=weight, sizes=sizes or None, user=user)
         self.users[item.id], self.accounts[item.id] = user, account
-        self.apply(Registered(self.now, item))
+        self.apply(Registered(self.now, self.wish(item)))
 
     def some_lease(self, data: Any) -> Any:
         """Any lease."""

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.http import bodies
 from bftd.protocol import bounds
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import REPORTED, Leases, LeaseView
 from bftd.protocol.registration import Held, Registration, Welcome
 from bftd.protocol.reports import KINDS, Finish, LeaseReport, ProgressReport, Report, Reports, Summary, report_from_json
 from bftd.protocol.sizes import Sizes
+from bftd.protocol.wish import Wish
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
 TEXTS = st.from_regex(r"([a-zé]{1,8}( [a-z0-9.]{1,8}){0,3})?", fullmatch=True)
@@ -71,6 +73,15 @@ REGISTRATIONS = st.builds(
     up_cost_s=MAYBE_NUMBERS,
     down_cost_s=MAYBE_NUMBERS,
     warm_up_s=MAYBE_NUMBERS,
+    wish=st.builds(
+        Wish,
+        gpu=st.just("") | st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True),
+        gpus=st.integers(0, 16),
+        features=st.lists(st.from_regex(r"[A-Za-z0-9_.:=+-]{1,20}", fullmatch=True), max_size=4, unique=True).map(
+            tuple
+        ),
+        mix=st.booleans(),
+    ),
     held=st.lists(st.builds(Held, LEASE_IDS, NAMES, BY_NAME["job_id"]), max_size=3).map(tuple),
 )
 
@@ -177,6 +188,12 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
         ({"nodes_min": 3}, "trainer: nodes_min 3 is above nodes_max 2"),
         ({"sizes": [7]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
         ({"weight": 10**400}, "trainer: weight must be a finite number"),
+        ({"gpu": "a100; rm"}, "trainer: gpu must be a type of GPU"),
+        ({"gpus": -1}, "trainer: gpus must be 0 or more"),
+        ({"mix": "yes"}, "trainer: mix must be true or false"),
+        ({"features": ["ib|x"]}, "trainer: features must be a list of names of Slurm's features"),
+        ({"features": [1]}, "trainer: features must be a list of names of Slurm's features"),
+        ({"features": ["f"] * (bounds.FEATURES_MOST + 1)}, "trainer: features may hold 32 items, not 33"),
         ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>, not 'n1'"),
     ],
 )
@@ -200,6 +217,31 @@ def test_regression_one_trainers_senseless_number_failed_the_solver_for_all(name
     body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, name: value}
     with pytest.raises(Malformed, match=f"{name} must be"):
         Registration.from_json(body)
+
+
+def test_a_lease_says_a_partition_only_where_there_are_several() -> None:
+    plain = LeaseView("n1.1", "n1", "granted", False, 60.0)
+    assert "partition" not in plain.to_json(), "a driver of an older bftd gets what it knows"
+    other = LeaseView("n1.1", "n1", "granted", False, 60.0, partition="late")
+    assert LeaseView.from_json(sent(other)) == other
+    assert LeaseView.from_json(sent(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    ("harvested", "asked", "taken"),
+    [(("a",), "", "a"), (("a",), "a", "a"), (("a", "b"), "", ""), (("a", "b"), "b", "b")],
+)
+def test_a_trainer_is_of_the_harvested_partition_that_it_names_or_of_any(
+    harvested: tuple[str, ...], asked: str, taken: str
+) -> None:
+    body = sent(Registration("17", "a", "horovod", Sizes(1, 2), partition=asked))
+    assert bodies.registration(body, harvested, "ann").partition == taken
+
+
+def test_a_trainer_of_another_partition_is_told_which_there_are() -> None:
+    body = sent(Registration("17", "a", "horovod", Sizes(1, 2), partition="c"))
+    with pytest.raises(Malformed, match="this daemon harvests the partitions a and b, not c"):
+        bodies.registration(body, ("a", "b"), "ann")
 
 
 def test_a_list_from_a_daemon_that_names_no_jobs_waited_out_is_read() -> None:

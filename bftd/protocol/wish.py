@@ -1,0 +1,54 @@
+"""What a trainer asks of its nodes beside their number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bftd.protocol.bounds import FEATURES_MOST, NODES_MOST
+from bftd.protocol.fields import Fields
+
+# As Slurm writes the type of a GPU and the name of a feature.
+GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`, and whether they may be of several classes.
+
+    "" is any type of GPU, and 0 no GPU at all unless a type is named.
+    """
+
+    gpu: str = ""
+    gpus: int = 0
+    features: tuple[str, ...] = ()
+    mix: bool = False
+
+    @property
+    def modest(self) -> bool:
+        """Whether any node will do."""
+        return not (self.gpu or self.gpus or self.features)
+
+    def __str__(self) -> str:
+        """What is asked for, as the user wrote it; "" where any node will do."""
+        gpu = ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else "")))
+        words = (f"gpu={gpu}" if gpu else "", f"-C {'&'.join(self.features)}" if self.features else "")
+        return " and ".join(filter(None, words))
+
+    def to_fields(self) -> dict[str, object]:
+        """The four fields of a registration."""
+        return {"gpu": self.gpu or None, "gpus": self.gpus, "features": list(self.features), "mix": self.mix}
+
+    @classmethod
+    def read(cls, fields: Fields) -> Wish:
+        """What a registration asks for; raises Malformed."""
+        features = fields.items("features", FEATURES_MOST)
+        if not all(isinstance(name, str) and FEATURE.fullmatch(name) for name in features):
+            raise fields.wrong("features", "a list of names of Slurm's features")
+        return cls(
+            gpu=fields.name("gpu", "", form=GPU_TYPE, wanted="a type of GPU"),
+            gpus=fields.whole("gpus", 0, maximum=NODES_MOST),
+            features=tuple(dict.fromkeys(features)),
+            mix=fields.flag("mix", False),
+        )

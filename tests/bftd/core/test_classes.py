@@ -1,0 +1,244 @@
+"""Trainers on a pool of several classes of nodes: one class each unless they mix, and only what they asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bftd.core import learn
+from bftd.core.classes import NodeClass, unmet, usable
+from bftd.core.domain import Configured, ElasticJob, PoolObserved, Settings
+from bftd.core.learn import Knowledge
+from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
+from bftd.pool.judgement import PoolMemory, observe
+from bftd.protocol.reports import ProgressReport
+from bftd.protocol.wish import Wish
+from slurm_plugin.types import Node, Snapshot
+from tests.bftd.builders import Core, node, registration
+
+A100 = {f"n{number}": {"a100": 4} for number in (1, 2)}
+V100 = {f"n{number}": {"v100": 2} for number in (3, 4, 5)}
+CPU: dict[str, dict[str, int]] = {f"n{number}": {} for number in (6, 7, 8, 9)}
+HARDWARE = A100 | V100 | CPU
+
+
+class Mixed(Core):
+    """A core whose pool comes from snapshots of such nodes, with the pilots that it knows."""
+
+    def __init__(self, hardware: dict[str, dict[str, int]] = HARDWARE, **fields: Any) -> None:
+        self.hardware, self.fields = hardware, fields
+        self.harvest = fields.pop("harvest", Harvest.of("elastic"))
+        self.partitions: dict[str, tuple[str, ...]] = {}
+        self.memory = PoolMemory()
+        super().__init__(Settings().changed(pj_max=50))
+
+    def node(self, name: str) -> Node:
+        gpus = self.hardware[name]
+        gres = ",".join(f"gpu:{kind}:{count}" for kind, count in gpus.items())
+        return node(name, gpus=gpus, gres=gres, partitions=self.partitions.get(name, ("batch", "elastic")))
+
+    def look(self) -> None:
+        """One snapshot in which all nodes are idle or have our pilots; drivers then do as they are told."""
+        nodes = {name: self.node(name) for name in self.hardware}
+        snapshot = Snapshot(self.time_s + 1.0, nodes, (), ())
+        config = PoolConfig(debounce_polls=1, **self.fields)
+        self.memory, view = observe(self.memory, snapshot, config, self.harvest, {}, {})
+        self._version += view.version  # a new view of the same time is none
+        seen = {
+            name: replace(item, pilot=next((id_ for id_, where in self.pilots.items() if where == name), None))
+            for name, item in view.nodes.items()
+        }
+        elastic = {id_: ElasticJob(id_, "ann", "", (where,)) for id_, where in self.pilots.items()}
+        self.time_s += 1.0
+        told = replace(
+            view, nodes=seen, pilots=dict(self.pilots), elastic=elastic, job_ids=frozenset(self.state.trainers)
+        )
+        self.apply(PoolObserved(self.time_s, told))
+        for item in list(self.state.leases.values()):
+            if not item.live:
+                self.pilots.pop(item.job_id or "", None)
+        self.place_all()
+
+
+def classes_of(core: Mixed, trainer: str) -> set[str]:
+    return {core.state.pool.nodes[name].node_class for name in core.nodes(trainer)}
+
+
+def settle(core: Mixed, polls: int = 3) -> None:
+    for _ in range(polls):
+        core.look()
+
+
+def test_regression_a_trainer_was_spread_over_nodes_with_different_gpus() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9))
+    settle(core)
+    assert core.nodes("1") == set(CPU), "all of the class that has most nodes, and none of another"
+    assert classes_of(core, "1") == {"cpu4-1G"}
+
+
+def test_several_trainers_without_a_wish_are_on_a_class_each() -> None:
+    core = Mixed()
+    for id_ in "123":
+        core.arrive(registration(id_, 1, 9))
+    settle(core)
+    assert all(len(classes_of(core, id_)) == 1 for id_ in "123")
+    assert set.union(*(core.nodes(id_) for id_ in "123")) == set(HARDWARE), "and no node is idle"
+
+
+def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(mix=True)))
+    settle(core)
+    assert core.nodes("1") == set(HARDWARE)
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        (Wish(gpu="a100"), set(A100)),
+        (Wish(gpu="a100", gpus=4), set(A100)),
+        (Wish(gpus=3), set(A100)),
+        (Wish(gpus=1), set(V100)),
+        (Wish(gpus=1, mix=True), set(A100) | set(V100)),
+        (Wish(gpu="v100", mix=True), set(V100)),
+    ],
+    ids=str,
+)
+def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish, expected: set[str]) -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=wish))
+    settle(core)
+    assert core.nodes("1") == expected
+
+
+def test_a_trainer_gets_only_the_gpus_that_it_asks_for_also_while_the_pool_has_but_one_class() -> None:
+    core = Mixed({name: HARDWARE[name] for name in CPU} | {"n1": A100["n1"]})
+    core.arrive(registration("1", 1, 9, wish=Wish(gpu="a100")))
+    core.arrive(registration("2", 1, 9))
+    settle(core)
+    assert (core.nodes("1"), core.nodes("2")) == ({"n1"}, set(CPU))
+
+
+def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> None:
+    core = Mixed()
+    core.apply(Configured(core.time_s, core.state.settings.changed(pj_max=1)))
+    core.arrive(registration("1", 1, 9, wish=Wish(gpu="h100")))
+    core.arrive(registration("2", 5, 9))
+    core.arrive(registration("3", 1, 2))
+    settle(core)
+    assert core.nodes("1") == core.nodes("2") == set()
+    assert len(core.nodes("3")) == 2
+    said = "\n".join(core.sentences())
+    assert "train-1 waits: no class of nodes has gpu=h100: there are a100x4, cpu4-1G, v100x2" in said
+    assert (
+        "train-2 waits: it needs 5 nodes and its largest class of nodes has 4; with mix it may use several classes"
+        in said
+    )
+
+
+def test_a_trainer_does_not_leave_its_class_for_another() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 3, wish=Wish(gpus=1)))
+    settle(core)
+    first = core.nodes("1")
+    for number in range(30):
+        core.report("1", ProgressReport(core.time_s, number, 100.0 * number, 50.0 + number % 7, nodes=3))
+        core.look()
+        assert core.nodes("1") == first
+    assert len(core.state.trainers["1"].knowledge.seen) == 1
+
+
+def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(gpu="v100")))
+    settle(core)
+    assert "train-1 starts on 3 nodes (n[3-5], v100x2): its speed is not known yet" in core.sentences()
+
+
+def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(gpu="a100")))
+    settle(core, 5)
+    assert not [text for text in core.sentences() if "more would add" in text]
+
+
+def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -> None:
+    known = learn.observe_rate(Knowledge(), 2, 100.0, "v100x2")
+    known = learn.observe_rate(known, 2, 400.0, "a100x4")
+    known = learn.observe_rate(known, 1, 200.0, "a100x4")
+    assert known.seen_on("v100x2") == ((2, 100.0),)
+    assert known.seen_on("a100x4") == ((1, 200.0), (2, 400.0))
+    assert known.seen_on("h100x8") == known.seen_on("a100x4"), "where it never ran it is taken for as fast"
+    back = learn.observe_rate(known, 2, 100.0, "v100x2")
+    assert (back.node_class, back.seen) == ("v100x2", ((2, 100.0),))
+    assert dict(back.elsewhere) == {"a100x4": ((1, 200.0), (2, 400.0))}
+
+
+def test_what_was_learned_before_there_were_classes_is_kept() -> None:
+    known = learn.observe_rate(Knowledge(), 2, 100.0)
+    known = learn.observe_rate(known, 4, 190.0, "a100x4")
+    assert known.seen_on("a100x4") == ((2, 100.0), (4, 190.0))
+
+
+@pytest.mark.parametrize("objective", ["throughput", "efficiency", "priority"])
+def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -> None:
+    core = Mixed(A100 | {name: V100[name] for name in ("n3", "n4")})
+    core.apply(Configured(core.time_s, core.state.settings.changed(objective=objective)))
+    core.arrive(registration("1", 1, 2))
+    known = learn.observe_rate(learn.observe_rate(Knowledge(), 2, 100.0, "a100x4"), 2, 300.0, "v100x2")
+    trainers = {"1": replace(core.state.trainers["1"], knowledge=known)}
+    core.state = replace(core.state, trainers=trainers)
+    settle(core)
+    assert classes_of(core, "1") == {"v100x2"}
+
+
+def test_the_curve_is_learned_on_the_class_where_the_trainer_works() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(gpu="v100")))
+    settle(core)
+    core.report("1", ProgressReport(core.time_s, 5, 300.0, 60.0, nodes=3))
+    known = core.state.trainers["1"].knowledge
+    assert (known.node_class, known.seen) == ("v100x2", ((3, 60.0),))
+
+
+def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
+    core = Mixed(harvest=Harvest.of("elastic", "late"))
+    core.partitions = dict.fromkeys(V100, ("late",)) | dict.fromkeys(CPU, ("late", "elastic"))
+    core.arrive(registration("1", 1, 9, partition="late", wish=Wish(mix=True)))
+    core.arrive(registration("2", 1, 9, partition=""))
+    settle(core)
+    assert core.nodes("1") <= set(V100) | set(CPU)
+    assert {lease.partition for lease in core.leases("1")} == {"late"}
+    assert {lease.partition for lease in core.leases("2")} == {"elastic"}
+
+
+def kind(name: str, size: int = 4, **fields: Any) -> NodeClass:
+    plain: dict[str, Any] = {"gpus": {}, "features": frozenset(), "some_features": frozenset(), "partitions": ()}
+    return NodeClass(name, size, **{**plain, **fields})
+
+
+def test_a_feature_that_only_some_nodes_of_a_class_have_is_no_feature_of_the_class() -> None:
+    known = {"a": kind("a", some_features=frozenset({"ib"})), "b": kind("b", features=frozenset({"ib", "x"}))}
+    assert usable(known, Wish(features=("ib",)), "") == ("b",)
+    why = unmet({"a": known["a"]}, Wish(features=("ib",)), "", 1)
+    assert why is not None
+    assert "some nodes of a have ib, which [pool] class_features does not name" in why
+
+
+def test_a_trainer_of_a_partition_may_use_only_its_classes() -> None:
+    known = {
+        "a": kind("a", partitions=("p",)),
+        "b": kind("b", partitions=("p", "q")),
+        "c": kind("c", partitions=("q",)),
+    }
+    assert usable(known, Wish(), "") == ("a", "b", "c")
+    assert usable(known, Wish(), "q") == ("b", "c")
+
+
+def test_nothing_is_said_of_a_pool_that_is_not_known_or_too_small_of_one_class() -> None:
+    assert unmet({}, Wish(gpu="h100"), "", 1) is None
+    assert unmet({"a": kind("a")}, Wish(), "", 9) is None

@@ -1,0 +1,130 @@
+"""Two types of GPU in one partition and CPU nodes in a second one, on a real cluster with the plug-ins."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bftd.sandbox_site import SandboxSite
+from tests.slurm_plugin.plugins import another_lua, require_compiled
+
+pytestmark = pytest.mark.cluster
+# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
+PATIENCE_S = 60.0
+A100, V100, CPU = {"n1", "n2"}, {"n3", "n4"}, {"svc2"}
+CPU_PARTITION = (
+    "PartitionName=elastic-cpu Nodes=svc2 MaxTime=60 DefaultTime=1 MaxNodes=1 State=UP PriorityTier=1 "
+    "PreemptMode=CANCEL GraceTime=0 OverSubscribe=EXCLUSIVE"
+)
+SCRIPT = "#!/usr/bin/env python3\nimport time\ntime.sleep(600)\n"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SandboxSite]:
+    """Its drivers run on svc1, and svc2 is harvested too."""
+    require_compiled()
+    config = {"slurm": {"partitions": ["elastic", "elastic-cpu"], "poll_s": 0.5}}
+    shape = {"nodes": 4, "service_nodes": 2, "gpus": {"a100": 2, "v100": 1}, "extra_conf": CPU_PARTITION}
+    with SandboxSite(config, plugins=True, **shape) as site:
+        for node in V100:
+            site.slurm("scontrol", "update", f"nodename={node}", "availablefeatures=ib", "activefeatures=ib")
+        site.start_daemon()
+        (site.work / "train.py").write_text(SCRIPT)
+        (site.work / "inside.py").write_text(SCRIPT.replace("import", "#SBATCH -C ib\nimport", 1))
+
+        def both(text: str) -> str:
+            return text.replace('driver = "', 'partition = "elastic,elastic-cpu", driver = "')
+
+        with another_lua(site, both):
+            yield site
+
+
+@pytest.fixture
+def nobody_trains(site: SandboxSite) -> None:
+    site.slurm("scancel", "--me")
+    until(lambda: not site.slurm("squeue", "--me", "-h"), lambda: site.slurm("squeue"))
+    until(
+        lambda: all(node["in_pool"] and not node["lease"] for node in site.client.status()["nodes"]), site.client.status
+    )
+
+
+def until(reached: Callable[[], bool], told: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < end, told()
+        time.sleep(0.1)
+
+
+def lent(site: SandboxSite, job: str) -> set[str]:
+    """The nodes on which Slurm shows pilots of a trainer."""
+    lines = site.slurm("squeue", "-h", "-t", "R", "-n", "bft-pilot", "-o", "%N|%k|%P").splitlines()
+    shown = [line.split("|") for line in lines]
+    assert all(partition == ("elastic-cpu" if node in CPU else "elastic") for node, _, partition in shown)
+    return {node for node, comment, _ in shown if comment.split()[1] == job}
+
+
+def sbatch(site: SandboxSite, *words: str) -> str:
+    """Submit by Slurm's own command, with the plug-ins; returns the job's id."""
+    done = site.slurm("sbatch", "--parsable", *words)
+    return done.splitlines()[-1]
+
+
+def bft_sbatch(site: SandboxSite, *words: str) -> str:
+    """Submit by bft."""
+    done = site.bft("sbatch", "--parsable", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def waits_until_lent(site: SandboxSite, wanted: dict[str, set[str]]) -> None:
+    def told() -> object:
+        return {job: lent(site, job) for job in wanted}, site.client.status(), site.log_path.read_text()[-3000:]
+
+    until(lambda: all(lent(site, job) == nodes for job, nodes in wanted.items()), told)
+
+
+@pytest.mark.usefixtures("nobody_trains")
+def test_trainers_get_the_gpus_and_features_that_they_ask_for_by_either_way(site: SandboxSite) -> None:
+    jobs = {
+        sbatch(site, "--elastic=1-4,gpu=a100:2", "train.py"): A100,
+        sbatch(site, "--elastic=1-4", "-C", "ib", "train.py"): V100,
+        bft_sbatch(site, "--elastic=1-1", "-p", "elastic-cpu", "train.py"): CPU,
+    }
+    waits_until_lent(site, jobs)
+    assert "classes of the harvested nodes: 2 of a100x2, 1 of cpu256-3G, 2 of v100x1" in site.log_path.read_text()
+    said = site.bft("explain", next(iter(jobs))).stdout
+    assert re.search(r"starts on . nodes? \(.*, a100x2\)", said), said
+
+
+@pytest.mark.usefixtures("nobody_trains")
+def test_a_trainer_runs_on_one_class_of_nodes_unless_it_says_mix(site: SandboxSite) -> None:
+    ib, plain = bft_sbatch(site, "--elastic=1-4", "inside.py"), sbatch(site, "--elastic=1-5", "train.py")
+    waits_until_lent(site, {ib: V100, plain: A100})
+    site.slurm("scancel", ib, plain)
+    mixed = bft_sbatch(site, "--elastic=1-5,mix", "train.py")
+    waits_until_lent(site, {mixed: A100 | V100 | CPU})
+
+
+def test_what_no_node_can_be_is_said_at_submission_and_by_explain(site: SandboxSite) -> None:
+    for words, hint in (
+        (["--elastic=1-2,gpu=h100"], "no class of nodes has gpu=h100: there are a100x2, cpu256-3G, v100x1"),
+        (["--elastic=1-2", "-C", "nvlink"], "no class of nodes has -C nvlink"),
+        (["--elastic=3-4,gpu=2", "-p", "elastic"], "its largest class of nodes has 2"),
+        (["--elastic=1-1", "-C", "ib|a100"], "features joined by &"),
+        (["--elastic=1-1", "-p", "batch"], "take elastic or elastic-cpu"),
+    ):
+        done = site.bft("sbatch", *words, "train.py")
+        assert done.returncode == 2
+        assert hint in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    job = sbatch(site, "--elastic=1-2,gpu=h100", "train.py")  # slurmctld's Lua file knows no node
+    until(lambda: "no class of nodes has gpu=h100" in site.bft("explain", job).stdout, site.client.status)
+    site.slurm("scancel", job)
+
+
+def test_the_classes_are_shown(site: SandboxSite) -> None:
+    assert re.search(r"n\[1-2\] .* a100x2", site.bft("nodes").stdout)
+    assert re.search(r"svc2 +cpu256-3G", site.bft("status").stdout)
