@@ -42,6 +42,8 @@ def _headline(status: Mapping[str, Any]) -> Text:
     backs = status["give_back_s"]
     if backs["count"]:
         line.append(f"  give-back {backs['p50']:.2f} s median, {backs['max']:.2f} s most, {backs['count']} times")
+    for alarm in status.get("alarms", ()):
+        line.append(f"\n{alarm}", style="red")
     if status["hold"]:
         line.append(f"\n{status['hold']}", style="yellow")
     return line

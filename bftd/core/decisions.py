@@ -235,10 +235,32 @@ class JobStrays:
     job_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class CancellingStopped:
+    """Operator mode would have cancelled `jobs` jobs within an hour of the `running` ones of the partition."""
+
+    kind = "cancelling_stopped"
+
+    jobs: int
+    running: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPilots:
+    """Pilots of another daemon, which calls itself `identity`, run in the harvested partition."""
+
+    kind = "foreign_pilots"
+
+    identity: str
+    job_ids: tuple[str, ...]
+    users: tuple[str, ...]
+
+
 Deed = (
     Started | Resumed | Grew | Shrank | Suspended | GaveBack | Waits | Stays | Keeps | Saved | Lost | Ended | Cancelled
 )
-Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays
+Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays | CancellingStopped | ForeignPilots
 Decision = Deed | Notice
 
 

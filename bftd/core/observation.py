@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import inf
 from operator import attrgetter
 
 from bftd.core import caps, drivers, strays, timing
@@ -19,6 +20,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
+    view = strays.guarded(turn, view)
     turn.usage = _used(turn, view.time_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
@@ -27,7 +29,9 @@ def observe(turn: Turn, view: PoolView) -> None:
     if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s
+    first = turn.watched_s == inf
     turn.watched_s = min(turn.watched_s, view.time_s)
+    turn.elders = view.job_ids if first else turn.elders & view.job_ids
     turn.pool = view
     _expire(turn, since_s)
     pilots = view.pilots

@@ -36,6 +36,9 @@ UNPLACED_GRACE_S = 30.0
 # The pilot is given back this long before its time limit, so that Slurm never has to kill a worker in mid-step.
 EXPIRY_AHEAD_S = 10.0
 
+# A clock that differs by no more from what has passed was slewed, or looked at late; beyond it was set.
+CLOCK_STEP_S = 3.0
+
 # A driver polls at least every 30 s; two missed polls, and its job gone from Slurm, and it is lost.
 DRIVER_SILENT_S = 60.0
 # A finished trainer stays in `bft status` for an hour.

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import grp
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
+from bftd.core import clock as stored_times
+from bftd.core.decisions import CancellingStopped, ForeignPilots, NodeOverdue
 from bftd.core.domain import (
     Action,
     CancelPilot,
+    ClockSet,
     Configured,
     Decided,
     Event,
@@ -20,6 +25,7 @@ from bftd.core.domain import (
     PoolObserved,
     Settings,
     State,
+    Tick,
 )
 from bftd.core.step import fold
 from bftd.errors import ConfigError
@@ -29,10 +35,16 @@ from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import status
+from bftd.service.clock import Clock
 from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
+
+# Under this name the ledger keeps by which words this daemon's pilots name it.
+IDENTITY = "identity"
+# Decisions that somebody has to look at.
+_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
 
 
 def settings_of(config: Config) -> Settings:
@@ -66,10 +78,21 @@ def _still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
     return good
 
 
+def _identities(ledger: Ledger) -> tuple[str, ...]:
+    """The words by which pilots name this daemon, its own first: they stay with the ledger, wherever that is moved."""
+    kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ()))
+    if not kept:
+        kept = (secrets.token_hex(4),)
+        ledger.keep(IDENTITY, {"words": list(kept)})
+    return kept
+
+
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
     `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
+    `now` reads the wall clock, and `elapsed` one that nobody sets, by which a step of the other is noticed. `objection`
+    says why the partition must not be harvested, "" where nothing speaks against it.
     """
 
     mode = "live"
@@ -82,19 +105,32 @@ class Service:
         ledger: Ledger,
         cancel: Callable[[list[str]], None],
         now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
         self.ledger = ledger
-        self.now = now
+        self.objection = ""
         self.stopping = False
+        self._clock = Clock(now, elapsed)
         self._cancel = cancel
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = judgement.PoolMemory()
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
-        self.core = ledger.load(now())
-        ledger.prune(now())
+        self.identities = _identities(ledger)
+        now_s = now()
+        loaded = ledger.load(now_s)
+        self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
+        ledger.save(loaded, self.core, ())
+        ledger.prune(now_s)
         self.configure(config)
+
+    def now(self) -> float:
+        """The wall time; where it was set since the last call, all that is known moves with it first."""
+        now_s, by_s = self._clock.look()
+        if by_s:
+            self._clock_was_set(now_s, by_s)
+        return now_s
 
     @property
     def state(self) -> State:
@@ -114,8 +150,9 @@ class Service:
     def configure(self, config: Config) -> None:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
-        settings = settings_of(config)
-        self.apply(Configured(self.now(), settings.changed(**_still_good(self.ledger.tuned()))))
+        settings = dataclasses.replace(settings_of(config), identities=frozenset(self.identities))
+        tuned = settings.changed(**_still_good(self.ledger.tuned()))
+        self.apply(Configured(self.now(), tuned, reloaded=True))
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
@@ -124,14 +161,33 @@ class Service:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
+        if not self._is_timely(snapshot):
+            return
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         harvest = Harvest.of(self.partition)
         self._memory, view = judgement.observe(
             self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
         )
+        if self.objection:
+            view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._cancelling &= self._job_users.keys()
         self.apply(PoolObserved(snapshot.time_s, view))
+
+    def _is_timely(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot was taken by the clock as it is now; one from before it was set only lets time go on."""
+        now_s = self.now()
+        if self._clock.believes(snapshot.time_s):
+            return True
+        self.apply(Tick(now_s))
+        return False
+
+    def _clock_was_set(self, now_s: float, by_s: float) -> None:
+        """Go on with all ages as they are: the time that was set has passed for nobody."""
+        way = "forward" if by_s > 0 else "back"
+        log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
+        self._memory = self._memory.moved(by_s)
+        self.apply(ClockSet(now_s, by_s))
 
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
@@ -144,7 +200,7 @@ class Service:
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""
-        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool)
+        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool, self.identities[0])
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
@@ -164,7 +220,7 @@ class Service:
         self.core = after
         for action in actions:
             if isinstance(action, Decided):
-                log.info("%s", action.text)
+                log.log(logging.WARNING if isinstance(action.decision, _ALARMS) else logging.INFO, "%s", action.text)
             elif isinstance(action, LeaseChanged):
                 log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
             elif isinstance(action, CancelPilot):

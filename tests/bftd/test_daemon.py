@@ -32,7 +32,13 @@ SCONTROL = """#!/bin/sh
 case "$2" in
 nodes) for n in n1 n2; do
   echo "NodeName=$n CPUAlloc=0 CPUTot=4 RealMemory=1000 State=IDLE Partitions=batch,elastic CfgTRES=cpu=4"; done ;;
-partition) echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED" ;;
+partition)
+  echo "PartitionName=batch Nodes=n1,n2 State=UP MaxTime=UNLIMITED Default=YES PriorityTier=10 PreemptMode=OFF"
+  echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED Default=NO PriorityTier=1 PreemptMode=CANCEL" ;;
+config)
+  echo "Configuration data as of 2026-01-01T00:00:00"
+  for line in "ClusterName = $0" "PreemptType = preempt/partition_prio" "SLURM_CONF = /etc/slurm/slurm.conf" \
+    "SLURM_VERSION = 22.05.8" "UnkillableStepTimeout = 60 sec"; do echo "$line"; done ;;
 *) echo "No reservations in the system" ;;
 esac
 """

@@ -10,8 +10,10 @@ import pytest
 from bftd.core import decisions
 from bftd.core.decisions import (
     Cancelled,
+    CancellingStopped,
     Decision,
     Ended,
+    ForeignPilots,
     GaveBack,
     Grew,
     JobStrays,
@@ -95,6 +97,15 @@ NOTICES: list[tuple[Any, str]] = [
     (NodeAvoided("n4", 300.0, 3), "n4 is left alone for 300 s: 3 different pilots failed there"),
     (NodeOverdue("n4", 5.5, "17"), "n4 was asked back 5.5 s ago and is still in use by 17"),
     (JobStrays("eve", ("n1", "n2"), "9"), "eve has n[1-2] with job 9, which no lease stands behind"),
+    (
+        CancellingStopped(12, 40, 4),
+        "operator mode has stopped: it would cancel 12 jobs within an hour where 40 run, and 4 is its bound: see "
+        "`bft status`, then reload bftd to let it go on",
+    ),
+    (
+        ForeignPilots("a1b2", ("7", "8", "9", "10"), ("ann",)),
+        "pilots of another bftd (a1b2) run in this partition (jobs 7, 8, 9 and 1 more of ann): stop one of the two",
+    ),
 ]
 
 
