@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
 import signal
@@ -105,6 +106,14 @@ class Running:
         while line not in self._manager.recv(1000).decode().splitlines():
             pass
 
+    def forget(self) -> None:
+        """Leave out what systemd was told so far."""
+        self._manager.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._manager.recv(1000):
+                pass
+        self._manager.settimeout(30)
+
 
 def environment(root: Path) -> dict[str, str]:
     """An environment with fake Slurm commands."""
@@ -124,10 +133,10 @@ def write_config(root: Path, more: str = "") -> Path:
 
 
 @contextmanager
-def running(root: Path) -> Iterator[Running]:
-    """A daemon that is ready; killed at the end if it has not stopped."""
-    env = environment(root)
-    path = write_config(root)
+def running(root: Path, more: str = "", env: dict[str, str] | None = None) -> Iterator[Running]:
+    """A daemon that is ready, over fake commands unless `env` has others; killed at the end if it has not stopped."""
+    env = dict(env) if env is not None else environment(root)
+    path = write_config(root, more)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(root / "notify"))
         manager.settimeout(30)
