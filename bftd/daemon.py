@@ -125,8 +125,11 @@ class Daemon:
             log.info("bftd %s %s %s, serving %s", __version__, does, self._service.partition, self._config.api.socket)
             notify("READY=1", f"STATUS={does} {self._service.partition}")
             beat = asyncio.create_task(self._beat())
+            beat.add_done_callback(lambda _: self._stop.set())
             try:
                 await self._poll()
+                if beat.done():  # it ends only where it fails
+                    beat.result()
             finally:
                 beat.cancel()
                 notify("STOPPING=1")
@@ -259,12 +262,15 @@ class Daemon:
             looking = loop.run_in_executor(self._reader, self._client.partition, name)
         try:
             await asyncio.wait_for(asyncio.shield(looking), _START_WAIT_S)
-        except UnknownPartition:
+        except UnknownPartition:  # in shadow mode, which asks for nothing else
             raise
         except (SlurmError, asyncio.TimeoutError) as error:
             log.warning("the partition %s could not be checked: %s", name, error or "Slurm does not answer")
         if self._preemption is not None and self._preemption.known:
             if self._preemption.objection:
+                await loop.run_in_executor(
+                    self._reader, self._client.partition, name
+                )  # of an unknown one it tells more
                 raise NotPreemptible(self._preemption.objection)
             await self._take_claim()
 
@@ -346,6 +352,7 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
 def _told(settings: Config) -> Iterator[str]:
     """What operator mode would do: read from Slurm and, beside a daemon that may be using it, from the ledger."""
     client = _client_of(settings)
+    Visibility(client).check()
     preemption = Preemption(client, (settings.slurm.partition,))
     preemption.check()
     if preemption.objection:

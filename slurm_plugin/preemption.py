@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 
 from slurm_plugin.client import SlurmClient
-from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
+from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
 from slurm_plugin.site.model import parse_config
 from slurm_plugin.site.preemptible import objection
@@ -53,10 +53,6 @@ class Preemption:
         partitions = partition_options(self._show("partition", "-o", "--all"))
         if not partitions:
             raise SnapshotError("scontrol shows no partition at all")
-        for name in self._harvested:
-            if name not in partitions and not self.known:
-                self._client.partition(name)  # says which is meant
-                raise UnknownPartition(f"no partition {name}")
         config = parse_config(self._show("config"))
         place = (config.get(key, "") for key in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
         self.cluster = " ".join(place)
