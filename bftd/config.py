@@ -71,11 +71,42 @@ def parse(text: str, name: str = "configuration") -> Config:
         if "partition" in table["slurm"] and alone not in partitions:
             raise ConfigError(f"{name}: [slurm] partition {alone} is none of partitions: give one of the two keys")
         config = dataclasses.replace(config, slurm=dataclasses.replace(config.slurm, partition=partitions[0]))
+    _check_together(config, name)
     if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
         raise ConfigError(
             f'{name}: [api] auth = "token" needs token_file, the file with the token that TCP clients show'
         )
     return config
+
+
+def _check_together(config: Config, name: str) -> None:
+    """Refuse keys that are right each by itself and contradict each other."""
+    slurm, pool = config.slurm, config.pool
+    if pool.stale_after_s < 2.0 * slurm.poll_s:
+        raise ConfigError(
+            f"{name}: [pool] stale_after_s must be at least twice [slurm] poll_s ({slurm.poll_s:g}), not "
+            f"{pool.stale_after_s:g}: each snapshot would be too old to grow on before the next one"
+        )
+    if 0.0 < pool.vacate_ahead_s < slurm.poll_s:
+        raise ConfigError(
+            f"{name}: [pool] vacate_ahead_s must be 0 or at least [slurm] poll_s ({slurm.poll_s:g}), not "
+            f"{pool.vacate_ahead_s:g}: a job would start between two polls, and find its nodes not vacated"
+        )
+    if 0.0 < pool.min_window_s < pool.vacate_ahead_s:
+        raise ConfigError(
+            f"{name}: [pool] min_window_s must be 0 or at least vacate_ahead_s ({pool.vacate_ahead_s:g}), not "
+            f"{pool.min_window_s:g}: nodes would be lent that have to be vacated at once"
+        )
+    if config.decide.solve_time_limit_s > pool.stale_after_s:
+        raise ConfigError(
+            f"{name}: [decide] solve_time_limit_s must be at most [pool] stale_after_s ({pool.stale_after_s:g}), not "
+            f"{config.decide.solve_time_limit_s:g}: a plan would be of a pool that is too old"
+        )
+    if slurm.driver_partition in slurm.harvested:
+        raise ConfigError(
+            f"{name}: [slurm] driver_partition must be another than partition ({slurm.driver_partition}): drivers must "
+            "not be preempted"
+        )
 
 
 def to_toml(config: Config) -> str:

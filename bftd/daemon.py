@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
+import pwd
+import secrets
 import signal
 import sqlite3
 import sys
+import threading
 import time
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,13 +27,17 @@ from bftd.core.domain import Tick
 from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http import api
 from bftd.keys import Config
-from bftd.notify import notify
+from bftd.notify import notify, watchdog_s
+from bftd.service import dry_run as dry_runs
+from bftd.service import neighbours
+from bftd.service.cancelling import Canceller
 from bftd.service.garbage import Garbage
 from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.live import IDENTITY, Service
 from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.client import SlurmClient
-from slurm_plugin.errors import SlurmError, UnknownPartition
+from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
+from slurm_plugin.preemption import NotPreemptible, Preemption
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.types import Snapshot
 from slurm_plugin.visibility import Visibility
@@ -37,6 +47,14 @@ log = logging.getLogger("bftd")
 # A controller that needs longer than a quarter of the tick is under load: reading it must not add to that.
 SLOWNESS = 4.0
 LONGEST_DELAY_S = 30.0
+# How often at least the loop tells systemd that it turns, and looks at its clock.
+_BEAT_S = 5.0
+# The commands of a look at Slurm, with those that are run only now and then.
+_COMMANDS = 7
+# A start waits so long for Slurm to say whether the partition may be harvested, then goes on without harvesting.
+_START_WAIT_S = 20.0
+# A stop waits so long for a job that is being cancelled; systemd waits for 15 s in all.
+_STOP_WAIT_S = 5.0
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
@@ -60,6 +78,16 @@ def ledger_path(settings: Config) -> Path:
     return path.with_name(f"{path.stem}.shadow{path.suffix}") if settings.daemon.mode == "shadow" else path
 
 
+def uids_of(user: str) -> set[int]:
+    """The uid of a user, by name or number; none of one that is not known here."""
+    if user.isdecimal():
+        return {int(user)}
+    try:
+        return {pwd.getpwnam(user).pw_uid}
+    except KeyError:
+        return set()
+
+
 class Daemon:
     """One running daemon; `run` returns its exit code."""
 
@@ -72,15 +100,18 @@ class Daemon:
         client = ReadingClient if self._shadow else reading
         self._client = client(conf, settings.slurm.timeout_s)
         self._visibility = Visibility(self._client)
+        self._preemption = None if self._shadow else Preemption(self._client, settings.slurm.harvested)
         # one thread reads, one cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
-        self._canceller = ThreadPoolExecutor(1, "cancel")
+        self._canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
         self._ledger = Ledger(ledger_path(settings), settings.daemon.mode)
         self._garbage = Garbage()
         self._stop = asyncio.Event()
         self._complaint = ""
         self._unreadable: frozenset[str] = frozenset()
-        self._cancel_complaints: set[str] = set()
+        self._claims: list[asyncio.AbstractServer] = []
+        self._claimed = self._shadow
+        self._late: asyncio.Future[Snapshot] | None = None
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT."""
@@ -89,6 +120,7 @@ class Daemon:
             await self._check_partition()
             self._service = self._made_service()
             self._service.private = self._visibility.keeps_jobs_private
+            await self._meet_others()
             runner = await api.listen(self._service, self._config.api)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
@@ -96,9 +128,14 @@ class Daemon:
             does = "watches" if self._shadow else "harvests"
             log.info("bftd %s %s %s, serving %s", __version__, does, self._service.partition, self._config.api.socket)
             notify("READY=1", f"STATUS={does} {self._service.partition}")
+            beat = asyncio.create_task(self._beat())
+            beat.add_done_callback(lambda _: self._stop.set())
             try:
                 await self._poll()
+                if beat.done():  # it ends only where it fails
+                    beat.result()
             finally:
+                beat.cancel()
                 notify("STOPPING=1")
                 self._service.stop()
                 await runner.cleanup()
@@ -107,8 +144,10 @@ class Daemon:
             raise LedgerError(f"the ledger {self._ledger.path} failed: {error}") from None
         finally:
             self._reader.shutdown(wait=False, cancel_futures=True)
-            self._canceller.shutdown(wait=True)
+            self._canceller.stop(_STOP_WAIT_S)
             self._ledger.close()
+            for claim in self._claims:
+                claim.close()
         rest = "" if self._shadow else "; pilots that run go on until their driver ends them"
         log.info("bftd has stopped%s", rest)
         return 0
@@ -116,19 +155,22 @@ class Daemon:
     def _made_service(self) -> Service:
         """What the mode asks for."""
         if not isinstance(self._client, ReadingClient):
-            return Service(self._config, self._ledger, self._cancel)
+            return Service(self._config, self._ledger, self._canceller.ask, elapsed=time.monotonic)
         from bftd.shadow.service import ShadowService
         from bftd.shadow.trace_recorder import TraceRecorder
 
         log.info("shadow mode: nothing is submitted, lent or cancelled; the ledger is %s", self._ledger.path)
         client, trace = self._client, self._ledger.path.with_name("shadow-trace.csv.gz")
-        return ShadowService(self._config, self._ledger, lambda: client.calls, TraceRecorder(trace, self._config))
+        recorder = TraceRecorder(trace, self._config)
+        return ShadowService(self._config, self._ledger, lambda: client.calls, recorder, elapsed=time.monotonic)
 
     async def _poll(self) -> None:
         failures = 0
         while not self._stop.is_set():
             begun = time.monotonic()
-            snapshot = await self._read()
+            snapshot = await self._unless_stopped(self._read())
+            if self._stop.is_set():
+                return
             read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
@@ -136,7 +178,6 @@ class Daemon:
             else:
                 self._service.apply(Tick(self._service.now()))
             self._garbage.collect()
-            notify("WATCHDOG=1")
             took_s = time.monotonic() - begun
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
             # What this process takes to read the answers says nothing of slurmctld.
@@ -146,10 +187,27 @@ class Daemon:
             except asyncio.TimeoutError:
                 continue
 
+    async def _unless_stopped(self, reading: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+        """What is read, unless the daemon is to stop before."""
+        task, stopping = asyncio.create_task(reading), asyncio.create_task(self._stop.wait())
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        return None
+
+    async def _beat(self) -> None:
+        """Tell systemd that the loop turns, however long Slurm takes to answer, and notice when the clock is set."""
+        while True:
+            self._service.now()
+            notify("WATCHDOG=1")
+            await asyncio.sleep(min(_BEAT_S, watchdog_s() / 3.0))
+
     async def _read(self) -> Snapshot | None:
         """One snapshot; None, and a line in the log when the fault is a new one, where it cannot be had."""
         try:
-            snapshot = await asyncio.get_running_loop().run_in_executor(self._reader, self._look)
+            snapshot = await self._looked(_COMMANDS * (self._config.slurm.timeout_s + 1.0))
         except SlurmError as error:
             if str(error) != self._complaint:
                 log.warning("no snapshot, nothing grows: %s", error)
@@ -160,6 +218,8 @@ class Daemon:
             log.info("snapshots are read again")
         self._complaint = ""
         self._name_unreadable(snapshot)
+        await self._take_claim()
+        self._heed()
         return snapshot
 
     def _name_unreadable(self, snapshot: Snapshot) -> None:
@@ -169,36 +229,91 @@ class Daemon:
             log.warning("pending job %s is taken for one that waits without a plan: %s", job_id, found[job_id])
         self._unreadable = frozenset(found)
 
+    async def _looked(self, limit_s: float) -> Snapshot:
+        """What the reading thread sees within a time; what it sees later is out of date, and of no use."""
+        if self._late is not None:
+            await asyncio.wait([self._late], timeout=limit_s)
+            if not self._late.done():
+                raise SnapshotError(f"a command of Slurm's hangs for more than {limit_s:.0f} s: see `ps -C scontrol`")
+            self._late.exception()
+            self._late = None
+        looking = asyncio.get_running_loop().run_in_executor(self._reader, self._look)
+        done, _ = await asyncio.wait([looking], timeout=limit_s)
+        if not done:
+            self._late = looking
+            raise SnapshotError(f"Slurm was not read within {limit_s:.0f} s")
+        return looking.result()
+
     def _look(self) -> Snapshot:
         """One snapshot of all there is: what is hidden from the daemon must not pass for a quiet cluster (S9)."""
         self._visibility.check()
+        if self._preemption is not None:
+            with contextlib.suppress(SlurmError):  # its objection stays
+                self._preemption.check()
         return self._client.snapshot()
 
-    async def _check_partition(self) -> None:
-        """Refuse to start on a partition that does not exist; a controller that is down is waited for."""
-        for name in self._config.slurm.harvested:
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._reader, self._client.partition, name)
-            except UnknownPartition:
-                raise
-            except SlurmError as error:
-                log.warning("the partition %s could not be checked: %s", name, error)
-
-    def _cancel(self, job_ids: list[str]) -> None:
-        """Cancel pilots without waiting; a daemon without the right to do so leaves it to their driver and Slurm."""
-
-        def cancel() -> None:
-            try:
-                self._client.cancel(job_ids, "KILL")
-            except SlurmError as error:
-                # what may not be cancelled is asked for again: say it once
-                if str(error) not in self._cancel_complaints:
-                    log.warning("%s", error)
-                self._cancel_complaints.add(str(error))
+    def _heed(self) -> None:
+        """Pass on whether the partition may be harvested."""
+        now = self._preemption.objection if self._preemption is not None else ""
+        if now != self._service.objection:
+            if now:
+                log.warning("nothing grows: %s", now)
             else:
-                self._cancel_complaints.clear()
+                log.info("the partition %s may be harvested", self._service.partition)
+        self._service.objection = now
 
-        self._canceller.submit(cancel)
+    async def _check_partition(self) -> None:
+        """Refuse to start on a partition that does not exist, or whose jobs make no room for regular ones.
+
+        A controller that is down is waited for, and nothing is granted before it has answered.
+        """
+        loop = asyncio.get_running_loop()
+        looking = loop.run_in_executor(self._reader, self._look_partitions_up)
+        try:
+            await asyncio.wait_for(asyncio.shield(looking), _START_WAIT_S)
+        except UnknownPartition:
+            raise
+        except (SlurmError, asyncio.TimeoutError) as error:
+            log.warning(
+                "the partition %s could not be checked: %s", self._named_partitions, error or "Slurm does not answer"
+            )
+        if self._preemption is not None and self._preemption.known:
+            if self._preemption.objection:
+                raise NotPreemptible(self._preemption.objection)
+            await self._take_claim()
+
+    def _look_partitions_up(self) -> None:
+        """Ask for each partition, as of an unknown one that tells most, and whether they may be harvested."""
+        for name in self._config.slurm.harvested:
+            self._client.partition(name)
+        if self._preemption is not None:
+            self._preemption.check()
+
+    @property
+    def _named_partitions(self) -> str:
+        return ", ".join(self._config.slurm.harvested)
+
+    async def _take_claim(self) -> None:
+        """Once it is known which cluster this is: let no other daemon of this host harvest the partitions."""
+        if self._claimed or self._preemption is None or not self._preemption.known:
+            return
+        self._claimed = True
+        believed = {os.geteuid(), *uids_of(self._config.daemon.user)}
+        for name in self._config.slurm.harvested:
+            if (claim := await neighbours.claim(self._preemption.cluster, name, believed)) is not None:
+                self._claims.append(claim)
+
+    async def _meet_others(self) -> None:
+        """Refuse to start beside a daemon of another host; without an answer of Slurm's the first snapshot shows it."""
+        self._heed()
+        if self._preemption is None or not self._preemption.known:
+            return
+        try:
+            snapshot = await self._looked(_START_WAIT_S)
+        except SlurmError:
+            return
+        partitions, trainers = self._config.slurm.harvested, self._service.core.trainers
+        neighbours.refuse(neighbours.foreign(snapshot, partitions, self._service.identities, trainers))
 
     def _reload(self) -> None:
         """Read the configuration again: all of it is taken, or nothing."""
@@ -226,8 +341,10 @@ class Daemon:
 @click.option("--config", "path", type=click.Path(dir_okay=False), help="Configuration file.")
 @click.option("--check-config", is_flag=True, help="Check the configuration and exit.")
 @click.option("--print-config", is_flag=True, help="Print the configuration in full, with documentation, and exit.")
+@click.option("--dry-run", is_flag=True, help="Tell what operator mode would cancel now, cancel nothing, and exit.")
+@click.option("--take-over", is_flag=True, help="Adopt the pilots of a bftd that is gone for good, and exit.")
 @click.version_option(__version__, prog_name="bftd")
-def _command(path: str | None, check_config: bool, print_config: bool) -> None:
+def _command(path: str | None, check_config: bool, print_config: bool, dry_run: bool, take_over: bool) -> None:
     """Harvest the idle nodes of a Slurm cluster for elastic training jobs."""
     found = config.find(path)
     # without any file the defaults are shown, but a daemon is never started on a file that is missing
@@ -238,9 +355,48 @@ def _command(path: str | None, check_config: bool, print_config: bool) -> None:
     if check_config:
         click.echo(f"{found}: the configuration is right")
         return
+    if dry_run:
+        click.echo("\n".join(_told(settings)))
+        return
+    if take_over:
+        click.echo(_taken_over(settings))
+        return
     _set_up_log(settings.log.level)
     sys.setswitchinterval(SWITCH_S)
-    sys.exit(asyncio.run(_serve(settings, found)))
+    code = asyncio.run(_serve(settings, found))
+    if threading.active_count() > 1:  # a command of Slurm's hangs, and systemd would kill who waits for it
+        logging.shutdown()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _told(settings: Config) -> Iterator[str]:
+    """What operator mode would do: read from Slurm and, beside a daemon that may be using it, from the ledger."""
+    client = _client_of(settings)
+    Visibility(client).check()
+    preemption = Preemption(client, settings.slurm.harvested)
+    preemption.check()
+    if preemption.objection:
+        yield f"bftd does not start, and cancels nothing: {preemption.objection}"
+    yield from dry_runs.report(settings, client.snapshot(), *dry_runs.known(Path(settings.ledger.path)))
+
+
+def _taken_over(settings: Config) -> str:
+    """Note in the ledger that pilots of other daemons are this one's own; returns a sentence."""
+    ledger = Ledger(settings.ledger.path, settings.daemon.mode)
+    try:
+        kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ())) or (secrets.token_hex(4),)
+        found = neighbours.foreign(_client_of(settings).snapshot(), settings.slurm.harvested, kept, {})
+        ledger.keep(IDENTITY, {"words": [*kept, *found]})
+    finally:
+        ledger.close()
+    if not found:
+        return f"no pilot of another bftd runs in {', '.join(settings.slurm.harvested)}"
+    return f"pilots of {' and '.join(found)} are taken for this bftd's own from now on"
+
+
+def _client_of(settings: Config) -> SlurmClient:
+    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 
 
 # The loop lets the interpreter go at each call of the system: a thread that computes is to hand it back soon.

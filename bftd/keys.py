@@ -99,6 +99,9 @@ class SlurmConfig:
     operator: bool = _key(
         False, "Whether bftd has operator rights in Slurm and may cancel pilots that no lease stands behind."
     )
+    operator_cancels_per_min: int = _key(
+        10, "Most jobs without a lease that are cancelled in a minute.", minimum=1, maximum=1000
+    )
 
     @property
     def harvested(self) -> tuple[str, ...]:

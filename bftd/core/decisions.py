@@ -259,10 +259,42 @@ class PauseLifted:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class CancellingStopped:
+    """Operator mode would have cancelled `jobs` jobs within an hour of the `running` ones of the partition."""
+
+    kind = "cancelling_stopped"
+
+    jobs: int
+    running: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPilots:
+    """Pilots of another daemon, which calls itself `identity`, run in the harvested partition."""
+
+    kind = "foreign_pilots"
+
+    identity: str
+    job_ids: tuple[str, ...]
+    users: tuple[str, ...]
+
+
 Deed = (
     Started | Resumed | Grew | Shrank | Suspended | GaveBack | Waits | Stays | Keeps | Saved | Lost | Ended | Cancelled
 )
-Notice = Noted | MapKept | NodeAvoided | NodeOverdue | JobStrays | GrowthPaused | PauseLifted
+Notice = (
+    Noted
+    | MapKept
+    | NodeAvoided
+    | NodeOverdue
+    | JobStrays
+    | GrowthPaused
+    | PauseLifted
+    | CancellingStopped
+    | ForeignPilots
+)
 Decision = Deed | Notice
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from bftd.core.classes import Classes
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
+from bftd.core.outsiders import Cancels, ElasticJob, Stray
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.sentences import Mood, sentence
 from bftd.hours import UTC, Zone
@@ -41,6 +42,8 @@ class Settings:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
     zone: Zone = UTC
+    # The identities under which this daemon's pilots run; empty where it has none, as in a replay.
+    identities: frozenset[str] = frozenset()
 
     def changed(self, **keys: Any) -> Settings:
         """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
@@ -76,17 +79,6 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticJob:
-    """A running job of the harvested partition: a pilot, or what a user started there himself."""
-
-    id: str
-    user: str
-    account: str
-    nodes: tuple[str, ...]
-    start_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
@@ -96,7 +88,8 @@ class PoolView:
     by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
     without a plan that hold growth no more. `classes` are those of all harvested nodes. `barred` are the nodes that
     pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond what all
-    trainers together may have.
+    trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told. `refused` says why
+    the partition must not be harvested; "" where nothing speaks against it.
     """
 
     version: int = 0
@@ -112,10 +105,12 @@ class PoolView:
     barred: frozenset[str] = frozenset()
     bound: str = ""
     classes: Classes = field(default_factory=dict)
+    daemons: Mapping[str, str] = field(default_factory=dict)
+    refused: str = ""
 
     @property
     def seen(self) -> bool:
-        """Whether any snapshot was read since the daemon started."""
+        """Whether any snapshot was read since the daemon started, or since its clock was set."""
         return self.time_s > float("-inf")
 
 
@@ -124,7 +119,8 @@ class Lease:
     """The grant of one node to one trainer; its id, `node.sequence`, never comes back.
 
     `asked_back_s` is when Slurm first needed the node (start of the give-back), `missed_polls` counts snapshots in a
-    row that do not show the pilot after it was placed, the first of them at `missed_s`.
+    row that do not show the pilot after it was placed, the first of them at `missed_s`. `cancelled_s` is when bftd last
+    tried to cancel the pilot.
     """
 
     id: str
@@ -147,6 +143,7 @@ class Lease:
     alarmed: bool = False
     # That of the pilot; "" where the daemon harvests one.
     partition: str = ""
+    cancelled_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -246,20 +243,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A running job of the harvested partition that no lease stands behind, first seen without one at `seen_s`.
-
-    It is `named` once it has been there for longer than a pilot whose lease is still on its way. `cancelled_s` is when
-    bftd last tried to cancel it.
-    """
-
-    job: ElasticJob
-    seen_s: float
-    named: bool = False
-    cancelled_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Node-seconds since the ledger began. None of the counters ever decreases.
 
@@ -281,8 +264,10 @@ class State:
 
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
-    `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
-    pilot. `pauses` are filed under their keys. `plan_due` says that something changed since the last plan was made.
+    `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the jobs of that snapshot
+    that are still there. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
+    administrator reloads. `pauses` are filed under their keys. `plan_due` says that something changed since the last
+    plan was made.
     """
 
     settings: Settings = Settings()
@@ -297,6 +282,9 @@ class State:
     quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
+    elders: frozenset[str] = frozenset()
+    cancels: Cancels = field(default_factory=Cancels)
+    alarms: Mapping[str, str] = field(default_factory=dict)
     preempted_s: float = float("-inf")
     grants: tuple[float, ...] = ()
     usage: Usage = field(default=Usage(), metadata=KEPT)
@@ -360,13 +348,22 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Settings changed: a reload or `bft tune`."""
+    """Settings changed: by a reload, which ends latched alarms, or by `bft tune`."""
 
     time_s: float
     settings: Settings
+    reloaded: bool = False
 
 
-Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured | Paused | Unpaused
+@dataclass(frozen=True, slots=True)
+class ClockSet:
+    """The wall clock went `by_s` seconds further than time itself, or back; `time_s` is what it shows now."""
+
+    time_s: float
+    by_s: float
+
+
+Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured | Paused | Unpaused | ClockSet
 
 
 # Actions: what the daemon does and writes down.

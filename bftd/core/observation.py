@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import inf
 from operator import attrgetter
 
 from bftd.core import caps, confines, drivers, strays, timing
@@ -19,13 +20,16 @@ def observe(turn: Turn, view: PoolView) -> None:
     """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
+    view = strays.guarded(turn, view)
     turn.usage = _used(turn, view.time_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
     could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
     before, since_s = turn.pool, turn.pool.time_s
+    first = turn.watched_s == inf
     turn.watched_s = min(turn.watched_s, view.time_s)
+    turn.elders = view.job_ids if first else turn.elders & view.job_ids
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred

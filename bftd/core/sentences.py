@@ -7,9 +7,11 @@ from typing import Literal
 
 from bftd.core.decisions import (
     Cancelled,
+    CancellingStopped,
     Decision,
     Deed,
     Ended,
+    ForeignPilots,
     GaveBack,
     Grew,
     GrowthPaused,
@@ -41,6 +43,8 @@ STALE = "the last good snapshot of Slurm is too old"
 SETTLING = "Slurm has just taken nodes back for a job, which may count on others too"
 
 _UNKNOWN_SPEED = "its speed is not known yet"
+# Of jobs or users so many are named.
+_NAMED = 3
 
 
 def sentence(decision: Decision, mood: Mood = "indicative") -> str:
@@ -101,6 +105,13 @@ def _notice(notice: Notice) -> str:
             return f"{notice.by} paused {notice.what}{released}: {notice.why}"
         case PauseLifted():
             return f"{notice.by} lifted the pause of {notice.what}"
+        case CancellingStopped():
+            return (
+                f"operator mode has stopped: it would cancel {notice.jobs} jobs within an hour where {notice.running} "
+                f"run, and {notice.most} is its bound: see `bft status`, then reload bftd to let it go on"
+            )
+        case ForeignPilots():
+            return foreign_pilots(notice.identity, notice.job_ids, notice.users)
 
 
 def _rate(deed: Started | Resumed) -> str:
@@ -125,6 +136,13 @@ def _because(why: str) -> str:
 
 
 # Reasons, and other parts of a sentence.
+
+
+def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) -> str:
+    """That another daemon harvests the same partition."""
+    more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
+    jobs = f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
+    return f"pilots of another bftd ({identity}) run in this partition ({jobs}): stop one of the two"
 
 
 def nodes(count: int) -> str:

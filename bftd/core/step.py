@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, confines, drivers, learn, observation
+from bftd.core import caps, clock, confines, drivers, learn, observation
 from bftd.core.domain import (
     Action,
+    ClockSet,
     Configured,
     Event,
     Finished,
@@ -29,6 +30,7 @@ from bftd.core.domain import (
     Tick,
     Trainer,
 )
+from bftd.core.outsiders import Cancels
 from bftd.core.pause import Paused, Unpaused
 from bftd.core.planning import Solve, replan
 from bftd.core.turn import Turn
@@ -61,6 +63,9 @@ def fold(
     trainer that has finished also take a while to end. What the site itself bars is planned for at once, also while
     Slurm does not answer.
     """
+    for event in events:
+        if isinstance(event, ClockSet):  # first of all: the times of all others are of the clock as it is now
+            state = clock.moved(state, event.by_s)
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
@@ -98,10 +103,17 @@ def _confine(turn: Turn) -> None:
             observation.take_back_lost_nodes(turn)
 
 
+def _on_clock_set(turn: Turn, event: ClockSet) -> None:
+    turn.happened("clock_set", data={"by_s": event.by_s})
+
+
 def _on_configured(turn: Turn, event: Configured) -> None:
     turn.settings = event.settings
     turn.plan_due = True
     _confine(turn)
+    if event.reloaded:
+        turn.alarms.clear()
+        turn.cancels = Cancels()
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
@@ -195,6 +207,7 @@ def _on_finished(turn: Turn, event: Finished) -> None:
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     PoolObserved: _on_pool,
     Tick: _on_tick,
+    ClockSet: _on_clock_set,
     Configured: _on_configured,
     Registered: _on_registered,
     Heard: _on_heard,

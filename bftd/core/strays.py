@@ -2,17 +2,46 @@
 
 A pilot that one of our trainers left behind is always ours to cancel (L3). Any other such job belongs to a user who
 goes round the daemon, or to a driver that misbehaves. It is named for the administrators. With `[slurm] operator` it
-is cancelled too, unless it is the administrators' own.
+is cancelled too, if it looks like what a pilot is, is younger than this daemon, and is not the administrators' own; and
+only so many of them (`bftd.core.outsiders`). Pilots of another daemon are never touched: see `guarded`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from bftd.core import timing
-from bftd.core.decisions import JobStrays
-from bftd.core.domain import CancelPilot, Stray, Trainer
+from bftd.core import outsiders, timing
+from bftd.core.decisions import CancellingStopped, ForeignPilots, JobStrays
+from bftd.core.domain import (
+    CancelPilot,
+    PoolView,
+    Settings,
+    Trainer,
+)
+from bftd.core.outsiders import ElasticJob, Stray
+from bftd.core.sentences import foreign_pilots
 from bftd.core.turn import Turn
+
+STOPPED = "operator"
+
+
+def guarded(turn: Turn, view: PoolView) -> PoolView:
+    """The view as one may grow on it: not at all while pilots of another daemon run in the partition.
+
+    The comment that says whose a pilot is proves nothing, so a pilot of a trainer that is known here, and of its user,
+    is ours whatever it says: its driver has changed over from a daemon that is no more.
+    """
+    if not turn.settings.identities or turn.settings.identities.issuperset(view.daemons.values()):
+        return view
+    whose: dict[str, list[str]] = {}
+    for id_, identity in view.daemons.items():
+        if identity not in turn.settings.identities and _trainer(turn, view, id_) is None and id_ in view.elastic:
+            whose.setdefault(identity, []).append(id_)
+    for identity, ids in whose.items():
+        users = tuple(sorted({view.elastic[id_].user for id_ in ids}))
+        turn.alarm(f"daemon {identity}", ForeignPilots(identity, tuple(ids), users))
+        view = replace(view, hold=f"{foreign_pilots(identity, ids, users)}; nothing grows meanwhile")
+    return view
 
 
 def follow(turn: Turn) -> None:
@@ -24,6 +53,19 @@ def follow(turn: Turn) -> None:
     for job in turn.pool.elastic.values():
         if job.id not in covered:
             turn.strays[job.id] = _judged(turn, before.get(job.id, Stray(job, turn.now)))
+    _act_as_operator(turn)
+
+
+def spared_because(job: ElasticJob, settings: Settings) -> str | None:
+    """Why operator mode leaves a job alone whatever its age; None where it does not."""
+    if job.user in settings.spared:
+        return f"{job.user} is an administrator"
+    if len(job.nodes) != 1:
+        return f"it has {len(job.nodes)} nodes, and a pilot has one"
+    most_s = max(timing.MINUTE_S, settings.pool.pilot_limit_s // timing.MINUTE_S * timing.MINUTE_S)
+    if job.limit_s is None or job.limit_s > most_s:
+        return "its time limit is longer than that of any pilot"
+    return None
 
 
 def _covered(turn: Turn) -> set[str]:
@@ -47,31 +89,61 @@ def _covered(turn: Turn) -> set[str]:
     }
 
 
+def _trainer(turn: Turn, view: PoolView, job_id: str) -> Trainer | None:
+    """The trainer that a job names as its own, if it is known here and of the job's user."""
+    owner = turn.trainers.get(view.owners.get(job_id, ""))
+    job = view.elastic.get(job_id)
+    return owner if owner is not None and job is not None and owner.user == job.user else None
+
+
 def _judged(turn: Turn, stray: Stray) -> Stray:
-    """Do what is due about one stray job."""
-    owner = turn.trainers.get(turn.pool.owners.get(stray.job.id, ""))
-    ours = owner if owner is not None and owner.user == stray.job.user else None
-    if turn.now - stray.seen_s > (timing.ORPHAN_GRACE_S if ours else timing.STRAY_NAMED_S):
+    """Name one stray job, and cancel it if one of our own trainers left it behind."""
+    ours = _trainer(turn, turn.pool, stray.job.id)
+    grace_s = timing.ORPHAN_GRACE_S if ours else timing.STRAY_NAMED_S
+    if turn.now - stray.seen_s > grace_s:
         stray = _named(turn, stray)
-    if not _due(turn, stray, ours):
+    if ours is None or turn.now - stray.seen_s <= grace_s or not _to_try(turn, stray):
         return stray
-    why = "it belongs to no lease" if ours else f"no lease stands behind this job of {stray.job.user}"
-    turn.actions.append(CancelPilot(stray.job.id, ours.id if ours else None, why))
+    turn.actions.append(CancelPilot(stray.job.id, ours.id, "it belongs to no lease"))
     return replace(stray, cancelled_s=turn.now)
 
 
-def _due(turn: Turn, stray: Stray, ours: Trainer | None) -> bool:
-    """Whether a job is to be cancelled now. One that could not be cancelled is tried again now and then."""
-    if stray.cancelled_s is not None and turn.now - stray.cancelled_s <= timing.CANCEL_AGAIN_S:
+def _act_as_operator(turn: Turn) -> None:
+    """Cancel the jobs of others that are due, as many as may be: with too many, none, and an alarm until a reload."""
+    if not turn.settings.slurm.operator or turn.pool.refused or STOPPED in turn.alarms:
+        return
+    due = [stray for stray in turn.strays.values() if _due(turn, stray)]
+    running = len(turn.pool.elastic)
+    if turn.cancels.exceeded([stray.job.id for stray in due], running):
+        together = len(turn.cancels.jobs.keys() | {stray.job.id for stray in due})
+        turn.alarm(STOPPED, CancellingStopped(together, running, outsiders.most(running)))
+        return
+    trying = [stray for stray in due if _to_try(turn, stray)]
+    for stray in trying[: turn.cancels.left(turn.settings.slurm.operator_cancels_per_min)]:
+        why = f"no lease stands behind this job of {stray.job.user}"
+        turn.actions.append(CancelPilot(stray.job.id, None, why))
+        turn.cancels = turn.cancels.with_(stray.job.id, turn.now)
+        turn.strays[stray.job.id] = replace(stray, cancelled_s=turn.now)
+
+
+def _to_try(turn: Turn, stray: Stray) -> bool:
+    """Whether a job was not asked to end a moment ago. One that could not be cancelled is tried again now and then."""
+    return stray.cancelled_s is None or turn.now - stray.cancelled_s > timing.CANCEL_AGAIN_S
+
+
+def _due(turn: Turn, stray: Stray) -> bool:
+    """Whether a job that is not one of our own trainers' is to be cancelled for the site."""
+    job = stray.job
+    if job.user in turn.settings.spared or _trainer(turn, turn.pool, job.id) is not None:
         return False
-    if ours:
-        return turn.now - stray.seen_s > timing.ORPHAN_GRACE_S
-    if not turn.settings.slurm.operator or stray.job.user in turn.settings.spared:
+    if turn.pool.daemons.get(job.id, "") not in {"", *turn.settings.identities}:
         return False
-    due_s = stray.seen_s + timing.STRAY_GRACE_S
-    if stray.job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
+    if job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
         due_s = max(stray.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
-    return turn.now > due_s
+        return turn.now > due_s
+    if spared_because(job, turn.settings) or job.submit_s <= turn.watched_s or job.id in turn.elders:
+        return False
+    return turn.now > stray.seen_s + timing.STRAY_GRACE_S
 
 
 def _named(turn: Turn, stray: Stray) -> Stray:

@@ -39,6 +39,9 @@ EXPIRY_AHEAD_S = 10.0
 # When harvesting ends for the day, as long as a graceful leave can take: then the nodes are free by the hour.
 CLOSE_AHEAD_S = GRACEFUL_GRACE_S
 
+# A clock that differs by no more from what has passed was slewed, or looked at late; beyond it was set.
+CLOCK_STEP_S = 3.0
+
 # A driver polls at least every 30 s; two missed polls, and its job gone from Slurm, and it is lost.
 DRIVER_SILENT_S = 60.0
 # A finished trainer stays in `bft status` for an hour.

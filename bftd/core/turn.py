@@ -29,14 +29,16 @@ from bftd.core.domain import (
     PoolView,
     Settings,
     State,
-    Stray,
     Trainer,
     Usage,
 )
+from bftd.core.outsiders import Cancels, Stray
 from bftd.core.pause import Pause
+from bftd.core.sentences import sentence
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
     BACKOFF_MOST_S,
+    CANCEL_AGAIN_S,
     MINUTE_S,
     PREEMPTED_HOLD_S,
     PREEMPTED_REST_S,
@@ -64,6 +66,9 @@ class Turn:
     quarantined: dict[str, float]
     strays: dict[str, Stray]
     watched_s: float
+    elders: frozenset[str]
+    cancels: Cancels
+    alarms: dict[str, str]
     preempted_s: float
     grants: tuple[float, ...]
     usage: Usage
@@ -81,6 +86,7 @@ class Turn:
             setattr(self, name, dict(kept) if isinstance(kept, dict) else kept)
         self.time_s = self.now = max(time_s, state.time_s)
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
+        self.cancels = state.cancels.at(self.now)
 
     def close(self) -> tuple[State, tuple[Action, ...]]:
         """The next state and what is to be done."""
@@ -226,11 +232,15 @@ class Turn:
     def cancel_pilot(self, lease: Lease, reason: str) -> None:
         """Have the daemon cancel the pilot of a lease, if Slurm shows one of that id and of the trainer's own user.
 
-        The id is what a driver said: with operator rights a wrong one would end another user's job.
+        The id is what a driver said: with operator rights a wrong one would end another user's job. A pilot that could
+        not be cancelled is tried again now and then.
         """
+        if lease.cancelled_s is not None and self.now - lease.cancelled_s <= CANCEL_AGAIN_S:
+            return
         job = self.pool.elastic.get(lease.job_id or "")
         if job is not None and job.user == self.trainers[lease.trainer].user:
             self.actions.append(CancelPilot(job.id, lease.trainer, reason))
+            self.change_lease(lease, cancelled_s=self.now)
 
     def back_off(self, node: str) -> None:
         """Leave a node out for a while that doubles with every refusal in a row."""
@@ -266,6 +276,13 @@ class Turn:
         self.preempted_s = self.now
         before = self.backoff.get(node, Backoff(self.now, 0))
         self.backoff[node] = Backoff(max(before.until_s, self.now + PREEMPTED_REST_S), before.count)
+
+    def alarm(self, name: str, decision: Decision) -> None:
+        """Raise an alarm that stays until an administrator reloads; it is said once."""
+        if name not in self.alarms:
+            self.alarms[name] = sentence(decision)
+            self.happened("alarm", data={"alarm": name, "text": self.alarms[name]})
+            self.say(None, decision)
 
     def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
         self.actions.append(LeaseChanged(kind, lease, reason))

@@ -84,6 +84,7 @@ class Privacy:
             "nodes": [self._node(item) for item in shown["nodes"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
+            "alarms": [item for item in shown["alarms"] if item["kind"] == "overdue"],
             "pauses": [self.data(item) for item in shown["pauses"] if self._concerns(item)],
             "silent": [id_ for id_ in shown["silent"] if self.sees_trainer(id_)],
             "decisions": [self.data(item) for item in shown["decisions"] if self.sees_trainer(item["trainer"])],

@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bftd.core.domain import ElasticJob, PoolNode, PoolView
+from bftd.core.domain import (
+    PoolNode,
+    PoolView,
+)
+from bftd.core.outsiders import ElasticJob
 from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
@@ -51,6 +55,10 @@ class PoolMemory:
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
+
+    def moved(self, by_s: float) -> PoolMemory:
+        """With its times moved: the clock was set, and who waits has waited no longer or shorter for that."""
+        return replace(self, planless={job: since_s + by_s for job, since_s in self.planless.items()})
 
 
 def observe(
@@ -209,6 +217,7 @@ def _view(
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),
+        daemons={job.id: daemon for job in jobs.running if (daemon := comment.daemon_of(job.comment))},
         job_ids=frozenset(job.id for job in snapshot.jobs),
         elastic={job.id: _elastic(job) for job in jobs.running if any(name in jobs.nodes for name in job.nodes)},
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
@@ -224,4 +233,4 @@ def _owners(jobs: Occupancy) -> dict[str, str]:
 
 def _elastic(job: Job) -> ElasticJob:
     """A job that runs in the preemptible partition, whoever started it."""
-    return ElasticJob(job.id, job.user, job.account, job.nodes, job.start_s)
+    return ElasticJob(job.id, job.user, job.account, job.nodes, job.start_s, job.submit_s, job.time_limit_s)

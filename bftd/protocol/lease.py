@@ -23,6 +23,8 @@ _LISTED: tuple[Listed, ...] = ("granted", "revoked")
 
 LEASE_ID = re.compile(rf"(?=.{{1,{LEASE_ID_MOST}}}$)[^\s/]{{1,256}}\.\d{{1,18}}")
 LEASE_ID_FORM = "a lease id, <node>.<number>"
+# The word by which a pilot's comment names its daemon.
+_DAEMON = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Leases:
     `version` counts the changes of the list. `plan_wait_s` and `min_window_s` are the site's keys for when a pilot must
     not start. They come with every list, because a driver registers once and a reload may change them at any time.
     `waited_out` names jobs without a plan for which the daemon has waited `plan_wait_s`, an array by its own id.
+    `daemon` is the word by which the pilots name the daemon that they run for; an older one has none.
     """
 
     version: int
@@ -89,6 +92,7 @@ class Leases:
     min_window_s: float
     leases: tuple[LeaseView, ...]
     waited_out: tuple[str, ...] = ()
+    daemon: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
@@ -98,6 +102,7 @@ class Leases:
             "min_window_s": self.min_window_s,
             "leases": [lease.to_json() for lease in self.leases],
             "waited_out": list(self.waited_out),
+            "daemon": self.daemon,
         }
 
     @classmethod
@@ -113,4 +118,5 @@ class Leases:
             min_window_s=told.number("min_window_s"),
             leases=tuple(map(LeaseView.from_json, listed)),
             waited_out=tuple(id_ for id_ in told.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
+            daemon=told.name("daemon", "", form=_DAEMON, wanted="a word") if told.raw("daemon") else "",
         )

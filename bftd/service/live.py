@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import grp
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
+from bftd.core import clock as stored_times
 from bftd.core.classes import Classes
-from bftd.core.decisions import Noted, Saved
+from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
 from bftd.core.domain import (
     Action,
     CancelPilot,
+    ClockSet,
     Configured,
     Decided,
     Event,
@@ -28,6 +32,7 @@ from bftd.core.domain import (
     Reported,
     Settings,
     State,
+    Tick,
 )
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
@@ -39,6 +44,7 @@ from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import status, steered
+from bftd.service.clock import Clock
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.ledger import GIVE_BACKS, Ledger
 from bftd.service.zone import local_zone
@@ -49,6 +55,11 @@ log = logging.getLogger("bftd")
 # Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
 # others for too long to be done for each of many that come together: they wait for the next snapshot.
 PLANNED_AT_ONCE_MOST = 500
+# Under this name the ledger keeps by which words this daemon's pilots name it.
+IDENTITY = "identity"
+# Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
+_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
+_SAID_BY_DRIVERS = (Noted, Saved)
 
 
 def settings_of(config: Config, zone: Zone = UTC) -> Settings:
@@ -100,10 +111,27 @@ def _say_classes(before: Classes, after: Classes) -> None:
     log.info("classes of the harvested nodes: %s%s", sizes, one)
 
 
+def _level(decision: Decision) -> int:
+    if isinstance(decision, _ALARMS):
+        return logging.WARNING
+    return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO
+
+
+def _identities(ledger: Ledger) -> tuple[str, ...]:
+    """The words by which pilots name this daemon, its own first: they stay with the ledger, wherever that is moved."""
+    kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ()))
+    if not kept:
+        kept = (secrets.token_hex(4),)
+        ledger.keep(IDENTITY, {"words": list(kept)})
+    return kept
+
+
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
     `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
+    `now` reads the wall clock, and `elapsed` one that nobody sets, by which a step of the other is noticed. `objection`
+    says why the partition must not be harvested, "" where nothing speaks against it.
     """
 
     mode = "live"
@@ -118,24 +146,37 @@ class Service:
         ledger: Ledger,
         cancel: Callable[[list[str]], None],
         now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
         self.ledger = ledger
-        self.now = now
+        self.objection = ""
         self.stopping = False
+        self._clock = Clock(now, elapsed)
         self._cancel = cancel
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = judgement.PoolMemory()
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
-        self.core = ledger.load(now())
-        ledger.prune(now())
+        self.identities = _identities(ledger)
+        now_s = now()
+        loaded = ledger.load(now_s)
+        self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
+        ledger.save(loaded, self.core, ())
+        ledger.prune(now_s)
         self._history = HistoryQuota()
         self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
         for pause in steered.pauses(self.core):
             log.warning("still in force: %s", pause["text"])
+
+    def now(self) -> float:
+        """The wall time; where it was set since the last call, all that is known moves with it first."""
+        now_s, by_s = self._clock.look()
+        if by_s:
+            self._clock_was_set(now_s, by_s)
+        return now_s
 
     @property
     def state(self) -> State:
@@ -161,7 +202,9 @@ class Service:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
         settings = settings_of(config, local_zone(self.now()))
-        self.apply(Configured(self.now(), settings.changed(**_still_good(self.ledger.tuned()))))
+        settings = dataclasses.replace(settings, identities=frozenset(self.identities))
+        tuned = settings.changed(**_still_good(self.ledger.tuned()))
+        self.apply(Configured(self.now(), tuned, reloaded=True))
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
@@ -170,11 +213,15 @@ class Service:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
+        if not self._is_timely(snapshot):
+            return
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         harvest = Harvest.of(*self.partitions)
         self._memory, view = judgement.observe(
             self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
         )
+        if self.objection:
+            view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._cancelling &= self._job_users.keys()
         self.apply(PoolObserved(snapshot.time_s, view))
@@ -189,6 +236,21 @@ class Service:
         """Lift pauses."""
         self.apply(Unpaused(self.now(), by, tuple(keys)))
 
+    def _is_timely(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot was taken by the clock as it is now; one from before it was set only lets time go on."""
+        now_s = self.now()
+        if self._clock.believes(snapshot.time_s):
+            return True
+        self.apply(Tick(now_s))
+        return False
+
+    def _clock_was_set(self, now_s: float, by_s: float) -> None:
+        """Go on with all ages as they are: the time that was set has passed for nobody."""
+        way = "forward" if by_s > 0 else "back"
+        log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
+        self._memory = self._memory.moved(by_s)
+        self.apply(ClockSet(now_s, by_s))
+
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
         return self._job_users.get(job_id)
@@ -200,7 +262,7 @@ class Service:
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""
-        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool)
+        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool, self.identities[0])
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
@@ -247,10 +309,7 @@ class Service:
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.pool.time_s
         for action in actions:
             if isinstance(action, Decided):
-                # a driver may say of itself what it likes, as often as it likes
-                log.log(
-                    logging.DEBUG if isinstance(action.decision, (Noted, Saved)) else logging.INFO, "%s", action.text
-                )
+                log.log(_level(action.decision), "%s", action.text)
             elif isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
             elif isinstance(action, LeaseChanged):

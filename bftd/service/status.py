@@ -29,11 +29,12 @@ def lease(item: Lease) -> LeaseView:
     )
 
 
-def leases(state: State, trainer: Trainer, pool: keys.PoolConfig) -> Leases:
-    """All that the driver of a trainer must know of, strays included."""
+def leases(state: State, trainer: Trainer, pool: keys.PoolConfig, daemon: str = "") -> Leases:
+    """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item) for item in (*own, *trainer.strays))
-    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, state.pool.waited_out[:WAITED_OUT_MOST])
+    waited_out = state.pool.waited_out[:WAITED_OUT_MOST]
+    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, waited_out, daemon)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

@@ -37,9 +37,10 @@ def pauses(state: State) -> list[dict[str, Any]]:
 
 
 def alarms(state: State, now_s: float) -> list[dict[str, Any]]:
-    """What somebody has to look at now: the nodes that were asked back and are past the bound."""
+    """What somebody has to look at: latched alarms, and the nodes that were asked back and are past the bound."""
+    latched = [{"kind": kind, "node": None, "text": text} for kind, text in state.alarms.items()]
     overdue = [(lease.node, now_s - (lease.asked_back_s or now_s)) for lease in state.leases.values() if lease.alarmed]
-    return [
+    return latched + [
         {"kind": "overdue", "node": node, "text": f"{node} was asked back {since_s:.0f} s ago and is still in use"}
         for node, since_s in overdue
     ]

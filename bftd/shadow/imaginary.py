@@ -70,6 +70,12 @@ class ImaginaryTrainers:
             driver.since_s = now_s
             self.earned += driver.samples - before
 
+    def move(self, by_s: float) -> None:
+        """Let all times be `by_s` later: the clock was set."""
+        self._told = {id_: (rate, told_s + by_s) for id_, (rate, told_s) in self._told.items()}
+        for driver in self.drivers.in_play.values():
+            driver.move(by_s)
+
     def told(self, now_s: float, leases: Iterable[Lease], wanted: int) -> list[Event]:
         """What their drivers report at `now_s`: who is done and who comes, which nodes are warm, and the progress.
 

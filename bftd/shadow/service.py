@@ -13,6 +13,7 @@ from bftd.core.decisions import Cancelled, Waits
 from bftd.core.domain import (
     Action,
     CancelPilot,
+    ClockSet,
     Configured,
     Decided,
     Event,
@@ -72,9 +73,10 @@ class ShadowService(Service):
         calls: Callable[[], int] = int,
         recorder: SnapshotSink | None = None,
         now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
         self._guests = guests.Guests()
-        super().__init__(config, ledger, _cancel_nothing, now)
+        super().__init__(config, ledger, _cancel_nothing, now, elapsed)
         # the ledger tells no order for those that arrived together, and the first come are the first considered
         self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
         self._imaginary = ImaginaryTrainers(self.core, now())
@@ -103,6 +105,8 @@ class ShadowService(Service):
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot: what would have happened up to it, and what would be done now."""
+        if not self._is_timely(snapshot):
+            return
         now_s = snapshot.time_s
         before, passed_s = self.core, now_s - self.core.pool.time_s
         if passed_s <= 0:
@@ -174,6 +178,13 @@ class ShadowService(Service):
             self.ledger.save(self.core, self.core, [waits])
             log.info("%s", waits.text)
         self._wake_changed(before, self._guests.state)
+
+    def _clock_was_set(self, now_s: float, by_s: float) -> None:
+        """Go on with all ages as they are, those of imaginary trainers and of guests too."""
+        super()._clock_was_set(now_s, by_s)
+        self._imaginary.move(by_s)
+        self._guests.apply(ClockSet(now_s, by_s))
+        self._totals.since_s += by_s
 
     def _look_around(self, snapshot: Snapshot) -> None:
         """Remember what Slurm itself says."""

@@ -99,6 +99,12 @@ class SimulatedDriver:
         self.samples += self.rate * (now_s - self.since_s)
         self.since_s = now_s
 
+    def move(self, by_s: float) -> None:
+        """Let all its times be `by_s` later: the clock was set."""
+        self.admitted_s += by_s
+        self.since_s += by_s
+        self.warming = {node: ready_s + by_s for node, ready_s in self.warming.items()}
+
     def report(self, node: str, state: LeaseState, now_s: float) -> LeaseReport:
         """That the lease of a node has come to `state`."""
         lease = self.leases[node]

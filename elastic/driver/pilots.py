@@ -133,6 +133,7 @@ class PilotStarter:
         self._client = SlurmClient()
         self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._known_launcher: PilotLauncher | None = None
+        self._daemon = ""
         self._empty: set[str] = set()
         self._cancelling: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
@@ -142,8 +143,12 @@ class PilotStarter:
             "PYTHONSAFEPATH": "1",  # a queue.py beside the script must not take the place of Python's own
         }
 
-    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = ()) -> None:
-        """Takes the rules for when a pilot must not start, and the jobs waited out: they come with each list."""
+    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = (), daemon: str = "") -> None:
+        """Takes the rules for when a pilot must not start, and the jobs waited out: they come with each list.
+
+        `daemon` is the word by which pilots name the daemon.
+        """
+        self._daemon = daemon
         if self._known_launcher is None:
             self._known_launcher = PilotLauncher(self._client, rules, self._mode)
         self._known_launcher.rules = rules
@@ -157,7 +162,7 @@ class PilotStarter:
             partition=pilot.partition or settings.partition,
             limit_s=pilot.limit_s,
             name="bft-pilot",
-            comment=comment.make(settings.trainer_id, pilot.lease),
+            comment=comment.make(settings.trainer_id, pilot.lease, self._daemon),
             gres=pilot.gres,
             account=settings.account,
             qos=settings.qos,

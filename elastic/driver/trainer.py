@@ -59,7 +59,8 @@ class Trainer:
 
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
-        self._starter.go_by(SiteRules(listed.plan_wait_s, listed.min_window_s), listed.waited_out)
+        rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
+        self._starter.go_by(rules, listed.waited_out, listed.daemon)
         self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:

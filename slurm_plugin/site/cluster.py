@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_plugin.site.kit import elastic, partition_edit, set_to, setting
 from slurm_plugin.site.model import HIDING, Site, is_nothing, number, options
+from slurm_plugin.site.preemptible import BY_TIER
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 # The oldest and the newest release that bftd is meant for.
@@ -102,7 +103,7 @@ RULES: tuple[Rule, ...] = (
         "pilots' under Preempt, which cannot be seen here; those lists have no effect under partition_prio",
         wrong="must",
         seen=setting("PreemptType"),
-        holds=lambda site: site.config["PreemptType"] == "preempt/partition_prio",
+        holds=lambda site: site.config["PreemptType"] == BY_TIER,
         edits=_preempt_type_edits,
     ),
     Rule(

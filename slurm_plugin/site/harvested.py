@@ -19,6 +19,7 @@ from slurm_plugin.site.kit import (
     set_option,
 )
 from slurm_plugin.site.model import Site, number
+from slurm_plugin.site.preemptible import below, ends
 from slurm_plugin.site.rule import Edit, Rule
 
 
@@ -134,7 +135,7 @@ _ELASTIC = (
         "wait for its time limit",
         wrong="must",
         seen=_tiers,
-        holds=lambda site: all(site.tier_of(elastic(site)) < site.tier_of(name) for name in neighbours(site)),
+        holds=lambda site: below(site.tier_of(elastic(site)), map(site.tier_of, neighbours(site))),
         edits=_tier_edits,
         applies=exists(elastic),
     ),
@@ -147,7 +148,7 @@ _ELASTIC = (
         "memory beside the regular job. REQUEUE costs the same as CANCEL (measured)",
         "a preempted pilot is to end",
         right="CANCEL, or REQUEUE",
-        holds=lambda text: text in ("CANCEL", "REQUEUE"),
+        holds=ends,
     ),
     option_rule(
         elastic,

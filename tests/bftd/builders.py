@@ -10,7 +10,6 @@ from bftd.core.domain import (
     Action,
     Configured,
     Decided,
-    ElasticJob,
     Event,
     Finished,
     Lease,
@@ -27,6 +26,7 @@ from bftd.core.domain import (
 )
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
+from bftd.core.outsiders import ElasticJob
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import step
 from bftd.keys import PoolConfig

@@ -46,6 +46,17 @@ def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> N
         ("pool = 3\n", "pool must be a section: write [pool]"),
         ("[pool\n", "not valid TOML"),
         ("[api]\ntcp = 'host:1'\nauth = 'token'\n", 'auth = "token" needs token_file'),
+        ("[slurm]\npoll_s = 15\n", "[pool] stale_after_s must be at least twice [slurm] poll_s (15), not 10"),
+        (
+            "[slurm]\npoll_s = 15\n[pool]\nstale_after_s = 45\n",
+            "[pool] vacate_ahead_s must be 0 or at least [slurm] poll_s (15), not 5",
+        ),
+        ("[pool]\nmin_window_s = 4\n", "[pool] min_window_s must be 0 or at least vacate_ahead_s (5), not 4"),
+        (
+            "[decide]\nsolve_time_limit_s = 11\n",
+            "[decide] solve_time_limit_s must be at most [pool] stale_after_s (10)",
+        ),
+        ("[slurm]\ndriver_partition = 'elastic'\n", "driver_partition must be another than partition (elastic)"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:

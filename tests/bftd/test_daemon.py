@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
 import signal
@@ -34,9 +35,14 @@ SCONTROL = """#!/bin/sh
 case "$2" in
 nodes) for n in n1 n2; do
   echo "NodeName=$n CPUAlloc=0 CPUTot=4 RealMemory=1000 State=IDLE Partitions=batch,elastic CfgTRES=cpu=4"; done ;;
-partition) echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED" ;;
-config) printf '%s\n' 'Configuration data as of now' \
-  'PrivateData = none' 'SLURM_CONF = /x' 'SLURM_VERSION = 22.05.8' 'UnkillableStepTimeout = 60 sec' ;;
+partition)
+  echo "PartitionName=batch Nodes=n1,n2 State=UP MaxTime=UNLIMITED Default=YES PriorityTier=10 PreemptMode=OFF"
+  echo "PartitionName=elastic Nodes=n1,n2 State=UP MaxTime=UNLIMITED Default=NO PriorityTier=1 PreemptMode=CANCEL" ;;
+config)
+  echo "Configuration data as of 2026-01-01T00:00:00"
+  for line in "ClusterName = $0" "PreemptType = preempt/partition_prio" "PrivateData = none" \
+    "SLURM_CONF = /etc/slurm/slurm.conf" "SLURM_VERSION = 22.05.8" "UnkillableStepTimeout = 60 sec"; do
+    echo "$line"; done ;;
 *) echo "No reservations in the system" ;;
 esac
 """
@@ -127,6 +133,14 @@ class Running:
         while line not in self._manager.recv(1000).decode().splitlines():
             pass
 
+    def forget(self) -> None:
+        """Leave out what systemd was told so far."""
+        self._manager.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._manager.recv(1000):
+                pass
+        self._manager.settimeout(30)
+
 
 def environment(root: Path) -> dict[str, str]:
     """An environment with fake Slurm commands."""
@@ -146,10 +160,10 @@ def write_config(root: Path, more: str = "") -> Path:
 
 
 @contextmanager
-def running(root: Path) -> Iterator[Running]:
-    """A daemon that is ready; killed at the end if it has not stopped."""
-    env = environment(root)
-    path = write_config(root)
+def running(root: Path, more: str = "", env: dict[str, str] | None = None) -> Iterator[Running]:
+    """A daemon that is ready, over fake commands unless `env` has others; killed at the end if it has not stopped."""
+    env = dict(env) if env is not None else environment(root)
+    path = write_config(root, more)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(root / "notify"))
         manager.settimeout(30)

@@ -51,7 +51,7 @@ def as_user(name: str) -> dict[str, Any]:
 @contextmanager
 def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterator[Client]:
     """A daemon that runs as `user`; its log is folder/log."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config, entry = folder / "bftd.toml", pwd.getpwnam(user)
     config.write_text(
         f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.5\noperator = {str(operator).lower()}\n'
@@ -88,11 +88,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def salloc(sandbox: Sandbox, user: str, node: str, account: str) -> str:
+def salloc(sandbox: Sandbox, user: str, node: str, account: str, *options: str) -> str:
     """The id of an allocation that a user makes himself."""
     argv = [sandbox.client().path("salloc"), "--immediate=1", "--no-shell", "--partition=elastic", "-N1", "-t5"]
     made = subprocess.run(
-        [*argv, f"--nodelist={node}", f"--account={account}"],
+        [*argv, f"--nodelist={node}", f"--account={account}", *options],
         env=sandbox.client().environ(), capture_output=True, text=True, timeout=PATIENCE_S, **as_user(user),
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
@@ -108,14 +108,23 @@ def open_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def strays(client: Client) -> dict[str, dict[str, Any]]:
+    """The jobs that the daemon names, by id."""
+    return {stray["job_id"]: stray for stray in client.status()["strays"]}
+
+
+def watches(client: Client) -> None:
+    """Wait until what is submitted from now on is younger than the daemon: Slurm tells whole seconds."""
+    until(lambda: client.status()["snapshot_age_s"] is not None)
+    seen_s = time.time()
+    until(lambda: time.time() > seen_s + 1.0)
+
+
 def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operator_rights(
     open_folder: Path, sandbox: Sandbox
 ) -> None:
-    job_id = salloc(sandbox, "nobody", "n3", "chem")
+    old = salloc(sandbox, "nobody", "n3", "chem")
     of_root = salloc(sandbox, "root", "n2", "ops")
-
-    def strays(client: Client) -> dict[str, dict[str, Any]]:
-        return {stray["job_id"]: stray for stray in client.status()["strays"]}
 
     def runs(id_: str) -> bool:
         job = sandbox.client().job(id_)
@@ -123,27 +132,79 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
 
     with daemon(open_folder / "without", sandbox, "root", operator=False) as client:
         until(lambda: len(strays(client)) == 2)
-        shown = strays(client)[job_id]
+        shown = strays(client)[old]
         assert (shown["user"], shown["account"], shown["nodes"]) == ("nobody", "chem", ["n3"])
         assert 0 < shown["since_s"] <= time.time()
         assert not shown["cancelled"]
         (node,) = (node for node in client.status()["nodes"] if node["name"] == "n3")
         assert (node["in_pool"], node["why"]) == (
             False,
-            f"runs job {job_id} of this partition, which no lease stands behind",
+            f"runs job {old} of this partition, which no lease stands behind",
         )
         events = client.request("GET", "/v1/events")["events"]
-        assert [event["data"]["job_id"] for event in events if event["kind"] == "stray"].count(job_id) == 1
+        assert [event["data"]["job_id"] for event in events if event["kind"] == "stray"].count(old) == 1
 
     # the site says that it gave the rights, but in Slurm this user has none
     with daemon(open_folder / "refused", sandbox, "games", operator=True) as client:
-        until(lambda: strays(client).get(job_id, {}).get("cancelled", False))
+        watches(client)
+        young = salloc(sandbox, "nobody", "n1", "chem")
+        until(lambda: strays(client).get(young, {}).get("cancelled", False))
         log = open_folder / "refused" / "log"
         until(lambda: "scancel failed" in log.read_text())
-        assert runs(job_id)
+        assert runs(young)
         assert log.read_text().count("cancelling job") == 1
+    sandbox.client().cancel([young])
 
     with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
-        until(lambda: not runs(job_id))
-        until(lambda: set(strays(client)) == {of_root})
+        watches(client)
+        young = salloc(sandbox, "nobody", "n1", "chem")
+        until(lambda: not runs(young))
+        until(lambda: set(strays(client)) == {of_root, old})
         assert not strays(client)[of_root]["cancelled"], "a job of the administrators' own"
+        assert not strays(client)[old]["cancelled"], "a job that is older than the daemon"
+        dry = bftd(open_folder / "with", sandbox, "--dry-run")
+        assert dry.stdout.splitlines() == [
+            f"job {old} of nobody (chem) on n3 would be cancelled",
+            f"job {of_root} of root (ops) on n2 is left alone: root is an administrator",
+            "1 of the 2 running jobs of elastic would be cancelled, 3 an hour may be",
+            "of these it cancels those that were submitted after it had started",
+        ]
+        # somebody takes the partition away from under it
+        changed = sandbox.client().run("scontrol", "update", "PartitionName=batch", "PriorityTier=1")
+        assert changed.code == 0, changed.err
+    refused = bftd(open_folder / "with", sandbox)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "bftd: jobs of the partition batch cannot take nodes back from elastic: give elastic a lower PriorityTier "
+        "(elastic has 1, batch 1)\n",
+    )
+    sandbox.client().run("scontrol", "update", "PartitionName=batch", "PriorityTier=10")
+
+    # the pilot of another site's daemon, which has this partition too
+    theirs = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
+    refused = bftd(open_folder / "with", sandbox)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"bftd: pilots of another bftd (beef0123) run in this partition (job {theirs} of nobody): stop one of the two, "
+        "or, if that one is gone for good, run `bftd --take-over` once\n",
+    )
+    assert runs(theirs)
+    taken = bftd(open_folder / "with", sandbox, "--take-over")
+    assert taken.stdout == "pilots of beef0123 are taken for this bftd's own from now on\n"
+    with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
+        until(lambda: theirs in strays(client))
+        assert client.status()["hold"] is None
+        assert not client.status()["alarms"]
+        sandbox.client().cancel([theirs])
+        until(lambda: theirs not in strays(client))
+        foreign = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.5 @cafe")
+        until(lambda: "pilots of another bftd (cafe)" in (client.status()["hold"] or ""))
+        assert len(client.status()["alarms"]) == 1
+        assert runs(foreign)
+
+
+def bftd(folder: Path, sandbox: Sandbox, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the daemon's command, which is expected to end, with the configuration of `folder`."""
+    argv = [sys.executable, "-m", "bftd.daemon", "--config", str(folder / "bftd.toml"), *options]
+    env = sandbox.env() | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bftd.http.client import Client
-from tests.bftd.test_strays_cluster import daemon
+from tests.bftd.test_strays_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite, until
 from tests.slurm_plugin.plugins import CHECKOUT
 from tests.slurm_plugin.test_elastic_job import python_for_everybody
@@ -161,16 +161,17 @@ def strays(client: Client) -> dict[str, dict[str, Any]]:
     return {stray["job_id"]: stray for stray in client.status()["strays"]}
 
 
-def stray_of_another_user(site: AccountedSite) -> str:
-    done = site.salloc(STRANGER, "--nodelist=n3")
+def stray_of_another_user(site: AccountedSite, node: str = "n3") -> str:
+    done = site.salloc(STRANGER, f"--nodelist={node}")
     assert done.returncode == 0, done.stderr
     return done.stderr.split("job allocation ")[1].split()[0]
 
 
 def test_a_daemon_that_is_no_operator_names_a_stray_and_asks_slurm_once(site: AccountedSite) -> None:
-    job = stray_of_another_user(site)
-    violations = re.compile(rf"Security violation.*\b{job}\b")
     with daemon(site.root / "named", site.cluster, DAEMON, operator=True) as client:
+        watches(client)
+        job = stray_of_another_user(site)
+        violations = re.compile(rf"Security violation.*\b{job}\b")
         log = site.root / "named" / "log"
         until("a refusal", lambda: "scancel failed" in log.read_text(), log.read_text)
         time.sleep(3 * 0.5)  # some polls more
@@ -185,7 +186,7 @@ def test_a_daemon_that_is_no_operator_names_a_stray_and_asks_slurm_once(site: Ac
 def test_with_private_data_nothing_grows_until_the_daemon_is_an_operator_who_may_cancel_strays(
     site: AccountedSite,
 ) -> None:
-    job = stray_of_another_user(site)
+    old = stray_of_another_user(site, "n2")
     regular = site.run_as(STRANGER, "sbatch", "--parsable", "-N4", "-t5", "-o", "/dev/null", "--hold", "--wrap", "true")
     with site.private("jobs,usage"), daemon(site.root / "private", site.cluster, DAEMON, operator=True) as client:
         log = site.root / "private" / "log"
@@ -194,9 +195,12 @@ def test_with_private_data_nothing_grows_until_the_daemon_is_an_operator_who_may
         assert not client.status()["nodes"], "nothing is offered to anybody"
         assert visible_to_the_daemon(site) == []
         operator(site, "operator")
-        assert set(visible_to_the_daemon(site)) == {job, regular.stdout.strip()}
+        assert set(visible_to_the_daemon(site)) == {old, regular.stdout.strip()}
+        watches(client)
+        job = stray_of_another_user(site)
         until("the stray is named", lambda: job in strays(client), log.read_text)
         until("the stray is gone", lambda: job not in {of for of, *_ in site.jobs()}, log.read_text)
+        assert old in {of for of, *_ in site.jobs()}, "it is older than what the daemon has seen"
         assert log.read_text().count(hidden) == 1
         assert "scancel failed" not in log.read_text()
 

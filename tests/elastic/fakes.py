@@ -127,7 +127,7 @@ class FakeStarter:
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
 
-    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = ()) -> None:
+    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = (), daemon: str = "") -> None:
         self.rules.append(rules)
 
     async def place(self, pilot: Pilot) -> str | None:

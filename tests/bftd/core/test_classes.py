@@ -106,7 +106,7 @@ def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
         (Wish(gpus=1, mix=True), set(A100) | set(V100)),
         (Wish(gpu="v100", mix=True), set(V100)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Wish) else " ".join(sorted(value)),
 )
 def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish, expected: set[str]) -> None:
     core = Mixed()

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bftd.core.domain import (
     CancelPilot,
+    ClockSet,
     Configured,
     Event,
     Finished,
@@ -60,6 +61,11 @@ CAPS = st.fixed_dictionaries(
         "trainers_per_account": st.sampled_from([0, 0, 0, 1, 2]),
     }
 )
+
+
+def active_of(state: State) -> list[str]:
+    """The trainers that go on."""
+    return [id_ for id_, item in state.trainers.items() if item.active]
 
 
 class Cluster(RuleBasedStateMachine):
@@ -400,6 +406,19 @@ class Cluster(RuleBasedStateMachine):
         )
         self.apply(Configured(self.now, self.settings))
 
+    @rule(by_s=st.sampled_from([-1e6, -3600.0, -61.0, -4.0, 4.0, 61.0, 3600.0, 1e6]))
+    def the_clock_is_set(self, by_s: float) -> None:
+        """Both ways, at any moment: of itself it ends nothing, and time goes on from there. What Slurm plans stays."""
+        before = self.state
+        self.now += by_s
+        self.memory = self.memory.moved(by_s)
+        self.apply(ClockSet(self.now, by_s))
+        assert not self.state.pool.seen, "S9: the pool of before the step counts as seen"
+        assert self.state.time_s == self.now, "time waits for the clock"
+        assert self.state.leases.keys() == before.leases.keys(), "a lease ended for a step of the clock"
+        assert all(item.live == before.leases[id_].live for id_, item in self.state.leases.items())
+        assert active_of(self.state) == active_of(before), "a trainer ended for a step of the clock"
+
     @rule(works=st.booleans())
     def the_solver_breaks_or_works(self, works: bool) -> None:
         """A broken solver must stop nobody."""
@@ -446,7 +465,7 @@ class Cluster(RuleBasedStateMachine):
         self.settings = SETTINGS.changed(pj_max=10)
         self.apply(Configured(self.now, self.settings))
         for _ in range(12):  # longer than any back-off, quarantine or grace
-            self.poll(11.0 if self.state.pool.time_s > 0 else 1.0)
+            self.poll(11.0 if self.state.pool.seen else 1.0)
             self.poll(1.0)
             self.drivers_do_as_told()
         self.poll(1.0)

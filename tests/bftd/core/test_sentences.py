@@ -10,8 +10,10 @@ import pytest
 from bftd.core import decisions
 from bftd.core.decisions import (
     Cancelled,
+    CancellingStopped,
     Decision,
     Ended,
+    ForeignPilots,
     GaveBack,
     Grew,
     GrowthPaused,
@@ -103,6 +105,15 @@ NOTICES: list[tuple[Any, str]] = [
     ),
     (GrowthPaused("root", "user ann", "see ticket 4", False), "root paused user ann: see ticket 4"),
     (PauseLifted("root", "nodes n[1-4]"), "root lifted the pause of nodes n[1-4]"),
+    (
+        CancellingStopped(12, 40, 4),
+        "operator mode has stopped: it would cancel 12 jobs within an hour where 40 run, and 4 is its bound: see "
+        "`bft status`, then reload bftd to let it go on",
+    ),
+    (
+        ForeignPilots("a1b2", ("7", "8", "9", "10"), ("ann",)),
+        "pilots of another bftd (a1b2) run in this partition (jobs 7, 8, 9 and 1 more of ann): stop one of the two",
+    ),
 ]
 
 

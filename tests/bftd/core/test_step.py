@@ -85,8 +85,17 @@ def test_S2_a_pilot_that_overstays_is_cancelled_and_alarmed_once() -> None:
         actions = core.pool(out={"n1": OUT})
         cancelled.append(bool(of(actions, CancelPilot)))
         alarms += of(actions, Happened, kind="alarm")
-    assert cancelled == [False, False] + [True] * 7
+    assert cancelled == [False, False, True] + [False] * 6
     assert len(alarms) == 1
+
+
+def test_regression_the_pilot_of_an_overstaying_lease_was_cancelled_anew_at_every_poll() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=1))
+    core.pool("n1")
+    core.place_all()
+    times = [second for second in range(200) if of(core.pool(out={"n1": OUT}), CancelPilot)]
+    assert [second - times[0] for second in times] == [0, 61, 122, 183]
 
 
 def test_a_pilot_that_slurm_asks_to_leave_is_measured_from_its_notice() -> None:

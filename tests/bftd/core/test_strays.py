@@ -9,7 +9,12 @@ import pytest
 from rich.console import Console
 
 from bftd.core import timing
-from bftd.core.domain import CancelPilot, ElasticJob, Happened, Settings
+from bftd.core.domain import (
+    CancelPilot,
+    Happened,
+    Settings,
+)
+from bftd.core.outsiders import ElasticJob
 from bftd.protocol.registration import Held
 from bftd.service.status import overview
 from bftd.view import render
@@ -19,8 +24,8 @@ OPERATOR = Settings().changed(operator=True)
 
 
 def own(id_: str = "55", user: str = "bob", *nodes: str) -> ElasticJob:
-    """What a user started in the partition himself."""
-    return ElasticJob(id_, user, "chem", nodes or ("n9",), 900.0)
+    """What a user started in the partition himself, after the daemon's first look."""
+    return ElasticJob(id_, user, "chem", nodes or ("n9",), 900.0, submit_s=5000.0, limit_s=600.0)
 
 
 def cancelled(core: Core, seconds: int, *names: str) -> dict[str, int]:
@@ -101,12 +106,11 @@ def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_stray() -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        ElasticJob("70", "bob", "", ("n1",)),
-        ElasticJob("70", "ann", "", ("n1", "n2")),
-        ElasticJob("70", "ann", "", ("n2",)),
-        ElasticJob("71", "ann", "", ("n1",)),
+        own("70", "bob", "n1"),
+        own("70", "ann", "n2"),
+        own("71", "ann", "n1"),
     ],
-    ids=["another user's", "several nodes", "another node", "another job"],
+    ids=["another user's", "another node", "another job"],
 )
 def test_nothing_hides_behind_the_lease_of_something_else(job: ElasticJob) -> None:
     core = Core(OPERATOR)
@@ -117,6 +121,18 @@ def test_nothing_hides_behind_the_lease_of_something_else(job: ElasticJob) -> No
     core.pilots["70"] = "n1"
     core.elastic[job.id] = job
     assert set(cancelled(core, 10, "n1")) == {job.id}
+
+
+def test_a_job_of_several_nodes_hides_behind_no_lease_and_is_named_only() -> None:
+    core = Core(OPERATOR)
+    core.arrive(registration("1", nodes_max=1))
+    core.pool("n1")
+    (item,) = core.leases("1")
+    core.report("1", lease(item.id, "placed", job_id="70"))
+    core.pilots["70"] = "n1"
+    core.elastic["70"] = own("70", "ann", "n1", "n2")
+    assert not cancelled(core, 30, "n1")
+    assert [stray["job_id"] for stray in shown(core)] == ["70"]
 
 
 def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_trainers_user() -> None:
@@ -173,7 +189,7 @@ def test_its_node_is_not_in_the_pool_and_says_why() -> None:
     view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
     assert members(view) == {"n1"}
     assert view.nodes["n2"].why == "runs job 55 of this partition, which no lease stands behind"
-    assert view.elastic["55"] == ElasticJob("55", "bob", "chem", ("n2",), None)
+    assert view.elastic["55"] == ElasticJob("55", "bob", "chem", ("n2",), None, 0.0, 3600.0)
 
 
 def test_the_view_shows_a_line_for_each() -> None:

@@ -11,13 +11,15 @@ from bftd.protocol import comment
 WORDS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1).filter(lambda word: len(word.split()) == 1)
 
 
-@given(WORDS, WORDS)
-def test_what_is_made_is_read_back(trainer: str, lease: str) -> None:
-    assert comment.parse(comment.make(trainer, lease)) == (trainer, lease)
+@given(WORDS, WORDS, st.just("") | WORDS)
+def test_what_is_made_is_read_back(trainer: str, lease: str, daemon: str) -> None:
+    made = comment.make(trainer, lease, daemon)
+    assert (comment.parse(made), comment.daemon_of(made)) == ((trainer, lease), daemon)
 
 
 def test_the_comment_reads_as_it_always_did() -> None:
     assert comment.make("4711", "4711.3") == "bft 4711 4711.3"
+    assert comment.make("4711", "4711.3", "a1b2c3d4") == "bft 4711 4711.3 @a1b2c3d4"
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,4 @@ def test_the_comment_reads_as_it_always_did() -> None:
 )
 def test_any_other_comment_is_no_pilots(other: str) -> None:
     assert comment.parse(other) is None
+    assert comment.daemon_of(other) == ""

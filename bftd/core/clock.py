@@ -1,0 +1,92 @@
+"""What a step of the wall clock does to the state: every stored time moves with it, and the pool must be seen anew.
+
+Ages are what decisions go by, and they must not change because somebody set the clock, or because the host slept. Times
+of Slurm's own (planned starts, submissions) are left alone: they are compared with the wall clock as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import inf
+from typing import TypeVar
+
+from bftd.core.domain import (
+    Backoff,
+    Failure,
+    Lease,
+    Planned,
+    State,
+    Trainer,
+)
+from bftd.core.outsiders import Stray
+from bftd.core.timing import BACKOFF_MOST_S, CLOCK_STEP_S
+
+# The fields that hold a time; all other numbers of these classes are durations, counts or rates.
+PAST: Mapping[type, tuple[str, ...]] = {
+    State: ("time_s", "watched_s", "preempted_s"),
+    Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s"),
+    Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s"),
+    Planned: ("time_s",),
+    Failure: ("at_s",),
+    Stray: ("seen_s", "cancelled_s"),
+}
+# Times until which something is left alone.
+AHEAD: Mapping[type, tuple[str, ...]] = {Trainer: ("no_growth_until_s",), Backoff: ("until_s",)}
+
+
+_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff)
+
+
+def moved(state: State, by_s: float) -> State:
+    """The state with every stored time moved by `by_s`, and the pool unseen until the next snapshot."""
+
+    def at(item: _Timed) -> _Timed:
+        names = (*PAST.get(type(item), ()), *AHEAD.get(type(item), ()))
+        times = {name: getattr(item, name) for name in names}
+        return replace(item, **{name: time_s + by_s for name, time_s in times.items() if time_s is not None})
+
+    return replace(
+        at(state),
+        pool=replace(state.pool, time_s=-inf),
+        trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},
+        leases={id_: at(item) for id_, item in state.leases.items()},
+        planned=at(state.planned),
+        backoff={node: at(item) for node, item in state.backoff.items()},
+        failures={node: tuple(map(at, items)) for node, items in state.failures.items()},
+        quarantined={node: until_s + by_s for node, until_s in state.quarantined.items()},
+        strays={id_: at(item) for id_, item in state.strays.items()},
+        grants=tuple(at_s + by_s for at_s in state.grants),
+        cancels=state.cancels.moved(by_s),
+    )
+
+
+def restored(state: State, now_s: float, quarantine_s: float) -> State:
+    """The state of a ledger as a daemon that starts at `now_s` may use it.
+
+    While no daemon ran, the clock may have been set back. What then lies ahead of it is moved to now, and nothing is
+    left alone for longer than it would be anew.
+    """
+    newest_s = max(_past(state), default=-inf)
+    if newest_s > now_s + CLOCK_STEP_S:
+        state = moved(state, now_s - newest_s)
+    latest_s = now_s + BACKOFF_MOST_S
+    return replace(
+        state,
+        trainers={
+            id_: item if item.no_growth_until_s <= latest_s else replace(item, no_growth_until_s=latest_s)
+            for id_, item in state.trainers.items()
+        },
+        backoff={node: replace(item, until_s=min(item.until_s, latest_s)) for node, item in state.backoff.items()},
+        quarantined={node: min(until_s, now_s + quarantine_s) for node, until_s in state.quarantined.items()},
+    )
+
+
+def _past(state: State) -> Iterator[float]:
+    """Every time at which the state says that something has happened, but when drivers were heard of last."""
+    items = [*state.trainers.values(), *state.leases.values()]
+    items += [failure for failures in state.failures.values() for failure in failures]
+    for item in items:
+        for name in PAST[type(item)]:
+            if name != "heard_s" and (time_s := getattr(item, name)) is not None:
+                yield time_s

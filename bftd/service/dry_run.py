@@ -1,0 +1,89 @@
+"""What operator mode would cancel, told without touching anything: neither Slurm, nor a ledger that a daemon uses."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from bftd.core import outsiders, strays
+from bftd.core.domain import (
+    PoolView,
+    Settings,
+    State,
+)
+from bftd.core.outsiders import ElasticJob
+from bftd.core.turn import Turn
+from bftd.errors import LedgerError
+from bftd.keys import Config
+from bftd.pool import judgement
+from bftd.pool.harvest import Harvest
+from bftd.service.ledger import Ledger
+from bftd.service.live import IDENTITY, settings_of
+from slurm_plugin.nodeset import fold
+from slurm_plugin.types import Snapshot
+
+
+class _Peek(Ledger):
+    """A ledger that is only read: without its lock, so that another daemon may go on with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def known(path: Path) -> tuple[State, frozenset[str]]:
+    """Trainers and leases of a ledger, and by which words its daemon's pilots name it; nothing where there is none."""
+    if not path.exists():
+        return State(), frozenset()
+    try:
+        ledger = _Peek(path)
+        try:
+            return ledger.load(time.time()), frozenset(ledger.kept(IDENTITY).get("words", ()))
+        finally:
+            ledger.close()
+    except sqlite3.Error as error:
+        raise LedgerError(f"cannot read the ledger {path} ({error}): run this as the user of bftd") from None
+
+
+def report(config: Config, snapshot: Snapshot, state: State, identities: frozenset[str]) -> Iterator[str]:
+    """A line for each job of the partition that no lease stands behind, and one for all of them."""
+    settings = settings_of(config)
+    leased = {lease.node: lease.job_id for lease in state.leases.values()}
+    _, view = judgement.observe(
+        judgement.PoolMemory(), snapshot, config.pool, Harvest.of(*config.slurm.harvested), leased, {}
+    )
+    turn = Turn(replace(state, settings=settings.changed(operator=False)), snapshot.time_s, explain=False)
+    turn.pool = view
+    strays.follow(turn)
+    would = 0
+    for stray in turn.strays.values():
+        job = stray.job
+        why = _spared(job, view, settings, identities)
+        would += why is None
+        whose = f"{job.user} ({job.account})" if job.account else job.user
+        verdict = "would be cancelled" if why is None else f"is left alone: {why}"
+        yield f"job {job.id} of {whose} on {fold(job.nodes)} {verdict}"
+    running, most = len(view.elastic), outsiders.most(len(view.elastic))
+    where = ", ".join(config.slurm.harvested)
+    yield f"{would} of the {running} running jobs of {where} would be cancelled, {most} an hour may be"
+    if would > most:
+        yield "so operator mode would cancel none of them, stop, and raise an alarm"
+    elif would:
+        yield "of these it cancels those that were submitted after it had started"
+
+
+def _spared(job: ElasticJob, view: PoolView, settings: Settings, identities: frozenset[str]) -> str | None:
+    """Why a job would be left alone; None where it would be cancelled."""
+    daemon = view.daemons.get(job.id, "")
+    if daemon and daemon not in identities:
+        return f"it is a pilot of another bftd ({daemon})"
+    if job.id in view.owners and job.user not in settings.spared:
+        return None
+    return strays.spared_because(job, settings)

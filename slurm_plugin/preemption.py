@@ -1,0 +1,66 @@
+"""Whether the live cluster lets regular jobs preempt pilots: looked up at the start and then every minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.parse import partition_options
+from slurm_plugin.site.model import parse_config
+from slurm_plugin.site.preemptible import objection
+
+# An administrator changes it by hand, and is told soon that he has put it right.
+_LOOK_EVERY_S = 60.0
+_LOOK_AGAIN_S = 10.0
+UNREAD = "whether regular jobs may preempt pilots could not be read from Slurm yet"
+
+
+class NotPreemptible(SlurmError):
+    """Pilots of the partition would not leave for regular jobs."""
+
+    exit_code = 2
+
+
+class Preemption:
+    """Asks from time to time whether the partitions `harvested` may be; `client` runs `scontrol show`.
+
+    `objection` is why not, in one line, or "". It is `UNREAD` until Slurm has answered once, and stays as it is while
+    Slurm does not answer. `cluster` tells clusters apart, "" until then.
+    """
+
+    def __init__(
+        self, client: SlurmClient, harvested: Collection[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.objection = UNREAD
+        self.cluster = ""
+        self._client = client
+        self._harvested = tuple(harvested)
+        self._clock = clock
+        self._seen_s = float("-inf")
+
+    @property
+    def known(self) -> bool:
+        """Whether Slurm has answered."""
+        return self.objection != UNREAD
+
+    def check(self) -> None:
+        """Look again when it is time to; raises SlurmError where Slurm does not answer."""
+        every_s = _LOOK_AGAIN_S if self.objection else _LOOK_EVERY_S
+        if self.known and self._clock() - self._seen_s < every_s:
+            return
+        partitions = partition_options(self._show("partition", "-o", "--all", "--local"))
+        if not partitions:
+            raise SnapshotError("scontrol shows no partition at all")
+        config = parse_config(self._show("config"))
+        place = (config.get(key, "") for key in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
+        self.cluster = " ".join(place)
+        self.objection = objection(config, partitions, self._harvested)
+        self._seen_s = self._clock()
+
+    def _show(self, *what: str) -> str:
+        answer = self._client.run("scontrol", "show", *what)
+        if answer.code != 0 or not answer.out:
+            raise SnapshotError(f"scontrol failed: {answer.complaint}")
+        return answer.out

@@ -1,0 +1,202 @@
+"""What operator mode may cancel, and how much of it; and pilots of another daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bftd.core.domain import (
+    CancelPilot,
+    Configured,
+    Happened,
+    PoolObserved,
+    Settings,
+)
+from bftd.core.outsiders import FLOOR, Cancels, ElasticJob, most
+from bftd.service.status import overview
+from tests.bftd.builders import Core, Pool, lease, node, of, pilot, registration
+
+OPERATOR = Settings().changed(operator=True)
+YOUNG_S = 1e9
+
+
+def young(number: int, **fields: object) -> ElasticJob:
+    """A job of a pilot's shape that was submitted after the daemon's first look."""
+    plain = ElasticJob(str(number), "bob", "chem", (f"m{number}",), None, YOUNG_S, 600.0)
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def cancelled(core: Core, polls: int) -> list[str]:
+    """The jobs of the cancels of that many polls."""
+    found: list[str] = []
+    for _ in range(polls):
+        found += [action.job_id for action in of(core.pool("n1"), CancelPilot)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        young(5, nodes=("m5", "m6")),
+        young(5, limit_s=None),
+        young(5, limit_s=3660.0),
+        young(5, submit_s=999.0),
+        young(5, user="root"),
+    ],
+    ids=["two nodes", "no limit", "longer than any pilot", "older than the daemon", "an administrator's"],
+)
+def test_what_is_no_pilot_by_its_shape_or_age_is_named_and_left_alone(job: ElasticJob) -> None:
+    core = Core(OPERATOR)
+    core.pool("n1")
+    core.elastic = {"5": job, "6": young(6)}
+    assert set(cancelled(core, 200)) == {"6"}
+    shown = overview(core.state, core.time_s, "1", "live", [], [])
+    assert {stray["job_id"] for stray in shown["strays"]} == {"5", "6"}
+
+
+def test_limits_of_pilots_are_whole_minutes() -> None:
+    core = Core(OPERATOR.changed(pilot_limit_s=119.0))
+    core.pool("n1")
+    core.elastic = {"5": young(5, limit_s=60.0), "6": young(6, limit_s=119.0)}
+    assert set(cancelled(core, 10)) == {"5"}
+
+
+def test_a_job_of_the_first_snapshot_is_old_whatever_a_clock_says_of_it() -> None:
+    core = Core(OPERATOR)
+    core.elastic, core.job_ids = {"5": young(5), "6": young(6)}, frozenset({"5"})
+    core.pool("n1")
+    assert set(cancelled(core, 10)) == {"6"}
+
+
+def test_only_so_many_are_cancelled_in_a_minute() -> None:
+    core = Core(OPERATOR.changed(operator_cancels_per_min=2))
+    core.pool("n1")
+    core.elastic = {str(number): young(number) for number in range(5, 8)} | {
+        str(number): young(number, user="root") for number in range(100, 150)
+    }
+    assert cancelled(core, 7) == ["5", "6"]
+    assert cancelled(core, 50) == []
+    assert cancelled(core, 11)[0] == "7"
+
+
+def test_regression_operator_mode_cancelled_every_job_of_a_partition() -> None:
+    core = Core(OPERATOR)
+    core.pool("n1")
+    core.elastic = {str(number): young(number) for number in range(5, 105)}
+    assert cancelled(core, 600) == []
+    (alarm,) = of(core.actions, Happened, kind="alarm")
+    told = overview(core.state, core.time_s, "1", "live", [], [])
+    assert [item["text"] for item in told["alarms"]] == [alarm.data["text"]]
+    assert "it would cancel 100 jobs within an hour where 100 run, and 10 is its bound" in told["alarms"][0]["text"]
+    core.elastic = {"5": young(5)}
+    assert cancelled(core, 4000) == [], "an alarm stays until somebody looks"
+    core.apply(Configured(core.time_s, core.state.settings))  # bft tune
+    assert cancelled(core, 10) == []
+    core.apply(Configured(core.time_s, core.state.settings, reloaded=True))
+    assert set(cancelled(core, 10)) == {"5"}
+    assert not core.state.alarms
+
+
+def test_one_by_one_no_more_are_cancelled_than_at_once() -> None:
+    core = Core(OPERATOR)
+    core.pool("n1")
+    seen: set[str] = set()
+    for number in range(5, 15):
+        core.elastic = {str(number): young(number)}
+        seen.update(cancelled(core, 20))
+    assert len(seen) == FLOOR
+    assert core.state.alarms
+
+
+def test_the_bound_is_a_tenth_of_what_runs_and_three_of_few() -> None:
+    assert [most(running) for running in (0, 3, 39, 40, 1000)] == [3, 3, 3, 4, 100]
+    assert Cancels({"1": 0.0}).at(3599.0).jobs
+    assert not Cancels({"1": 0.0}).at(3600.0).jobs
+
+
+def test_nothing_is_cancelled_in_a_partition_that_must_not_be_harvested() -> None:
+    core = Core(OPERATOR)
+    core.pool("n1")
+    core.elastic = {"5": young(5)}
+    for _ in range(30):
+        core.time_s += 1.0
+        view = replace(core.state.pool, time_s=core.time_s, elastic=core.elastic, refused="batch is not preemptible")
+        assert not of(core.apply(PoolObserved(core.time_s, view)), CancelPilot)
+    assert cancelled(core, 10)[0] == "5"
+
+
+# Two daemons.
+
+
+def with_daemon(core: Core, identity: str, *names: str) -> None:
+    """A snapshot in which job 70 is a pilot of that daemon."""
+    core.time_s += 1.0
+    core.elastic["70"] = young(70, nodes=("n9",))
+    view = replace(
+        core.state.pool,
+        time_s=core.time_s,
+        hold=None,
+        elastic=dict(core.elastic),
+        daemons={"70": identity} if identity else {},
+        owners={"70": "12"},
+        pilots={**core.pilots, "70": "n9"},
+    )
+    core.apply(PoolObserved(core.time_s, view))
+
+
+def test_while_pilots_of_another_daemon_run_nothing_grows_and_they_are_never_cancelled() -> None:
+    core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
+    core.pool("n1")
+    for _ in range(200):
+        with_daemon(core, "theirs")
+    core.arrive(registration("1"))
+    with_daemon(core, "theirs")
+    assert not core.state.leases
+    assert "pilots of another bftd (theirs) run in this partition (job 70 of bob)" in (core.state.pool.hold or "")
+    assert not of(core.actions, CancelPilot)
+    assert len(of(core.actions, Happened, kind="alarm")) == 1
+    core.elastic.clear()
+    core.pool("n1")
+    assert core.nodes("1") == {"n1"}, "growth goes on when they are gone"
+
+
+@pytest.mark.parametrize("identity", ["ours", ""])
+def test_pilots_of_this_daemon_and_those_that_name_none_hold_nothing(identity: str) -> None:
+    core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
+    core.arrive(registration("1"))
+    core.pool("n1")
+    with_daemon(core, identity)
+    assert core.state.pool.hold is None
+    assert not core.state.alarms
+
+
+def test_a_pilot_whose_trainer_came_over_to_this_daemon_is_its_own() -> None:
+    core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
+    core.arrive(registration("12", user="bob"))
+    core.pool("n1")
+    with_daemon(core, "theirs")
+    assert not core.state.alarms
+    assert core.state.pool.hold is None
+
+
+def test_the_comment_of_a_pilot_says_whose_it_is() -> None:
+    pool = Pool()
+    view = pool.see(
+        [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")],
+        [pilot("70", "n1", comment="bft 12 n1.3 @theirs"), pilot("71", "n2", comment="bft 12 n2.4")],
+    )
+    assert view.daemons == {"70": "theirs"}
+    assert view.owners == {"70": "12", "71": "12"}
+
+
+def test_overstaying_pilots_of_our_own_count_for_no_bound() -> None:
+    core = Core(OPERATOR.changed(operator_cancels_per_min=1))
+    core.arrive(registration("1", nodes_max=8))
+    core.pool(*(f"n{number}" for number in range(1, 9)))
+    core.place_all()
+    core.finish("1")
+    assert len(set(cancelled(core, 10))) == 8
+    assert not core.state.alarms
+    for item in list(core.state.leases.values()):
+        core.report("1", lease(item.id, "ended"))

@@ -1,0 +1,291 @@
+"""When the daemon starts and when it does not, what it waits for, and how it ends while Slurm hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bftd.core.domain import Registered
+from bftd.daemon import _command, next_delay_s
+from bftd.keys import Config, SlurmConfig
+from bftd.notify import watchdog_s
+from bftd.service.cancelling import Canceller
+from bftd.service.ledger import Ledger
+from bftd.service.live import IDENTITY, Service
+from bftd.service.neighbours import AnotherDaemon, claim
+from slurm_plugin.client import Answer, SlurmClient
+from slurm_plugin.errors import CommandError
+from slurm_plugin.preemption import UNREAD, Preemption
+from slurm_plugin.types import Snapshot
+from tests.bftd.builders import job, node, registration
+from tests.bftd.test_daemon import ROOT, environment, running, write_config
+
+# Hangs, or says that nobody answers, for as long as a file of that name is there.
+FAULTS = """#!/bin/sh
+here=$(dirname "$0")
+while [ -e "$here/hang" ]; do sleep 0.2; done
+[ -e "$here/down" ] && { echo "slurm_load error: Unable to contact slurm controller" >&2; exit 1; }
+"""
+
+
+def commands(root: Path) -> dict[str, str]:
+    """An environment with the fake commands as they are."""
+    return os.environ | {"PATH": f"{root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def faulty(root: Path) -> Path:
+    """Let the fake Slurm have faults; returns the folder of the files that bring them on."""
+    environment(root)
+    for name in ("scontrol", "squeue"):
+        command = root / "bin" / name
+        command.write_text(FAULTS + command.read_text().removeprefix("#!/bin/sh\n"))
+    return root / "bin"
+
+
+def started(root: Path, *arguments: str, more: str = "", env: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+    """A daemon that is expected to end by itself."""
+    path = write_config(root, more)
+    command = [sys.executable, "-m", "bftd.daemon", "--config", str(path), *arguments]
+    return subprocess.run(command, env=env or environment(root), capture_output=True, text=True, timeout=60)
+
+
+def until(true: Callable[[], bool], within_s: float = 40.0) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("operator", ["true", "false"])
+def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_path: Path, operator: str) -> None:
+    run = started(tmp_path, more=f'[slurm]\npartition = "batch"\noperator = {operator}\n')
+    assert run.returncode == 2
+    assert run.stderr == (
+        "bftd: the partition batch is where regular jobs go: set Default=NO on it, or harvest another\n"
+    )
+
+
+def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry_run_does(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        config = tmp_path / "second.toml"
+        config.write_text(f'[api]\nsocket = "{tmp_path}/other"\n[ledger]\npath = "{tmp_path}/second"\n')
+        env = commands(tmp_path)
+        command = [sys.executable, "-m", "bftd.daemon", "--config"]
+        second = subprocess.run([*command, str(config)], env=env, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1
+        assert second.stderr == (
+            f"bftd: another bftd of this host (process {daemon.process.pid}) harvests elastic: stop one of the two\n"
+        )
+        dry = [*command, str(tmp_path / "bftd.toml"), "--dry-run"]
+        told = subprocess.run(dry, env=env, capture_output=True, text=True, timeout=60)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert told.stdout == "0 of the 0 running jobs of elastic would be cancelled, 3 an hour may be\n"
+
+
+def test_S9_a_controller_that_is_down_is_waited_for_and_nothing_is_granted_before_it_answers(tmp_path: Path) -> None:
+    faults = faulty(tmp_path)
+    (faults / "down").touch()
+    with running(tmp_path, env=commands(tmp_path)) as daemon:
+        assert daemon.client.status()["hold"] is None
+        assert daemon.client.status()["snapshot_age_s"] is None
+        (faults / "down").unlink()
+        until(lambda: daemon.client.status()["snapshot_age_s"] is not None)
+        assert daemon.client.status()["hold"] is None
+
+
+def test_regression_a_hanging_controller_got_the_daemon_killed_and_held_up_its_stop(tmp_path: Path) -> None:
+    faults = faulty(tmp_path)
+    env = commands(tmp_path) | {"WATCHDOG_USEC": "900000"}
+    with running(tmp_path, "[slurm]\ntimeout_s = 60\n", env) as daemon:
+        until(lambda: daemon.client.status()["snapshot_age_s"] is not None)
+        (faults / "hang").touch()
+        until(lambda: daemon.client.status()["snapshot_age_s"] > 2.0)
+        daemon.forget()
+        for _ in range(3):
+            daemon.told("WATCHDOG=1")
+        begun_s = time.monotonic()
+        daemon.process.send_signal(signal.SIGTERM)
+        code = daemon.process.wait(30)
+        (faults / "hang").unlink()
+        assert code == 0
+        assert time.monotonic() - begun_s < 10.0, "systemd waits for 15 s"
+
+
+# What goes with it, without a process.
+
+
+class Asked(SlurmClient):
+    """A client whose answers a test sets; None is no answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition_line: str | None = None
+        self.kind = "preempt/partition_prio"
+        self.asked = 0
+
+    def run(self, command: str, *arguments: str, **_: object) -> Answer:  # type: ignore[override]
+        self.asked += 1
+        if self.partition_line is None:
+            raise CommandError("scontrol gave no answer for 5 s: is slurmctld up?")
+        if arguments[1] == "partition":
+            return Answer(0, self.partition_line, "")
+        lines = ["Configuration data as of now", f"PreemptType = {self.kind}", "ClusterName = c", "SLURM_CONF = /x"]
+        return Answer(0, "\n".join([*lines, "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60", ""]), "")
+
+
+GOOD = "PartitionName=elastic Nodes=n1 State=UP MaxTime=60 Default=NO PriorityTier=1 PreemptMode=CANCEL\n"
+BAD = GOOD.replace("CANCEL", "OFF")
+
+
+def test_a_partition_is_looked_at_every_minute_and_sooner_while_something_is_wrong_with_it() -> None:
+    now_s, client = [0.0], Asked()
+    preemption = Preemption(client, ("elastic",), lambda: now_s[0])
+    with pytest.raises(CommandError):
+        preemption.check()
+    assert (preemption.objection, preemption.known) == (UNREAD, False)
+    client.partition_line = GOOD
+    preemption.check()
+    assert (preemption.objection, preemption.cluster) == ("", "c  ")
+    client.partition_line = BAD
+    now_s[0] = 59.0
+    preemption.check()
+    assert preemption.objection == ""
+    now_s[0] = 60.0
+    preemption.check()
+    assert "set PreemptMode=CANCEL on it (now OFF)" in preemption.objection
+    client.partition_line = None
+    now_s[0] = 70.0
+    with pytest.raises(CommandError):
+        preemption.check()
+    assert "now OFF" in preemption.objection, "no answer is no permission"
+    client.partition_line = GOOD
+    preemption.check()
+    assert preemption.objection == ""
+
+
+def test_a_partition_that_is_reconfigured_stops_growth_with_a_sentence(tmp_path: Path) -> None:
+    clock = [1000.0]
+    service = Service(Config(), Ledger(tmp_path / "ledger"), lambda job_ids: None, lambda: clock[0])
+
+    def poll() -> None:
+        clock[0] += 1.0
+        service.observe(Snapshot(clock[0], {"n1": node("n1")}, (), ()))
+
+    service.objection = UNREAD
+    service.apply(Registered(clock[0], registration("1")))
+    for _ in range(5):
+        poll()
+    assert not service.core.leases
+    assert service.overview("1")["hold"] == UNREAD
+    service.objection = ""
+    poll()
+    assert len(service.core.leases) == 1
+
+
+def test_regression_operator_mode_on_a_regular_partition_cancels_nothing_even_if_it_is_let(tmp_path: Path) -> None:
+    clock, killed = [1.7e9], []
+    config = Config(slurm=SlurmConfig(partition="batch", operator=True))
+    service = Service(config, Ledger(tmp_path / "ledger"), killed.extend, lambda: clock[0])
+    nodes = {f"n{number}": node(f"n{number}", "ALLOCATED") for number in range(100)}
+    jobs = [
+        job(str(number), "RUNNING", nodes=(f"n{2 * number}", f"n{2 * number + 1}"), submit_s=1.0, node_count=2)
+        for number in range(50)
+    ]
+    # and those of a pilot's very shape, which start one after another
+    for second in range(600):
+        clock[0] += 1.0
+        jobs[second % 50] = job(str(1000 + second), "RUNNING", nodes=(f"n{second % 50}",), submit_s=clock[0])
+        service.observe(Snapshot(clock[0], nodes, tuple(jobs), ()))
+    assert len(set(killed)) <= 5, "a tenth of the jobs within an hour"
+    assert service.overview("1")["alarms"]
+
+
+def test_a_ledger_that_moves_keeps_its_identity_and_another_has_another(tmp_path: Path) -> None:
+    words = []
+    for path in ("one", "one", "two"):
+        ledger = Ledger(tmp_path / path)
+        service = Service(Config(), ledger, lambda job_ids: None, lambda: 1000.0)
+        words.append(service.identities)
+        service.apply(Registered(1000.0, registration("1")))
+        assert service.leases("1").daemon == words[-1][0]
+        assert ledger.kept(IDENTITY) == {"words": list(words[-1])}
+        ledger.close()
+    assert words[0] == words[1] != words[2]
+
+
+def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
+    async def try_it() -> None:
+        cluster = f"here {os.getpid()}"
+        first = await claim(cluster, "elastic", {os.geteuid()})
+        assert first is not None
+        with pytest.raises(AnotherDaemon, match=rf"process {os.getpid()}\) harvests elastic: stop one of the two"):
+            await claim(cluster, "elastic", {os.geteuid()})
+        other = await claim(cluster, "elastic2", {os.geteuid()})
+        assert other is not None
+        if os.geteuid():  # what a stranger holds: as root nobody here is one
+            assert await claim(cluster, "elastic", {12345}) is None
+        first.close()
+        other.close()
+        again = await claim(cluster, "elastic", {os.geteuid()})
+        assert again is not None
+        again.close()
+
+    asyncio.run(try_it())
+
+
+def test_regression_cancels_of_a_hanging_controller_piled_up_and_held_up_the_stop() -> None:
+    hangs, asked = threading.Event(), []
+
+    def cancel(job_ids: list[str]) -> None:
+        asked.append(job_ids)
+        hangs.wait(30)
+
+    canceller = Canceller(cancel)
+    for _ in range(1000):
+        canceller.ask(["1", "2"])
+    until(lambda: bool(asked))
+    canceller.ask(["2", "3"])
+    begun_s = time.monotonic()
+    canceller.stop(0.2)
+    assert time.monotonic() - begun_s < 5.0
+    hangs.set()
+    assert asked == [["1", "2"]], "what waited was dropped, and nothing waited twice"
+
+
+def test_what_slurm_refuses_to_cancel_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def cancel(job_ids: list[str]) -> None:
+        raise CommandError("scancel failed: Access denied")
+
+    canceller = Canceller(cancel)
+    with caplog.at_level(logging.WARNING, "bftd"):
+        for _ in range(3):
+            canceller.ask(["1"])
+            until(lambda: not canceller._asked)
+    canceller.stop(1.0)
+    assert [record.getMessage() for record in caplog.records] == ["scancel failed: Access denied"]
+
+
+def test_the_watchdogs_time_is_what_systemd_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected_s in (("90000000", 90.0), ("0", float("inf")), ("soon", float("inf")), ("", float("inf"))):
+        monkeypatch.setenv("WATCHDOG_USEC", text)
+        assert watchdog_s() == expected_s
+
+
+def test_regression_keys_that_contradict_each_other_passed_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "bftd.toml"
+    path.write_text("[slurm]\npoll_s = 15\ntimeout_s = 60\n")
+    run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert "stale_after_s must be at least twice [slurm] poll_s (15)" in str(run.exception)
+    assert next_delay_s(1.0, 60.0, 5) == 30.0
