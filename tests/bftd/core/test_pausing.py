@@ -290,6 +290,8 @@ def test_a_lower_bound_takes_nodes_back_and_suspends_as_few_trainers_as_it_can()
     actions = core.apply(Configured(core.time_s, Settings().changed(max_nodes=4)))
     assert [item.vacate for item in revoked(actions)] == [False, False]
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (3, 1)
+    why = "all trainers together may have 4 nodes (max_nodes = 4)"
+    assert f"train-2 gives back n[5-6] (1 node left): {why}" in core.sentences()
     core.place_all()
     for item in (item for item in core.state.leases.values() if not item.live):
         core.report(item.trainer, lease(item.id, "ended"))
