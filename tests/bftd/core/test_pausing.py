@@ -313,6 +313,19 @@ def test_the_bound_counts_what_is_still_being_given_back() -> None:
     assert not granted(actions), "a third node while the first is not free yet"
 
 
+def test_the_bound_counts_a_released_node_until_it_is_free() -> None:
+    core = Core(Settings().changed(max_nodes=2))
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    assert not granted(core.pause("node n1", release=True))
+    assert not granted(core.pool("n1", "n2", "n3"))
+    (item,) = core.leases("1", live=False)
+    core.pilots.pop(item.job_id or "")
+    core.report("1", lease(item.id, "ended"))
+    assert [new.node for new in granted(core.pool("n1", "n2", "n3"))] == ["n3"]
+
+
 def test_the_bound_keeps_to_the_nodes_that_it_let_trainers_use_before() -> None:
     core = Core(Settings().changed(max_nodes=2))
     core.pool(*names(6), windows={"n5": 900.0, "n6": 800.0})
