@@ -120,21 +120,22 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
         return {}, turn.pool.bound
     pool = [node for node in turn.pool.nodes.values() if node.in_pool and node.name not in barred]
     leases = {lease.node: lease for lease in turn.leases.values()}
-    # a node that is being given back is taken until it is free
-    leaving = leases.keys() - {node.name for node in pool} - barred.keys() - turn.pool.barred
-    room = max(0, most - len(leaving))
-    if len(pool) <= room:
-        return {}, turn.pool.bound
-    first = {name: place for place, name in enumerate(_best_kept(turn, leases))}
+    places = {name: place for place, name in enumerate(_best_kept(turn, leases))}
 
     def usefulness(node: PoolNode) -> tuple[int, bool, bool, float, int, str]:
         window_s = -node.window_s if node.window_s is not None else float("-inf")
-        name = node.name
-        place = first.get(name, len(first) + (name not in leases))
-        return place, turn.backs_off(name), name in before, window_s, len(name), name
+        place = places.get(node.name, len(places))
+        return place, turn.backs_off(node.name), node.name in before, window_s, len(node.name), node.name
 
+    taken = [node for node in pool if node.name in leases]
+    free = [node for node in pool if node.name not in leases]
+    # a node that is being given back is taken until it is free, also where it is out of the pool by now
+    left = max(0, most - len(leases))
+    if len(taken) <= most and len(free) <= left:
+        return {}, turn.pool.bound
+    over = sorted(taken, key=usefulness)[most:] + sorted(free, key=usefulness)[left:]
     text = sentences.bounded(most, by)
-    return {node.name: f"stays free: {text}" for node in sorted(pool, key=usefulness)[room:]}, text
+    return {node.name: f"stays free: {text}" for node in over}, text
 
 
 def _best_kept(turn: Turn, leases: dict[str, Lease]) -> list[str]:

@@ -129,7 +129,10 @@ def take_back_lost_nodes(turn: Turn) -> None:
         node = seen.get(lease.node)
         if node is not None and node.in_pool:
             continue
-        why = f"{lease.node} {node.why}" if node is not None else f"{lease.node} is no longer in the partition"
+        if lease.node in turn.pool.barred:  # for one reason, however many nodes
+            why = turn.halt or turn.pool.bound
+        else:
+            why = f"{lease.node} {node.why}" if node is not None else f"{lease.node} is no longer in the partition"
         if lease.live:
             lost[lease.trainer][lease.node] = why
         turn.revoke(lease, why, vacate=node is not None and node.wanted)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bftd.core.domain import Settings
 from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.view import render
@@ -145,3 +146,25 @@ def test_accounts_have_a_column_only_where_slurm_knows_any() -> None:
     core = Core()
     core.arrive(registration("1"))
     assert "account" not in drawn(status_of(core), 250)
+
+
+def test_who_paused_what_and_when_it_begins_again_is_shown() -> None:
+    core = Core(Settings().changed(harvest_at="Mon 20:00-24:00", max_nodes=2))
+    core.pause("node n1", "node n2", why="new disks", release=True)
+    core.pool("n1", "n2", "n3")
+    text = drawn(status_of(core))
+    assert "nodes n[1-2] are paused by root: new disks (since 1970-01-01" in text
+    assert ", and what was lent is asked back)" in text
+    assert "harvesting begins again at Mon 20:00 (harvest_at)" in text
+
+
+def test_a_bound_and_an_overdue_node_are_shown() -> None:
+    core = Core(Settings().changed(max_nodes=1))
+    core.arrive(registration("1"))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pause("node n1", release=True)
+    core.pool("n1", "n2", after_s=9.0)
+    text = drawn(status_of(core))
+    assert "all trainers together may have 1 node (max_nodes = 1)" in text
+    assert "n1 was asked back 9 s ago and is still in use" in text

@@ -290,6 +290,8 @@ def test_a_lower_bound_takes_nodes_back_and_suspends_as_few_trainers_as_it_can()
     actions = core.apply(Configured(core.time_s, Settings().changed(max_nodes=4)))
     assert [item.vacate for item in revoked(actions)] == [False, False]
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (3, 1)
+    why = "all trainers together may have 4 nodes (max_nodes = 4)"
+    assert f"train-2 gives back n[5-6] (1 node left): {why}" in core.sentences()
     core.place_all()
     for item in (item for item in core.state.leases.values() if not item.live):
         core.report(item.trainer, lease(item.id, "ended"))
@@ -309,6 +311,19 @@ def test_the_bound_counts_what_is_still_being_given_back() -> None:
     actions = core.pool("n2", "n3", out=out)
     assert len(revoked(actions)) == 1
     assert not granted(actions), "a third node while the first is not free yet"
+
+
+def test_the_bound_counts_a_released_node_until_it_is_free() -> None:
+    core = Core(Settings().changed(max_nodes=2))
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    assert not granted(core.pause("node n1", release=True))
+    assert not granted(core.pool("n1", "n2", "n3"))
+    (item,) = core.leases("1", live=False)
+    core.pilots.pop(item.job_id or "")
+    core.report("1", lease(item.id, "ended"))
+    assert [new.node for new in granted(core.pool("n1", "n2", "n3"))] == ["n3"]
 
 
 def test_the_bound_keeps_to_the_nodes_that_it_let_trainers_use_before() -> None:

@@ -89,3 +89,16 @@ def test_a_bound_and_hours_are_in_the_status(tmp_path: Path) -> None:
         assert (seen["hours"], seen["pauses"], seen["alarms"], seen["silent"]) == (None, [], [], [])
 
     run(test, tmp_path)
+
+
+def test_a_user_without_trainers_is_paused_before_he_brings_any(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1")
+        assert (await served.ask("POST", "/v1/pause", {"why": "x", "user": TRAINER["user"]}))[0] == 200
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        served.see("n1")
+        assert not served.service.state.leases
+        _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
+        assert told["decisions"][-1]["text"] == "train-a waits: user ann is paused by root: x"
+
+    run(test, tmp_path)
