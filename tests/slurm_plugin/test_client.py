@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,6 +166,16 @@ def test_what_the_callers_environment_says_of_printing_changes_no_answer(monkeyp
 def test_regression_a_jobs_own_commands_printed_dates_as_the_client_reads_them(slurm: FakeSlurm, command: str) -> None:
     slurm.script(command, "env")
     assert "SLURM_" not in slurm.client().run(command).out
+
+
+def test_a_command_that_ignores_its_end_is_killed_and_reaped(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_TERM_GRACE_S", 0.05)
+    slurm.script("squeue", 'trap "" TERM\necho $$ >"$(dirname "$0")/pid"\nwhile :; do sleep 0.1; done')
+    with pytest.raises(SnapshotError, match="no answer"):
+        slurm.client(timeout_s=0.3).snapshot()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((slurm.folder / "pid").read_text()), 0)
+    assert left() == 0
 
 
 def test_commands_that_hang_though_killed_are_left_and_not_joined_by_ever_more(

@@ -144,6 +144,14 @@ def test_regression_words_of_a_free_text_were_taken_for_fields(free: str, text: 
     assert list(node) == ["n1", "n2"]
 
 
+def test_a_field_that_only_a_free_text_has_is_missing() -> None:
+    for text in ("Nodes=n1 Flags=MAINT", "n1 Nodes=n1 Flags=MAINT"):
+        with pytest.raises(SnapshotError, match=r"without (Flags|Nodes)"):
+            parse.reservations(f"ReservationName=r StartTime=10 EndTime=20 Comment={text}\n")
+    with pytest.raises(SnapshotError, match="without State"):
+        parse.nodes(node_line().replace(" State=IDLE", "").rstrip("\n") + " Reason=was State=IDLE\n")
+
+
 def test_recorded_free_texts_that_look_like_fields_override_nothing(release: Path) -> None:
     nodes = parse.nodes(recorded(release, "nodes-text.txt"))
     assert (nodes["n1"].state, nodes["n1"].cpus) == ("ALLOCATED", 4)

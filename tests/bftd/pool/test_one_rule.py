@@ -258,6 +258,18 @@ def test_a_job_that_cannot_be_read_holds_both_on_its_partitions_for_the_plan_wai
     assert view.waited_out == (() if asked in ((PARTITION,), ("fat",)) else ("7",))
 
 
+def test_a_drivers_launcher_waits_for_a_job_that_cannot_be_read_until_the_daemon_has_waited_it_out() -> None:
+    client = Mock(spec=SlurmClient)
+    client.pending.return_value = [parse.unreadable_job("not a number: 'many'", "7", "batch")]
+    client.partitions.return_value = {"batch": Partition("batch", ("n1",), "UP", None)}
+    client.run.return_value = Answer(0, "", "salloc: Granted job allocation 77")
+    launcher = PilotLauncher(client, SiteRules(30.0, 20.0), clock=lambda: 1000.0)
+    refused = launcher.place(PilotRequest("n1", PARTITION, 600.0, "bft-pilot", ""))
+    assert refused == Refused("job 7 waits without a plan (it cannot be read: not a number: 'many')")
+    launcher.waited_out = frozenset({"7"})
+    assert isinstance(launcher.place(PilotRequest("n1", PARTITION, 600.0, "bft-pilot", "")), Placed)
+
+
 @pytest.mark.parametrize("name", ["queue.txt", "queue-cut.txt"])
 @pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
 def test_pool_and_guard_decide_alike_on_each_job_of_a_recorded_queue_of_arrays(release: Path, name: str) -> None:
