@@ -49,8 +49,6 @@ SlurmdTimeout=0
 MaxJobCount=100000
 SchedulerParameters=bf_max_job_test={_PLANNED},max_rpc_cnt=150,bf_yield_interval=200000,bf_yield_sleep=100000
 """
-# By then Slurm has planned twice at its own interval of 30 s.
-_CYCLES_WITHIN_S = 90.0
 _DAEMON: dict[str, dict[str, Any]] = {
     "slurm": {"poll_s": 1.0},
     "decide": {"pj_max": TRAINERS},
@@ -62,11 +60,7 @@ _TICK = re.compile(r"tick: read in ([0-9.]+) s, taken in within ([0-9.]+) s")
 
 
 def measure(
-    nodes: int = 5000,
-    jobs: int = 5000,
-    ticks: int = TICKS,
-    log: Callable[[str], None] = print,
-    cycles_within_s: float = _CYCLES_WITHIN_S,
+    nodes: int = 5000, jobs: int = 5000, ticks: int = TICKS, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Run the daemon for `ticks` snapshots of a cluster of that size; times are seconds, medians unless named so.
 
@@ -80,7 +74,7 @@ def measure(
         log(f"{nodes} nodes are up")
         fill(site, nodes, jobs)
         log(f"{jobs} jobs are in the queue")
-        lines = site_lines.follow(site, cycles_within_s=cycles_within_s)
+        lines = site_lines.follow(site)
         log("slurm.conf has what bft site config prints: " + "; ".join(lines))
         client = site.cluster.client(timeout_s=30.0)
         parts = _parts(client)
@@ -283,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result = harvest_many(options.many, log=log)
     else:
         nodes, jobs, ticks = (200, 100, 3) if options.quick else (options.nodes, options.jobs, options.ticks)
-        result = measure(nodes, jobs, ticks, log, 0.0 if options.quick else _CYCLES_WITHIN_S)
+        result = measure(nodes, jobs, ticks, log)
     if options.json:
         print(json.dumps(result, indent=2))
         return

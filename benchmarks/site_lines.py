@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 
 from bftd.errors import BftError
 from bftd.sandbox_site import SandboxSite
-from slurm_plugin.site import sdiag
-
-_LOOK_S = 1.0
 
 
 def applied(text: str, printed: str) -> str:
@@ -32,25 +28,15 @@ def applied(text: str, printed: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def follow(site: SandboxSite, *, cycles_within_s: float) -> list[str]:
+def follow(site: SandboxSite) -> list[str]:
     """Put the lines that `bft site config` prints for a site's slurm.conf there; return them without their comments.
 
-    They depend on how long the site's backfill cycles take, so one is waited for, `cycles_within_s` at most. Raises
-    BftError where the command fails.
+    Raises BftError where the command fails.
     """
     site.write_config()
-    _wait_for_a_cycle(site, cycles_within_s)
     done = site.bft("site", "config", "--file", "slurm.conf")
     if done.returncode:
         raise BftError(f"bft site config failed: {done.stderr.strip()}")
     site.cluster.conf.write_text(applied(site.cluster.conf.read_text(), done.stdout))
     site.slurm("scontrol", "reconfigure", timeout_s=60.0)
     return [line.removeprefix("#+ ") for line in done.stdout.splitlines() if line and not line.startswith("# ")]
-
-
-def _wait_for_a_cycle(site: SandboxSite, within_s: float) -> None:
-    deadline_s = time.monotonic() + within_s
-    while (load := sdiag.parse(site.slurm("sdiag"))) is None or load.cycle_s is None:
-        if time.monotonic() >= deadline_s:
-            return
-        time.sleep(_LOOK_S)
