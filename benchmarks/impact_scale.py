@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import site_lines
 from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, request
 from bftd.core.domain import PoolObserved, Registered, Settings, State
 from bftd.core.step import step
@@ -42,11 +43,11 @@ TICKS = 30
 HARVEST = Harvest.of("elastic")
 _BUSY_SHARE = 0.7
 _PLANNED = 1000  # of the pending jobs, Slurm plans so many in a cycle
+# What such a site has of its own; all that bftd asks of it comes from `bft site config`.
 _CONF = f"""\
 SlurmdTimeout=0
-KillWait=2
 MaxJobCount=100000
-SchedulerParameters=bf_interval=5,bf_max_job_test={_PLANNED},bf_continue,bf_max_time=2,max_rpc_cnt=150,bf_yield_interval=200000,bf_yield_sleep=100000
+SchedulerParameters=bf_max_job_test={_PLANNED},max_rpc_cnt=150,bf_yield_interval=200000,bf_yield_sleep=100000
 """
 _DAEMON: dict[str, dict[str, Any]] = {
     "slurm": {"poll_s": 1.0},
@@ -66,16 +67,19 @@ def measure(
     `tick_s` is from the call of the first command to the end of what follows from the snapshot, as the daemon's log
     tells it, `tick_read_s` the part up to the parsed snapshot, and `tick_loop_s` that in which the event loop serves
     nobody else. `tick_cpu_s` is the daemon's own processor time from tick to tick, answers to drivers and probe
-    included and its children's apart. `rss_bytes` is its peak, as the kernel counts it.
+    included and its children's apart. `rss_bytes` is its peak, as the kernel counts it. `site_config` are the lines for
+    slurm.conf that `bft site config` printed for this very site, and that it ran with.
     """
     with SandboxSite(_DAEMON, nodes=1, tuned=False, extra_conf=_CONF, stand_ins=stand_ins(nodes - 1)) as site:
         log(f"{nodes} nodes are up")
         fill(site, nodes, jobs)
         log(f"{jobs} jobs are in the queue")
+        lines = site_lines.follow(site)
+        log("slurm.conf has what bft site config prints: " + "; ".join(lines))
         client = site.cluster.client(timeout_s=30.0)
         parts = _parts(client)
         log("the parts are measured: " + ", ".join(f"{name} {value:.3f}" for name, value in parts.items()))
-        return {"nodes": nodes, "jobs": jobs, **_ticks(site, nodes, ticks), **parts}
+        return {"nodes": nodes, "jobs": jobs, "site_config": lines, **_ticks(site, nodes, ticks), **parts}
 
 
 def stand_ins(count: int) -> dict[str, str]:

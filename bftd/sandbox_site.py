@@ -122,9 +122,13 @@ class SandboxSite:
         # What libraries cache in the folder for temporary files goes with the site too.
         return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path), "TMPDIR": str(self._temporary)}
 
+    def write_config(self) -> None:
+        """Writes the daemon's configuration, which commands read before it starts too."""
+        self.config_path.write_text(self._toml())
+
     def start_daemon(self, *, detached: bool = False) -> None:
         """Starts bftd and waits until it answers; raises BftError with its last line when it does not."""
-        self.config_path.write_text(self._toml())
+        self.write_config()
         # The mark makes it a process of the cluster, which ends with the cluster whoever its parent is by then.
         mark = {processes.MARK: str(self.root)} if detached else {}
         with self.log_path.open("ab") as log:

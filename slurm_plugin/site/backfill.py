@@ -23,6 +23,8 @@ _INTERVAL_S = 30
 _NO_PLAN = ("bf_min_age_reserve", "bf_min_prio_reserve")
 # The planner holds the controller's locks while it works, so it is to rest this many times as long.
 _RESTS = 4
+# Fewer cycles than that tell of a quiet night: it is most of an hour at Slurm's own interval.
+_ENOUGH = 100
 
 
 def backfills(site: Site) -> bool:
@@ -39,9 +41,18 @@ def _longest_s(site: Site) -> int:
     return value_of(site, "bf_max_time", _interval_s(site))
 
 
+def _cycle_s(site: Site) -> float | None:
+    """How long a cycle takes at worst; None where too few have been seen to say so."""
+    if site.load is None or (site.load.cycles or 0) < _ENOUGH:
+        return None
+    load = site.load
+    known = [value for value in (load.last_cycle_s, load.mean_cycle_s, load.max_cycle_s) if value is not None]
+    return max(known, default=None)
+
+
 def _shortest_s(site: Site) -> float:
     """The shortest bf_interval that its cycles allow; infinite where they are not known, or do not end."""
-    cycle_s = site.load.cycle_s if site.load else None
+    cycle_s = _cycle_s(site)
     if site.load is None or cycle_s is None or site.load.timeouts:
         return math.inf
     yields = cycle_s // (max(1, value_of(site, "bf_yield_interval", 2_000_000)) / 1e6)
@@ -51,7 +62,7 @@ def _shortest_s(site: Site) -> float:
 
 def _interval_seen(site: Site) -> str:
     text = seen_option("bf_interval", str(_INTERVAL_S))(site)
-    cycle_s = site.load.cycle_s if site.load else None
+    cycle_s = _cycle_s(site)
     if text == NOT_SHOWN:
         return text
     if site.load is None or cycle_s is None:
@@ -59,7 +70,7 @@ def _interval_seen(site: Site) -> str:
     if site.load.timeouts:
         return f"{text}; {site.load.timeouts} cycles were ended by bf_max_time, so keep it"
     keep = ", so keep it" if _shortest_s(site) >= _interval_s(site) > site.wanted.vacate_ahead_s else ""
-    return f"{text}; a cycle takes {cycle_s:.2g} s{keep}"
+    return f"{text}; longest cycle {cycle_s:.2g} s{keep}"
 
 
 def _interval_edits(site: Site) -> Sequence[Edit]:
@@ -74,12 +85,12 @@ def _interval_edits(site: Site) -> Sequence[Edit]:
 
 def _cycles_end(site: Site) -> bool:
     """Say whether cycles are over well before bf_max_time, or may take as long as Slurm lets them by default."""
-    load = site.load
-    if load is not None and load.timeouts:
+    if site.load is not None and site.load.timeouts:
         return False
     if "bf_max_time" in site.scheduler_parameters or _longest_s(site) >= _INTERVAL_S:
         return True
-    return bool(load and load.cycles and load.max_cycle_s is not None and 2 * load.max_cycle_s <= _longest_s(site))
+    cycle_s = _cycle_s(site)
+    return cycle_s is not None and 2 * cycle_s <= _longest_s(site)
 
 
 def _longest_seen(site: Site) -> str:
@@ -87,7 +98,7 @@ def _longest_seen(site: Site) -> str:
         return NOT_SHOWN
     own = site.scheduler_parameters.get("bf_max_time")
     text = own or f"{UNSET} (bf_interval: {_longest_s(site)})"
-    if site.load is None or site.load.max_cycle_s is None or not site.load.cycles:
+    if site.load is None or site.load.max_cycle_s is None:
         return text
     ended = f", {site.load.timeouts} ended by it" if site.load.timeouts else ""
     return f"{text}; longest cycle {site.load.max_cycle_s:.2g} s{ended}"
@@ -114,24 +125,22 @@ def _yields(site: Site) -> tuple[int, int]:
 RULES: tuple[Rule, ...] = (
     Rule(
         name="sdiag",
-        right="shows backfill cycles",
+        right=f"shows at least {_ENOUGH} backfill cycles",
         why="how long they take says what a site can afford; without it bft site config leaves bf_interval alone",
         loses="it is not known how long cycles take, how deep they look and how many requests come: look at sdiag some "
-        "hours after its counters were reset (at midnight UTC), as a Slurm operator where users may not",
+        "busy hours after its counters were reset (at midnight UTC), as a Slurm operator where users may not",
         wrong="advice",
         seen=lambda site: (
             "no answer"
             if site.load is None
-            else "no cycle yet"
-            if site.load.cycle_s is None
-            else f"{site.load.cycles} cycles, {site.load.mean_depth or 0} jobs deep on average"
+            else f"{site.load.cycles or 0} cycles, {site.load.mean_depth or 0} jobs deep on average"
         ),
-        holds=lambda site: site.load is not None and site.load.cycle_s is not None,
+        holds=lambda site: _cycle_s(site) is not None,
         applies=backfills,
     ),
     Rule(
         name=f"{LIST}: bf_interval",
-        right=f"at most [pool] vacate_ahead_s (5 s), where that is {_RESTS} times a cycle or more; else as it is",
+        right=f"at most [pool] vacate_ahead_s (5 s), where that is {_RESTS} times the longest cycle; else as it is",
         why="pilots leave a node that long before its planned start, so the plan must not be older; and none starts "
         "while a job waits for its first plan",
         loses=f"bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s; each "

@@ -36,12 +36,6 @@ class Load:
     threads: int | None = None
     rpcs_per_s: float | None = None
 
-    @property
-    def cycle_s(self) -> float | None:
-        """How long a backfill cycle takes: the longer of the last one and the mean; None where none has been seen."""
-        known = [value for value in (self.last_cycle_s, self.mean_cycle_s) if value is not None]
-        return max(known) if known and self.cycles else None
-
 
 def parse(text: str) -> Load | None:
     """Read what sdiag printed; None where that is not its output."""

@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import impact_many, impact_scale
+from benchmarks import impact_many, impact_scale, site_lines
 from benchmarks.scale_drivers import request
+from bftd.sandbox_site import SandboxSite
 from slurm_plugin.nodeset import expand
+from slurm_plugin.site.model import options
+
+
+class Conf:
+    """A slurm.conf in memory."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def read_text(self) -> str:
+        return self.text
+
+    def write_text(self, text: str) -> None:
+        self.text = text
+
+
+class Printed:
+    """A site whose `bft site config` prints what it is told."""
+
+    def __init__(self, printed: str, conf: str) -> None:
+        self.conf = Conf(conf)
+        self.cluster = SimpleNamespace(conf=self.conf)
+        self.ran: list[tuple[str, ...]] = []
+        self._printed = printed
+
+    def write_config(self) -> None:
+        pass
+
+    def slurm(self, *words: str, timeout_s: float = 15.0) -> str:
+        self.ran.append(words)
+        return ""
+
+    def bft(self, *words: str) -> subprocess.CompletedProcess[str]:
+        self.ran.append(("bft", *words))
+        return subprocess.CompletedProcess(words, 0, self._printed, "")
 
 
 @given(count=st.integers(1, 6000))
@@ -46,7 +85,23 @@ def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None
     assert found["rpc_per_poll"] >= 4
     assert found["pilots"] > 0
     assert found["api"]["leases"]["count"] > 0
+    assert "bf_continue" in "".join(found["site_config"])
     assert {"read_s", "parse_s", "pool_s", "plan_s", "plan_first_s"} <= found.keys()
+
+
+def test_regression_the_large_site_has_no_settings_of_bftd_s_but_those_that_bft_site_config_prints() -> None:
+    own = dict(line.split("=", 1) for line in impact_scale._CONF.splitlines())
+    advised = {"bf_interval", "bf_max_time", "bf_continue", "preempt_youngest_first", "sched_interval"}
+    assert not advised & options(own["SchedulerParameters"]).keys()
+    assert "KillWait" not in own
+    printed = (
+        "# why\nSchedulerParameters=bf_max_job_test=7,bf_continue\n# in the line PartitionName=e, set:\n#+ A=1 B=2\n"
+    )
+    site = Printed(printed, "SchedulerParameters=bf_max_job_test=7\nPartitionName=e Nodes=n1 A=0\n")
+    lines = site_lines.follow(cast(SandboxSite, site))
+    assert lines == ["SchedulerParameters=bf_max_job_test=7,bf_continue", "A=1 B=2"]
+    assert site.conf.text == "SchedulerParameters=bf_max_job_test=7,bf_continue\nPartitionName=e Nodes=n1 A=1 B=2\n"
+    assert site.ran == [("bft", "site", "config", "--file", "slurm.conf"), ("scontrol", "reconfigure")]
 
 
 @pytest.mark.cluster

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.site_lines import applied
 from tests.e2e.accounted import AccountedSite
-from tests.slurm_plugin.site.stock import applied
 
 pytestmark = [
     pytest.mark.cluster,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ esac
 
 SDIAG = """\
 #!/bin/sh
-cat {folder}/sdiag.txt
+sed '/Backfilling/,$s/Total cycles: .*/Total cycles: 5000/' {folder}/sdiag.txt
 """
 
 Run = Callable[..., tuple[int, str, str]]
@@ -58,10 +59,8 @@ def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) ->
     start = next(
         index for index, line in enumerate(lines) if line.startswith("advice  SchedulerParameters: bf_interval ")
     )
-    assert lines[start].endswith("not set (default 30); a cycle takes 0.00053 s")
-    assert lines[start + 1].startswith(
-        "        right: at most [pool] vacate_ahead_s (5 s), where that is 4 times a cycle"
-    )
+    assert lines[start].endswith("not set (default 30); longest cycle 0.0018 s")
+    assert lines[start + 1].startswith("        right: at most [pool] vacate_ahead_s (5 s), where that is 4 times the")
     told = " ".join(" ".join(lines[start + 2 :]).split())
     assert "bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s" in told
     assert lines[-1].endswith("4 must change; bft site config prints the lines")
@@ -106,9 +105,7 @@ def test_regression_without_sdiag_the_scheduler_is_left_alone_and_what_is_not_kn
     code, out, err = run("stock", "config", sdiag=f"#!/bin/sh\n{sdiag}\n")
     assert (code, err) == (0, "")
     told = " ".join(line.removeprefix("# ") for line in out.splitlines())
-    assert "left as it is: sdiag: no answer (advice): it is not known how long cycles take" in told.replace(
-        "no cycle yet", "no answer"
-    )
+    assert re.search(r"left as it is: sdiag: (no answer|0 cycles.*?) \(advice\): it is not known how long", told)
     assert "not set (default 30); how long a cycle takes is not known, so keep it" in told
     assert "bf_interval=" not in out
     assert "bf_max_time=" not in out

@@ -11,10 +11,11 @@ import socket
 import tempfile
 from pathlib import Path
 
+from benchmarks.site_lines import applied
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.site import RULES, advise, read, render
 from tests.slurm_plugin.site.sites import WANTED
-from tests.slurm_plugin.site.stock import StockCluster, applied
+from tests.slurm_plugin.site.stock import StockCluster
 
 ASSETS = Path(__file__).parent / "assets"
 

@@ -1,4 +1,4 @@
-"""A private cluster with Slurm's own settings, and how a person would apply the printed lines to it."""
+"""A private cluster with Slurm's own settings."""
 
 from __future__ import annotations
 
@@ -25,26 +25,6 @@ def stock_conf(text: str) -> str:
     lines = [line for line in text.splitlines() if not line.startswith(_OURS)]
     plain = [re.sub(r" (PriorityTier|PreemptMode|OverSubscribe)=\S+", "", line) for line in lines]
     return "\n".join(plain) + "\n"
-
-
-def applied(text: str, printed: str) -> str:
-    """Do to a slurm.conf what the printed lines say: replace or add settings, and extend partitions where told to."""
-    lines = text.splitlines()
-    partition = ""
-    for line in printed.splitlines():
-        if match := re.fullmatch(r"# in the line (PartitionName=\S+), set:", line):
-            partition = match[1]
-        elif line.startswith("#+ "):
-            (index,) = (place for place, old in enumerate(lines) if old.startswith(f"{partition} "))
-            for option in line.removeprefix("#+ ").split():
-                key = option.split("=")[0]
-                lines[index] = re.sub(rf" {key}=\S+", "", lines[index]) + f" {option}"
-        elif line.startswith("PartitionName="):
-            lines.append(line)
-        elif line and not line.startswith("#"):
-            key = line.split("=")[0]
-            lines = [line, *(old for old in lines if not old.startswith(f"{key}="))]
-    return "\n".join(lines) + "\n"
 
 
 class StockCluster(Sandbox):

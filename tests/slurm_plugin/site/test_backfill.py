@@ -69,7 +69,7 @@ Remote Procedure Call statistics by user
 
 def under(cycle_s: float, parameters: str = "(null)") -> Site:
     """A site with Slurm's own settings but for these, whose backfill cycles take so long."""
-    load = sdiag.Load(cycles=100, last_cycle_s=cycle_s / 2, mean_cycle_s=cycle_s, max_cycle_s=2 * cycle_s)
+    load = sdiag.Load(cycles=100, last_cycle_s=cycle_s / 2, mean_cycle_s=cycle_s / 4, max_cycle_s=cycle_s)
     return replace(setting("SchedulerParameters", parameters)(recorded("stock")), load=load)
 
 
@@ -88,7 +88,6 @@ def test_what_each_release_prints_is_read() -> None:
     assert old == sdiag.Load(5, 0.000133, 0.00053, 0.001822, 3, 2, None, 0.000141, 3, 3.25)
     new = sdiag.parse(NEWER)
     assert new == sdiag.Load(289, 25.136753, 7.318652, 61.0, 3024, 2713, 9, 2.401776, 12, 2.0)
-    assert new.cycle_s == 25.136753
 
 
 @given(st.text(), st.integers(0, len(NEWER)))
@@ -122,19 +121,19 @@ def test_regression_backfill_cycles_are_never_cut_to_a_second(
 @given(
     st.floats(0, 300),
     st.dictionaries(st.sampled_from(["bf_interval", "bf_max_time", "bf_yield_sleep"]), st.integers(1, 600)),
-    st.booleans(),
+    st.sampled_from([100, 99, None]),
 )
 def test_no_line_shortens_a_cycle_or_lets_the_planner_work_more_than_a_fifth_of_the_time(
-    cycle_s: float, options: dict[str, int], known: bool
+    cycle_s: float, options: dict[str, int], cycles: int | None
 ) -> None:
     text = ",".join(f"{key}={value}" for key, value in options.items()) or "(null)"
     site = under(cycle_s, text)
-    if not known:
-        site = replace(site, load=None)
+    assert site.load is not None
+    site = replace(site, load=cycles and replace(site.load, cycles=cycles))
     before, after = in_effect(site.scheduler_parameters), in_effect(parameters_of(site))
     assert after[1] >= before[1]
     assert after[0] == before[0] or (after[0] < before[0] and after[0] >= 4 * cycle_s)
-    assert known or after[0] == before[0]
+    assert cycles == 100 or after[0] == before[0], "a quiet night tells nothing"
 
 
 def test_cycles_that_bf_max_time_ends_are_left_alone_and_told() -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.site_lines import applied
 from slurm_plugin.sandbox import Sandbox, processes
 from slurm_plugin.site import read
 from tests.slurm_plugin.plugins import require_compiled
 from tests.slurm_plugin.site.sites import WANTED
-from tests.slurm_plugin.site.stock import CHECKOUT, StockCluster, applied
+from tests.slurm_plugin.site.stock import CHECKOUT, StockCluster
 
 pytestmark = pytest.mark.cluster
 

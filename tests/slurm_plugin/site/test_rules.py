@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.site_lines import applied
 from bftd import config
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.site import RULES, advise, check, render
@@ -32,7 +33,6 @@ from tests.slurm_plugin.site.sites import (
     setting,
     without,
 )
-from tests.slurm_plugin.site.stock import applied
 
 DOCS = Path(__file__).parents[3] / "docs"
 
