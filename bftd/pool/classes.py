@@ -50,7 +50,7 @@ def classify(
         builds = dict(zip([node.name for node in group], _builds(group, partitions), strict=True))
         distinct = set(builds.values())
         for node in group:
-            members.setdefault(_name(label, bool(node.gpus), builds[node.name], distinct), []).append(node)
+            members.setdefault(_name(label, any(node.gpus.values()), builds[node.name], distinct), []).append(node)
     classes = {name: _class(name, members[name], partitions) for name in sorted(members)}
     return Classified(classes, {node.name: name for name, group in members.items() for node in group}, traits)
 

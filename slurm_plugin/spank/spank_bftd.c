@@ -34,8 +34,9 @@ static bool asked_for; /* on the job's node: by the job that this process belong
 
 static struct spank_option elastic_option = {
 	.name = "elastic",
-	.arginfo = "MIN-MAX[,backend=" BACKENDS_CHOICE "][,sizes=1:2:4:8][,gpu=TYPE][,mix]",
-	.usage = "train on MIN to MAX idle nodes, as they come and go (batch jobs whose script is in Python)",
+	.arginfo = "MIN-MAX[,backend=" BACKENDS_CHOICE "][,sizes=1:2:4:8]",
+	.usage = "train on MIN to MAX idle nodes, as they come and go (batch jobs whose script is in Python); "
+		 "gpu=TYPE:N and mix choose nodes",
 	.has_arg = 1,
 	.val = 0,
 	.cb = on_elastic,

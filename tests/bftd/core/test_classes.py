@@ -16,6 +16,7 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.reports import ProgressReport
 from bftd.protocol.wish import Wish
+from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.types import Node, Snapshot
 from tests.bftd.builders import Core, node, registration
 
@@ -161,8 +162,11 @@ def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
 
 def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Wish(gpu="a100")))
-    settle(core, 5)
+    core.arrive(registration("1", 1, 9))
+    settle(core)
+    core.time_s += 130.0  # the plan is outdated
+    settle(core)
+    assert core.nodes("1") == set(CPU)
     assert not [text for text in core.sentences() if "more would add" in text]
 
 
@@ -209,11 +213,51 @@ def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
     core = Mixed(harvest=Harvest.of("elastic", "late"))
     core.partitions = dict.fromkeys(V100, ("late",)) | dict.fromkeys(CPU, ("late", "elastic"))
     core.arrive(registration("1", 1, 9, partition="late", wish=Wish(mix=True)))
-    core.arrive(registration("2", 1, 9, partition=""))
     settle(core)
-    assert core.nodes("1") <= set(V100) | set(CPU)
+    assert core.nodes("1") == set(V100) | set(CPU)
     assert {lease.partition for lease in core.leases("1")} == {"late"}
+    core.finish("1")
+    core.arrive(registration("2", 4, 9, partition=""))
+    settle(core, 5)
+    assert core.nodes("2") == set(CPU)
     assert {lease.partition for lease in core.leases("2")} == {"elastic"}
+
+
+def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solver_works() -> None:
+    core = Mixed(dict(HARDWARE))
+    core.arrive(registration("1", 1, 9, wish=Wish(gpus=1, gpu="v100")))
+    settle(core)
+    core.hardware["n5"] = {"v100": 4}
+
+    def broken(*_: object, **__: object) -> Plan:
+        raise MilpError("no plan")
+
+    core.solve = broken
+    settle(core)
+    assert core.nodes("1") == {"n3", "n4"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "wish", "solver"),
+    [({}, Wish(), "auto"), ({"nodes_per_user": 3}, Wish(), "stepwise"), ({}, Wish(mix=True), "stepwise")],
+)
+def test_regression_on_several_classes_a_cap_or_a_mixing_trainer_left_no_time_for_any_plan(
+    limits: dict[str, int], wish: Wish, solver: str
+) -> None:
+    core, asked = Mixed(), []
+
+    def told(problem: Problem, name: str, **options: Any) -> Plan:
+        asked.append((len(problem.classes) > 1, name))
+        return solve(problem, name, **options)
+
+    core.solve = told
+    core.apply(Configured(core.time_s, core.state.settings.changed(**limits)))
+    core.arrive(registration("1", 1, 2))
+    core.arrive(registration("2", 1, 9, wish=wish))
+    settle(core)
+    assert set(asked) == {(True, solver)}
+    assert core.nodes("1")
+    assert core.nodes("2")
 
 
 def kind(name: str, size: int = 4, **fields: Any) -> NodeClass:

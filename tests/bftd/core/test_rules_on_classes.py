@@ -65,7 +65,7 @@ class MixedCluster(Cluster):
 
 TestMixedCluster = MixedCluster.TestCase
 TestMixedCluster.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.generate],

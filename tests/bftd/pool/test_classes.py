@@ -33,6 +33,7 @@ def test_a_class_is_named_by_its_gpus_and_without_any_by_cpus_and_memory() -> No
         a_node("n4", {"": 8}),
         a_node("n5", {"a100": 1, "v100": 1}),
         a_node("n6", memory_bytes=900 * 2**20),
+        a_node("n7", {"a100": 0}),
     )
     assert found.of_node == {
         "n1": "a100x4",
@@ -41,6 +42,7 @@ def test_a_class_is_named_by_its_gpus_and_without_any_by_cpus_and_memory() -> No
         "n4": "gpux8",
         "n5": "a100x1+v100x1",
         "n6": "cpu64-900M",
+        "n7": "cpu64-251G",
     }
     assert dict(found.classes["a100x4"].gpus) == {"a100": 4}
 

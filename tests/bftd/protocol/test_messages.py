@@ -189,7 +189,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
         ({"sizes": [7]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
         ({"weight": 10**400}, "trainer: weight must be a finite number"),
         ({"gpu": "a100; rm"}, "trainer: gpu must be a type of GPU"),
-        ({"gpus": -1}, "trainer: gpus must be 0 or more"),
+        ({"gpus": -1}, "trainer: gpus must be 0 to 1000000, not -1"),
         ({"mix": "yes"}, "trainer: mix must be true or false"),
         ({"features": ["ib|x"]}, "trainer: features must be a list of names of Slurm's features"),
         ({"features": [1]}, "trainer: features must be a list of names of Slurm's features"),

@@ -1,0 +1,125 @@
+"""How long a decision on several classes of nodes takes with caps and mixing trainers, and how good it is.
+
+    python -m benchmarks.classes [--json] [--trainers N] [--nodes N ...] [--classes N] [--seeds N] [--bound-s S]
+
+Trainers as a daemon has them before it has seen any run: alike on all classes, and together they want more nodes than
+there are. What the daemon asks for (`bftd.core.planning`) is solved as it asks, and held against HiGHS given the same
+time, and given `--bound-s` seconds, whose bound is what the shares are of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bftd.core.planning import CLASSES_GAP, CLASSES_TIME_LIMIT_S, QUICK
+from milp import Cap, Curve, NodeSpec, Plan, Problem, TrainerSpec, solve
+
+USERS = 7
+CASES: dict[str, Callable[[Problem], Problem]] = {
+    "neither": lambda problem: problem,
+    "caps": lambda problem: _capped(problem),
+    "one mixes": lambda problem: _mixing(problem, 1),
+    "ten mix, caps": lambda problem: _capped(_mixing(problem, 10)),
+}
+
+
+def build(trainers: int, nodes: int, classes: int, seed: int, *, started: bool) -> Problem:
+    """Trainers without nodes, or where `started` on some of one class each."""
+    rng = random.Random(f"{trainers} {nodes} {classes} {seed}")
+    pool = tuple(NodeSpec(f"n{number}", f"class{number % classes}") for number in range(nodes))
+    free = [[node.name for node in pool[first::classes]] for first in range(classes)]
+    specs = []
+    for number in range(trainers):
+        rate, most = rng.uniform(50, 500), rng.randint(64, 256)
+        names = free[rng.randrange(classes)]
+        held = names[: rng.randint(0, most)] if started else []
+        del names[: len(held)]
+        points = (0, 1, 4, 16, 64, 256)
+        curve = Curve(points, tuple(rate * count**0.9 for count in points))
+        low = rng.randint(1, 4)
+        held = held if len(held) >= low else []
+        specs.append(
+            TrainerSpec(f"t{number}", low, most, 2.0, 1.0, curve, current=tuple(held), user=f"u{number % USERS}")
+        )
+    return Problem(pool, tuple(specs), 120.0)
+
+
+def _capped(problem: Problem) -> Problem:
+    """Each user gets at most a third more than an equal share."""
+    most = len(problem.nodes) * 4 // (3 * USERS)
+    return replace(problem, caps=tuple(Cap(most, user=f"u{number}") for number in range(USERS)))
+
+
+def _mixing(problem: Problem, count: int) -> Problem:
+    """The first trainers may mix classes."""
+    mixing = tuple(replace(trainer, mixes_classes=True) for trainer in problem.trainers[:count])
+    return replace(problem, trainers=mixing + problem.trainers[count:])
+
+
+def decided(problem: Problem) -> Plan:
+    """The plan that the daemon would carry out."""
+    hard = problem.caps or any(trainer.mixes_classes for trainer in problem.trainers)
+    name = QUICK if hard else "auto"
+    return solve(problem, name, time_limit_s=CLASSES_TIME_LIMIT_S, gap=CLASSES_GAP, explain=False)
+
+
+def measure(case: str, problems: list[Problem], bound_s: float) -> dict[str, Any]:
+    """Seconds, and the shares of the proven bound."""
+    taken_s, shares, highs = [], [], []
+    for problem in problems:
+        begun_s = time.perf_counter()
+        plan = decided(problem)
+        taken_s.append(time.perf_counter() - begun_s)
+        soon = solve(problem, "highs", time_limit_s=CLASSES_TIME_LIMIT_S, gap=CLASSES_GAP, explain=False)
+        bound = min(solve(problem, "highs", time_limit_s=bound_s, gap=CLASSES_GAP, explain=False).bound, plan.bound)
+        shares.append(plan.objective / bound)
+        highs.append(soon.objective / bound)
+    return {
+        "case": case,
+        "nodes": len(problems[0].nodes),
+        "median_s": statistics.median(taken_s),
+        "worst_s": max(taken_s),
+        "least_share": min(shares),
+        "median_share": statistics.median(shares),
+        "highs_least_share": min(highs),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trainers", type=int, default=35)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[800, 5000])
+    parser.add_argument("--classes", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--bound-s", type=float, default=8.0)
+    asked = parser.parse_args()
+    rows = []
+    for nodes in asked.nodes:
+        problems = [
+            build(asked.trainers, nodes, asked.classes, seed, started=started)
+            for seed in range(asked.seeds)
+            for started in (False, True)
+        ]
+        rows += [measure(case, list(map(change, problems)), asked.bound_s) for case, change in CASES.items()]
+    if asked.json:
+        print(json.dumps({"trainers": asked.trainers, "classes": asked.classes, "rows": rows}, indent=2))
+        return
+    print("nodes  case           median   worst  of the bound: least, median   highs in that time: least")
+    for row in rows:
+        print(
+            f"{row['nodes']:5}  {row['case']:13}  {row['median_s'] * 1e3:4.0f} ms {row['worst_s'] * 1e3:5.0f} ms  "
+            f"{row['least_share']:20.1%} {row['median_share']:7.1%} {row['highs_least_share']:27.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
