@@ -27,13 +27,17 @@ Assignment = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled."""
+    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled.
+
+    `trusting` is for drivers that are simulated: they are never silent, and have the pilots and curves that they say.
+    """
 
     decide: DecideConfig = field(default_factory=DecideConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
+    trusting: bool = False
 
     def changed(self, **keys: Any) -> Settings:
         """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
@@ -110,7 +114,9 @@ class Lease:
     """The grant of one node to one trainer; its id, `node.sequence`, never comes back.
 
     `asked_back_s` is when Slurm first needed the node (start of the give-back), `missed_polls` counts snapshots in a
-    row that do not show the pilot after it was placed, the first of them at `missed_s`.
+    row that do not show the pilot after it was placed, the first of them at `missed_s`. `shown` says that Slurm showed
+    the pilot at least once: before, it is the driver's word. `working_s` is when the first worker took part there,
+    and `leaving_s` when the agent was asked to leave by Slurm, by the clock of the driver's host.
     """
 
     id: str
@@ -131,6 +137,9 @@ class Lease:
     missed_polls: int = 0
     missed_s: float | None = None
     alarmed: bool = False
+    shown: bool = False
+    working_s: float | None = None
+    leaving_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -166,11 +175,14 @@ class Trainer:
     steps_lost: int = 0
     exit_code: int | None = None
     finished_s: float | None = None
-    # Rounds of placements in a row in which Slurm refused its pilots, and when the last one was granted.
+    # Rounds of placements in a row that came to no pilot which Slurm showed, and when the last one was granted.
     refused_rounds: int = 0
     refused_round_s: float = float("-inf")
     # After too many of them it does not grow before this.
     no_growth_until_s: float = float("-inf")
+    # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
+    idled_s: float = 0.0
+    worked_s: float = 0.0
     # The key of what was last said about why it stays as it is: nothing is said twice in a row.
     said: str = ""
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
@@ -180,7 +192,7 @@ class Trainer:
 
     @property
     def id(self) -> str:
-        """The job id of its driver, or run-<host>-<pid>."""
+        """The job id of its driver, or one that begins with "run-" for a driver of `bft run`."""
         return self.request.id
 
     @property
@@ -215,17 +227,27 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that refused `count` placements in a row and is left out until `until_s`."""
+    """A node that refused `count` placements in a row, of `user` alone unless that is "", left out until `until_s`."""
 
     until_s: float
     count: int
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker that crashed in `pilot`."""
+    """A worker of `user` that crashed in `pilot`; bftd once kept failures without their user, which count no more."""
 
     pilot: str
+    at_s: float
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLease:
+    """The last lease of a node, which ended at `at_s`: what its driver has yet to say of it may still count."""
+
+    lease: Lease
     at_s: float
 
 
@@ -266,7 +288,8 @@ class State:
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
     `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
-    pilot. `plan_due` says that something changed since the last plan was made.
+    pilot. `ended` has by node the leases that ended a short while ago. `plan_due` says that something changed since the
+    last plan was made.
     """
 
     settings: Settings = Settings()
@@ -279,6 +302,7 @@ class State:
     backoff: Mapping[str, Backoff] = field(default_factory=dict, metadata=KEPT)
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict, metadata=KEPT)
     quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
+    ended: Mapping[str, EndedLease] = field(default_factory=dict)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
     preempted_s: float = float("-inf")
