@@ -9,16 +9,20 @@ from milp import Points
 
 
 @lru_cache(maxsize=1 << 10)
-def values(points: Points, objective: str, weight: float) -> tuple[Points, float]:
+def values(points: Points, objective: str, weight: float, *, measured: bool = False) -> tuple[Points, float]:
     """The curve of objective values for a curve in samples/s, and the weight that goes with it.
 
     throughput counts samples/s of all trainers alike; efficiency counts speed-up relative to one node, so that a
-    small model weighs as much as a large one; priority is the same times the trainer's weight.
+    small model weighs as much as a large one; priority is the same times the trainer's weight. No speed-up counts for
+    more than the number of nodes, since whoever claims it would get everything, unless the curve is known to be
+    `measured`.
     """
     if objective == "throughput":
         return points, 1.0
     one_node = milp.interpolate(points, 1)
     relative = tuple((nodes, rate / one_node if one_node > 0 else 0.0) for nodes, rate in points)
+    if not measured:
+        relative = tuple((nodes, min(float(nodes), speed_up)) for nodes, speed_up in relative)
     return relative, weight if objective == "priority" else 1.0
 
 

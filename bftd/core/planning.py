@@ -108,7 +108,12 @@ def build_problem(
         most = ruling.most[trainer.id]
         if most == 0:
             continue
-        points, weight = objective.values(curves[trainer.id], turn.settings.decide.objective, trainer.request.weight)
+        points, weight = objective.values(
+            curves[trainer.id],
+            turn.settings.decide.objective,
+            trainer.request.weight,
+            measured=turn.settings.trusting,
+        )
         points = objective.after_warm_up(points, len(mine), trainer.knowledge.warm_up_s / turn.settings.decide.t_fwd_s)
         specs.append(
             _spec(
