@@ -140,6 +140,7 @@ class Lease:
     shown: bool = False
     working_s: float | None = None
     leaving_s: float | None = None
+    ended_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -244,14 +245,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedLease:
-    """The last lease of a node, which ended at `at_s`: what its driver has yet to say of it may still count."""
-
-    lease: Lease
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Stray:
     """A running job of the harvested partition that no lease stands behind, first seen without one at `seen_s`.
 
@@ -288,8 +281,8 @@ class State:
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
     `watched_s` is the time of the first snapshot since the daemon started, `preempted_s` when Slurm last preempted a
-    pilot. `ended` has by node the leases that ended a short while ago. `plan_due` says that something changed since the
-    last plan was made.
+    pilot. `ended` has by node the lease that ended there a short while ago. `plan_due` says that something changed
+    since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -302,7 +295,7 @@ class State:
     backoff: Mapping[str, Backoff] = field(default_factory=dict, metadata=KEPT)
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict, metadata=KEPT)
     quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
-    ended: Mapping[str, EndedLease] = field(default_factory=dict)
+    ended: Mapping[str, Lease] = field(default_factory=dict)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
     preempted_s: float = float("-inf")

@@ -43,8 +43,8 @@ def forget(turn: Turn) -> None:
             del turn.failures[node]
             if recent:
                 turn.failures[node] = recent
-    for node, ended in list(turn.ended.items()):
-        if turn.now - ended.at_s > timing.ENDED_KEPT_S:
+    for node, lease in list(turn.ended.items()):
+        if not _told_in_time(turn, lease):
             del turn.ended[node]
 
 
@@ -52,9 +52,13 @@ def _lease(turn: Turn, trainer: Trainer, node: str) -> Lease | None:
     """The trainer's own lease of a node, if Slurm showed its pilot; also one that ended a short while ago."""
     lease = turn.lease_on(node)
     if lease is None or lease.trainer != trainer.id:
-        ended = turn.ended.get(node)
-        lease = ended.lease if ended is not None and turn.now - ended.at_s <= timing.ENDED_KEPT_S else None
-    return lease if lease is not None and lease.trainer == trainer.id and lease.shown else None
+        lease = turn.ended.get(node)
+    known = lease is not None and lease.trainer == trainer.id and lease.shown and _told_in_time(turn, lease)
+    return lease if known else None
+
+
+def _told_in_time(turn: Turn, lease: Lease) -> bool:
+    return lease.ended_s is None or turn.now - lease.ended_s <= timing.ENDED_KEPT_S
 
 
 def _counts(turn: Turn, failure: Failure) -> bool:

@@ -20,7 +20,6 @@ from bftd.core.domain import (
     Backoff,
     CancelPilot,
     Decided,
-    EndedLease,
     Failure,
     Happened,
     Lease,
@@ -65,7 +64,7 @@ class Turn:
     backoff: dict[str, Backoff]
     failures: dict[str, tuple[Failure, ...]]
     quarantined: dict[str, float]
-    ended: dict[str, EndedLease]
+    ended: dict[str, Lease]
     strays: dict[str, Stray]
     watched_s: float
     preempted_s: float
@@ -207,7 +206,7 @@ class Turn:
         if lease.shown and not self.settings.trusting:
             if worked_well(lease, self.now):
                 self.failures.pop(lease.node, None)
-            self.ended[lease.node] = EndedLease(lease, self.now)
+            self.ended[lease.node] = _evolved(lease, {"ended_s": self.now})
             if lease.placed_s is not None and (trainer := self.trainers.get(lease.trainer)) is not None:
                 self.change(trainer, worked_s=trainer.worked_s + self.now - lease.placed_s)
         self._tell("ended", lease, reason)
