@@ -9,7 +9,7 @@ from operator import attrgetter
 from bftd.core import caps, drivers, failures, refusals, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView, Usage
-from bftd.core.turn import Turn, growth_allowed
+from bftd.core.turn import Turn, growth_allowed, is_silent
 from bftd.protocol.reports import NO_SUMMARY
 
 GONE = "its pilot is gone from Slurm"
@@ -91,11 +91,10 @@ def _expire(turn: Turn, since_s: float) -> None:
     failures.forget(turn)
     for trainer in list(turn.trainers.values()):
         if trainer.finished_s is None:
-            turn.plan_due |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
-            # its place under pj_max may be another's now
-            turn.plan_due |= (
-                trainer.active and since_s - trainer.heard_s <= timing.GRANT_SILENT_S < turn.now - trainer.heard_s
-            )
+            may_grow = since_s < trainer.no_growth_until_s <= turn.now
+            silent_now = is_silent(trainer, turn.now, turn.settings)  # its place under pj_max may be another's
+            fell_silent = silent_now and not is_silent(trainer, since_s, turn.settings)
+            turn.plan_due |= trainer.active and (may_grow or fell_silent)
         elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
             del turn.trainers[trainer.id]
 

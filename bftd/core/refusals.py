@@ -8,15 +8,13 @@ proportion to what its tries cost, and then tries with as few nodes as it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from bftd.core import timing
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn, doubling
 
 
 def proven(turn: Turn, lease: Lease) -> None:
-    """Forget what was refused before a pilot that Slurm shows: at its node, and where no grant of its round failed.
+    """Forget what was refused before a pilot that Slurm shows, unless another grant of the same round was refused.
 
     A trainer's refusals are remembered until it has made up for the time in which its grants left nodes idle. Else a
     driver could place a pilot now and then and leave all other nodes idle for ever.
@@ -26,9 +24,7 @@ def proven(turn: Turn, lease: Lease) -> None:
     if not trainer.refused_rounds:
         return
     turn.plan_due |= trainer.refused_rounds >= timing.REFUSED_ROUNDS  # it may try with more now
-    own = [item for item in turn.leases_of(trainer.id) if item.id != lease.id]
-    clean = not any(unproven(turn, item) and item.granted_s <= lease.granted_s for item in own)
-    if clean and lease.granted_s > trainer.refused_round_s and _debt_s(turn, trainer, own) <= 0.0:
+    if lease.granted_s > trainer.refused_round_s and _debt_s(turn, trainer) <= 0.0:
         turn.change(trainer, refused_rounds=0)
 
 
@@ -76,8 +72,9 @@ def inherit(turn: Turn, trainer: Trainer) -> None:
         )
 
 
-def _debt_s(turn: Turn, trainer: Trainer, leases: Iterable[Lease]) -> float:
-    """The node-seconds that its grants left idle and that it has not made up for with these leases and earlier ones."""
+def _debt_s(turn: Turn, trainer: Trainer) -> float:
+    """The node-seconds that its grants left idle and that its pilots, those of now included, have not made up for."""
+    leases = turn.leases_of(trainer.id)
     since = (item.placed_s for item in leases if item.shown and item.placed_s is not None)
     worked_s = trainer.worked_s + sum(turn.now - placed_s for placed_s in since)
     return trainer.idled_s - worked_s / timing.IDLED_WEIGHT

@@ -152,6 +152,17 @@ def test_a_trainer_of_a_silent_driver_takes_no_place_unless_it_holds_nodes() -> 
     assert core.nodes("1") == {"n1"}
 
 
+def test_the_place_of_a_trainer_whose_driver_falls_silent_is_free_at_once() -> None:
+    core = Core(Settings().changed(pj_max=1))
+    core.pool("n1")
+    core.arrive(registration("1", 9, 9))
+    core.arrive(registration("2", nodes_max=1, user="bob"))
+    core.silent = {"1"}
+    for _ in range(46):
+        core.pool("n1")
+    assert core.nodes("2") == {"n1"}
+
+
 def test_a_trainer_of_a_silent_driver_does_not_count_towards_a_cap_that_it_leaves_to_others() -> None:
     core = Core(Settings().changed(trainers_per_user=1))
     core.arrive(registration("1", nodes_max=1))

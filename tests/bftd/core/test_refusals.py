@@ -22,9 +22,12 @@ from bftd.core.domain import (
     Reported,
     Settings,
     State,
+    Trainer,
 )
 from bftd.core.invariants import validate_state
+from bftd.core.refusals import unproven
 from bftd.core.step import fold
+from bftd.core.turn import Turn
 from bftd.http.driver_handlers import LONGEST_WAIT_S
 from bftd.protocol.lease import LeaseState
 from bftd.protocol.registration import Held, Registration
@@ -36,6 +39,10 @@ NODES = [f"n{number}" for number in range(1, 9)]
 POLL_S = 4.0
 BETTER = ((1, 100.0), (8, 800.0))
 GOOD = ((1, 90.0), (8, 720.0))
+
+
+def _forgiven(item: Trainer) -> Trainer:
+    return replace(item, refused_rounds=0, no_growth_until_s=0.0)
 
 
 class Race:
@@ -307,6 +314,24 @@ def test_a_new_trainer_begins_with_what_its_user_was_refused_and_nobody_elses() 
     assert len(core.nodes("3")) == 3
 
 
+def test_what_one_user_alone_is_refused_keeps_a_node_from_others_for_a_moment_only() -> None:
+    def waits_s(*others: str) -> float:
+        core = Core(Settings().changed(objective="throughput"))
+        core.arrive(registration("1", nodes_max=1, user="eve", curve=BETTER))
+        for user in others:
+            core.arrive(registration(user, 9, 9, user=user))
+        for _ in range(5):
+            while not core.leases("1"):
+                core.pool("n1")
+            (item,) = core.leases("1")
+            core.state = replace(core.state, trainers={**core.state.trainers, "1": _forgiven(core.state.trainers["1"])})
+            core.report("1", lease(item.id, "refused"))
+        return core.state.backoff["n1"].until_s - core.time_s
+
+    assert waits_s() == 16.0
+    assert waits_s("bob") == timing.BACKOFF_ONE_USER_S
+
+
 def test_simulated_drivers_are_believed_and_never_silent() -> None:
     state, _ = fold(State(), [Configured(1.0, Settings(trusting=True))])
     request: Registration = registration("1", nodes_max=1)
@@ -315,6 +340,7 @@ def test_simulated_drivers_are_believed_and_never_silent() -> None:
     (item,) = state.leases.values()
     state, _ = fold(state, [Reported(3.0, "1", (lease(item.id, "working", job_id="7", at_s=3.0),))])
     assert state.leases[item.id].shown
+    assert not unproven(Turn(state, 3.0), replace(state.leases[item.id], shown=False))
     state, _ = fold(state, [Reported(4.0, "1", (lease(item.id, "ended", at_s=4.0),))])
     nodes = {name: PoolNode(name, "IDLE", True, "is idle") for name in ("n1", "n2")}
     state, _ = fold(state, [PoolObserved(999.0, PoolView(2, 999.0, None, nodes, job_ids=frozenset("1")))])
