@@ -102,7 +102,9 @@ class Drivers:
 def measure(case: Case, polls: int) -> list[float]:
     """CPU seconds of each poll."""
     drivers = Drivers(case.trainers, case.nodes)
-    settings = Settings().changed(pj_max=case.trainers, submit_rate_per_min=1_000_000)
+    settings = Settings().changed(
+        pj_max=case.trainers, trainers_per_user=0, objective="throughput", submit_rate_per_min=1_000_000
+    )
     begin: list[Event] = [Configured(drivers.time_s, settings)]
     begin += [Registered(drivers.time_s, request) for request in drivers.requests]
     state, _ = fold(State(), begin)

@@ -31,7 +31,8 @@ def harvest_many(nodes: int = 64, rounds: int = 3, log: Callable[[str], None] = 
     `idle_cluster_submit_to_start_s` that of the same job without pilots. `left_over` counts
     processes of jobs at the end.
     """
-    with SandboxSite({"decide": {"pj_max": TRAINERS}}, nodes=nodes, extra_conf=_CONF) as site:
+    config = {"decide": {"pj_max": TRAINERS}, "limits": {"trainers_per_user": 0}}
+    with SandboxSite(config, nodes=nodes, extra_conf=_CONF) as site:
         log(f"{nodes} nodes are up")
         site.start_daemon()
         script = training.lay_out(site.work)

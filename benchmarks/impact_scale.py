@@ -51,7 +51,8 @@ SchedulerParameters=bf_max_job_test={_PLANNED},max_rpc_cnt=150,bf_yield_interval
 """
 _DAEMON: dict[str, dict[str, Any]] = {
     "slurm": {"poll_s": 1.0},
-    "decide": {"pj_max": TRAINERS},
+    "decide": {"pj_max": TRAINERS, "objective": "throughput"},
+    "limits": {"trainers_per_user": 0},
     # thousands of jobs wait without a plan here, and each run is to see growing too
     "pool": {"plan_wait_s": 2.0},
     "log": {"level": "debug"},
@@ -241,7 +242,8 @@ def _parts(client: SlurmClient, repeats: int = 7) -> dict[str, float]:
 def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     """The first plan for a pool of all nodes, and the one after a tenth of them has gone."""
     config = PoolConfig(debounce_polls=1)
-    state = State(settings=Settings().changed(pj_max=TRAINERS, submit_rate_per_min=len(snapshot.nodes)))
+    shared = {"pj_max": TRAINERS, "trainers_per_user": 0, "objective": "throughput"}
+    state = State(settings=Settings().changed(**shared, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
         state, _ = step(state, Registered(snapshot.time_s, request(number, len(snapshot.nodes))))
     memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, HARVEST, {}, {})

@@ -150,7 +150,9 @@ class PoolConfig:
     )
     stale_after_s: float = _key(10.0, "Nothing grows on a snapshot older than this.", unit="s", minimum=0.5)
     quarantine_s: float = _key(300.0, "Time for which a node with failing pilots is left alone.", unit="s", minimum=0.0)
-    quarantine_after: int = _key(3, "Failing pilots that put a node into quarantine.", minimum=1)
+    quarantine_after: int = _key(
+        3, "Failing pilots of one user that put a node into quarantine; of two users one fewer, at least 2.", minimum=1
+    )
     pilot_limit_s: float = _key(3600.0, "Longest time limit of a pilot; whole minutes.", unit="s", minimum=60.0)
     give_back_bound_s: float = _key(
         5.0, "A node asked back and not idle after this long raises an alarm.", unit="s", minimum=0.1
@@ -165,13 +167,17 @@ class DecideConfig:
 
     t_fwd_s: float = _key(120.0, "Forward-looking time T^fwd of the paper.", unit="s", minimum=0.1, tunable=True)
     objective: str = _key(
-        "throughput",
-        "Maximise throughput (samples/s), efficiency (speed-up over one node) or priority (weight x speed-up).",
+        "efficiency",
+        "Maximise efficiency (speed-up over one node), throughput (samples/s) or priority (weight x speed-up).",
         choices=("throughput", "efficiency", "priority"),
         tunable=True,
     )
     pj_max: int = _key(
-        10, "Trainers considered at once, first come first served.", minimum=1, maximum=1_000_000, tunable=True
+        10,
+        "Trainers considered at once; users take turns, and each user's trainers come first come first served.",
+        minimum=1,
+        maximum=1_000_000,
+        tunable=True,
     )
     solver: str = _key("auto", "Solver of the allocation problem.", example="exact")
     solve_time_limit_s: float = _key(1.0, "Longest time for one decision.", unit="s", minimum=0.01, maximum=60.0)
@@ -185,7 +191,7 @@ class LimitsConfig:
 
     nodes_per_user: int = _key(0, "Most nodes of one user's trainers together; 0 is no limit.", minimum=0)
     nodes_per_account: int = _key(0, "Most nodes of one account's trainers together; 0 is no limit.", minimum=0)
-    trainers_per_user: int = _key(0, "Most trainers of one user considered at once; 0 is no limit.", minimum=0)
+    trainers_per_user: int = _key(3, "Most trainers of one user considered at once; 0 is no limit.", minimum=0)
     trainers_per_account: int = _key(0, "Most trainers of one account considered at once; 0 is no limit.", minimum=0)
 
 

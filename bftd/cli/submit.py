@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,7 +99,7 @@ def run(
     """Run SCRIPT as an elastic training job with its driver here, in the foreground; its exit code is the job's."""
     from elastic import script as scripts
     from elastic.driver import main as driver
-    from elastic.driver.settings import DriverSettings, own_user
+    from elastic.driver.settings import DriverSettings, foreground_id, own_user
     from elastic.spec import features_of
 
     path, source = _read(script)
@@ -109,7 +108,7 @@ def run(
     interpreter = scripts.interpreter_of(source, script) if source.startswith("#!") else sys.executable
     daemon = client.find(config_path)
     daemon.status()
-    trainer_id = f"run-{os.uname().nodename}-{os.getpid()}"
+    trainer_id = foreground_id()
     state_dir = Path.cwd() / ".bft" / trainer_id
     code = driver.run(
         DriverSettings(

@@ -5,16 +5,19 @@ Whose a trainer is comes from Slurm: the user by the caller's uid, the account b
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
 import milp
-from bftd.core import classes, pausing
+from bftd.core import classes, pausing, sentences
 from bftd.core.domain import Assignment, Settings, State, Trainer
-from bftd.core.turn import Turn
+from bftd.core.turn import Turn, is_silent
+
+# So many of those who are before a trainer are named.
+NAMED_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +82,26 @@ def trainer_room(settings: Settings) -> Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why no plan is made for a trainer; it is said again only when the `key` is another."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ruling:
     """What the caps say before a plan is made.
 
-    `admitted` are the trainers that it is made for, in order of arrival, and `waiting` says why others wait. `most`
+    `admitted` are the trainers that it is made for, in the order of their turns, and `waiting` says of others why they
+    wait; those that only lack a place are left out where nothing is explained. `most`
     has the most nodes that each admitted trainer may get, and `limits` the caps that bind several of them together.
     `exceeded` names the trainers whose user or account already holds too many nodes, each with a sentence; it is empty
     where nothing is explained.
     """
 
     admitted: Sequence[Trainer]
-    waiting: Mapping[str, str]
+    waiting: Mapping[str, Waiting]
     most: Mapping[str, int]
     limits: tuple[milp.Cap, ...]
     exceeded: Mapping[str, str]
@@ -97,33 +109,11 @@ class Ruling:
 
 def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
     """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
-    active = [trainer for trainer in turn.trainers.values() if trainer.active]
-    out = unmet_wishes(turn, active) | _paused(turn, held)
-    admitted, waiting = _admit((trainer for trainer in active if trainer.id not in out), turn.settings)
+    admitted, waiting = _admit(turn, held)
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
     most, limits = _in_problem(wanted, pool_size, turn.settings)
     exceeded = _over(turn, held, more=0) if turn.explain else {}
-    return Ruling(admitted, waiting | out, most, limits, exceeded)
-
-
-def _paused(turn: Turn, held: Assignment) -> dict[str, str]:
-    """The trainers that are paused and hold nothing, each with the reason: they take no other's place in a plan."""
-    found = {}
-    for trainer in turn.trainers.values() if turn.pauses else ():
-        if trainer.active and not held.get(trainer.id) and (pause := pausing.of_trainer(turn.pauses, trainer)):
-            found[trainer.id] = pausing.text(pause)
-    return found
-
-
-def unmet_wishes(turn: Turn, trainers: Iterable[Trainer]) -> dict[str, str]:
-    """The trainers that no harvested node can ever serve, each with a sentence that says why."""
-    found = {}
-    for trainer in trainers:
-        request = trainer.request
-        why = classes.unmet(turn.pool.classes, request.wish, request.partition, request.sizes.low)
-        if why is not None:
-            found[trainer.id] = why
-    return found
+    return Ruling(admitted, waiting, most, limits, exceeded)
 
 
 def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
@@ -131,23 +121,62 @@ def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
     return _over(turn, assignment, more=1)
 
 
-def _admit(trainers: Iterable[Trainer], settings: Settings) -> tuple[list[Trainer], dict[str, str]]:
-    """The trainers that a plan is made for, first come first served, and why those that are passed over wait.
+def _admit(turn: Turn, held: Assignment) -> tuple[list[Trainer], dict[str, Waiting]]:
+    """The trainers that a plan is made for, and why others wait.
 
-    A trainer is passed over if its user or account has enough trainers. Those behind it may then go ahead.
+    Places under pj_max go round by round over the users: first each user's first trainer, then each one's second. Users
+    take their turns in the order in which their first trainers came, so that nothing changes until a trainer comes or
+    goes. A trainer is passed over if its user or account has enough of them, or if something keeps it from nodes that it
+    does not hold; those behind it may then go ahead.
     """
-    room = trainer_room(settings)
+    most, room = turn.settings.decide.pj_max, trainer_room(turn.settings)
     admitted: list[Trainer] = []
-    waiting = {}
-    for trainer in trainers:
-        if len(admitted) == settings.decide.pj_max:
-            break
-        if why := room.reached(trainer):
-            waiting[trainer.id] = why
+    waiting: dict[str, Waiting] = {}
+    queues: dict[str, deque[Trainer]] = {}
+    for trainer in turn.trainers.values():
+        if not trainer.active:
+            continue
+        if out := _out(turn, trainer, holds=trainer.id in held):
+            waiting[trainer.id] = out
         else:
-            room.take(trainer, 1)
-            admitted.append(trainer)
+            queues.setdefault(trainer.user, deque()).append(trainer)
+    in_line = 0
+    while queues:
+        for user, queue in list(queues.items()):
+            while queue:
+                trainer = queue.popleft()
+                if why := room.reached(trainer):
+                    waiting[trainer.id] = Waiting(why, why)
+                    continue
+                if len(admitted) < most:
+                    room.take(trainer, 1)
+                    admitted.append(trainer)
+                elif turn.explain:
+                    waiting[trainer.id] = Waiting("place", sentences.no_place(most, called(admitted, most + in_line)))
+                    in_line += 1
+                break
+            if not queue:
+                del queues[user]
     return admitted, waiting
+
+
+def _out(known: State | Turn, trainer: Trainer, *, holds: bool) -> Waiting | None:
+    """Why a trainer takes no place: no node will ever do, or it `holds` nothing and is paused or its driver silent."""
+    request = trainer.request
+    if why := classes.unmet(known.pool.classes, request.wish, request.partition, request.sizes.low):
+        return Waiting(why, why)
+    if holds:
+        return None
+    if pause := pausing.of_trainer(known.pauses, trainer):
+        why = pausing.text(pause)
+        return Waiting(why, why)
+    return Waiting("silent", sentences.SILENT) if is_silent(trainer, known.time_s, known.settings) else None
+
+
+def called(trainers: Sequence[Trainer], count: int) -> str:
+    """The names of `count` trainers, of which `trainers` are the first: a few, and how many more there are."""
+    named = [f"{trainer.name} ({trainer.user})" for trainer in trainers[: min(count, NAMED_MOST)]]
+    return sentences.some_of(named, count)
 
 
 def _in_problem(
@@ -220,11 +249,12 @@ def account_of(turn: Turn, trainer: Trainer) -> str:
 def at_caps(state: State) -> list[dict[str, Any]]:
     """The users and accounts that have all they may have, as `bft status` shows them."""
     nodes, trainers = node_room(state.settings), trainer_room(state.settings)
+    holders = {lease.trainer for lease in state.leases.values() if lease.live}
     for lease in state.leases.values():
         if lease.live:
             nodes.take(state.trainers[lease.trainer], 1)
     for trainer in state.trainers.values():
-        if trainer.active:
+        if trainer.active and _out(state, trainer, holds=trainer.id in holders) is None:
             trainers.take(trainer, 1)
     return [
         {"kind": group.kind, "name": group.name, "of": room.what, "cap": room.caps[group.kind], "used": used}

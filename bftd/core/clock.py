@@ -25,7 +25,7 @@ from bftd.core.timing import BACKOFF_MOST_S, CLOCK_STEP_S
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.
 PAST: Mapping[type, tuple[str, ...]] = {
     State: ("time_s", "watched_s", "preempted_s"),
-    Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s"),
+    Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s", "working_s", "ended_s"),
     Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s"),
     Planned: ("time_s",),
     Failure: ("at_s",),
@@ -56,6 +56,7 @@ def moved(state: State, by_s: float) -> State:
         failures={node: tuple(map(at, items)) for node, items in state.failures.items()},
         quarantined={node: until_s + by_s for node, until_s in state.quarantined.items()},
         strays={id_: at(item) for id_, item in state.strays.items()},
+        ended={node: at(item) for node, item in state.ended.items()},
         grants=tuple(at_s + by_s for at_s in state.grants),
         cancels=state.cancels.moved(by_s),
     )

@@ -33,7 +33,8 @@ Assignment = Mapping[str, tuple[str, ...]]
 class Settings:
     """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled.
 
-    `zone` is that of the daemon's host.
+    `zone` is that of the daemon's host. `trusting` is for drivers that are simulated: they are never silent, and have
+    the pilots and curves that they say.
     """
 
     decide: DecideConfig = field(default_factory=DecideConfig)
@@ -44,6 +45,7 @@ class Settings:
     zone: Zone = UTC
     # The identities under which this daemon's pilots run; empty where it has none, as in a replay.
     identities: frozenset[str] = frozenset()
+    trusting: bool = False
 
     def changed(self, **keys: Any) -> Settings:
         """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
@@ -119,8 +121,10 @@ class Lease:
     """The grant of one node to one trainer; its id, `node.sequence`, never comes back.
 
     `asked_back_s` is when Slurm first needed the node (start of the give-back), `missed_polls` counts snapshots in a
-    row that do not show the pilot after it was placed, the first of them at `missed_s`. `cancelled_s` is when bftd last
-    tried to cancel the pilot.
+    row that do not show the pilot after it was placed, the first of them at `missed_s`. `shown` says that Slurm showed
+    the pilot at least once: before, it is the driver's word. `working_s` is when the first worker took part there,
+    and `leaving_s` when the agent was asked to leave by Slurm, by the clock of the driver's host. `cancelled_s` is when
+    bftd last tried to cancel the pilot.
     """
 
     id: str
@@ -144,6 +148,10 @@ class Lease:
     # That of the pilot; "" where the daemon harvests one.
     partition: str = ""
     cancelled_s: float | None = None
+    shown: bool = False
+    working_s: float | None = None
+    leaving_s: float | None = None
+    ended_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -179,11 +187,14 @@ class Trainer:
     steps_lost: int = 0
     exit_code: int | None = None
     finished_s: float | None = None
-    # Rounds of placements in a row in which Slurm refused its pilots, and when the last one was granted.
+    # Rounds of placements in a row that came to no pilot which Slurm showed, and when the last one was granted.
     refused_rounds: int = 0
     refused_round_s: float = float("-inf")
     # After too many of them it does not grow before this.
     no_growth_until_s: float = float("-inf")
+    # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
+    idled_s: float = 0.0
+    worked_s: float = 0.0
     # The key of what was last said about why it stays as it is: nothing is said twice in a row.
     said: str = ""
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
@@ -193,7 +204,7 @@ class Trainer:
 
     @property
     def id(self) -> str:
-        """The job id of its driver, or run-<host>-<pid>."""
+        """The job id of its driver, or one that begins with "run-" for a driver of `bft run`."""
         return self.request.id
 
     @property
@@ -228,18 +239,20 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that refused `count` placements in a row and is left out until `until_s`."""
+    """A node that refused `count` placements in a row, of `user` alone unless that is "", left out until `until_s`."""
 
     until_s: float
     count: int
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker that crashed in `pilot`."""
+    """A worker of `user` that crashed in `pilot`; bftd once kept failures without their user, which count no more."""
 
     pilot: str
     at_s: float
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +279,8 @@ class State:
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
     `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the jobs of that snapshot
     that are still there. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
-    administrator reloads. `pauses` are filed under their keys. `plan_due` says that something changed since the last
-    plan was made.
+    administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
+    while ago. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -280,6 +293,7 @@ class State:
     backoff: Mapping[str, Backoff] = field(default_factory=dict, metadata=KEPT)
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict, metadata=KEPT)
     quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
+    ended: Mapping[str, Lease] = field(default_factory=dict)
     strays: Mapping[str, Stray] = field(default_factory=dict)
     watched_s: float = float("inf")
     elders: frozenset[str] = frozenset()

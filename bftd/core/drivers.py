@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from bftd.core import learn, timing
-from bftd.core.decisions import Ended, Lost, NodeAvoided, Noted, Saved
-from bftd.core.domain import Failure, Lease, Trainer
-from bftd.core.turn import Turn, doubling
+from bftd.core import failures, learn, refusals
+from bftd.core.decisions import Ended, Lost, Noted, Saved
+from bftd.core.domain import Lease, Trainer
+from bftd.core.turn import Turn
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
     CrashReport,
@@ -37,6 +38,8 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
     if trainer is None or not trainer.active:
         return
     for lease in turn.leases_of(trainer_id):
+        if refusals.unproven(turn, lease):
+            refusals.count_round(turn, lease)
         if lease.job_id is None:
             turn.end(lease, reason)
         else:
@@ -64,7 +67,7 @@ def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
         turn.happened("lease", trainer.id, lease.node, data)
     job_id = report.job_id or lease.job_id
     if report.state == "refused":
-        _refused(turn, trainer, lease, report)
+        _refused(turn, lease, report)
     elif report.state == "ended":
         _ended(turn, turn.change_lease(lease, job_id=job_id), report)
     elif report.state == "leaving":
@@ -77,10 +80,11 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
     """The pilot runs, is warm, or works."""
     first_work = phase == "working" and lease.phase != "working"
     placed_s = lease.placed_s if lease.placed_s is not None else turn.now
-    turn.change_lease(lease, phase=phase, job_id=job_id, placed_s=placed_s)
-    turn.backoff.pop(lease.node, None)
-    if trainer.refused_rounds:
-        turn.change(trainer, refused_rounds=0)
+    working_s = turn.now if phase == "working" and lease.working_s is None else lease.working_s
+    shown = lease.shown or turn.settings.trusting
+    turn.change_lease(lease, phase=phase, job_id=job_id, placed_s=placed_s, working_s=working_s, shown=shown)
+    if shown and not lease.shown:
+        refusals.proven(turn, lease)
     if phase == "working":
         trainer = turn.trainers[trainer.id]
         knowledge = trainer.knowledge
@@ -89,33 +93,51 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
         turn.change(trainer, state="running", knowledge=knowledge)
 
 
-def _refused(turn: Turn, trainer: Trainer, lease: Lease, report: LeaseReport) -> None:
+def _refused(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     """Slurm did not grant the pilot: leave the node alone for a while, or the trainer if it is always refused."""
     turn.end(lease, report.reason or "its pilot was refused")
-    trainer = turn.trainers[trainer.id]
-    if lease.granted_s > trainer.refused_round_s:  # the leases granted together count as one round
-        rounds = trainer.refused_rounds + 1
-        trainer = turn.change(trainer, refused_rounds=rounds, refused_round_s=lease.granted_s)
-    if trainer.refused_rounds < timing.REFUSED_ROUNDS:
-        turn.back_off(lease.node)
-        return
-    # a limit of the user's or the account's: its nodes are as good as any, and the next trainer may have them
-    turn.change(trainer, no_growth_until_s=turn.now + doubling(trainer.refused_rounds))
-    turn.backoff.pop(lease.node, None)
-    turn.back_off(lease.node)
+    refusals.count(turn, lease)
 
 
 def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    if lease.live and lease.phase in ("granted", "placed"):
-        turn.back_off(lease.node)  # it came to nothing: do not start the next one in the same second
-    turn.end(lease, report.reason or "its driver has ended it", at_s=report.at_s)
+    if refusals.unproven(turn, lease):
+        refusals.count(turn, lease)
+    elif lease.live and lease.phase in ("granted", "placed"):
+        # it came to nothing: do not start the next one in the same second
+        turn.back_off(lease.node, turn.trainers[lease.trainer].user)
+    began_s, ended_s = _give_back(turn, lease, report.at_s)
+    turn.end(replace(lease, asked_back_s=began_s), report.reason or "its driver has ended it", at_s=ended_s)
+
+
+def _give_back(turn: Turn, lease: Lease, at_s: float) -> tuple[float | None, float]:
+    """From when to when a lease was given back that ended at `at_s`, by the clock of its driver.
+
+    No duration is taken from two clocks: what the daemon asked for ends when the daemon hears of it, and the driver's
+    clock tells how long it took only from what it said of the beginning. A pilot has not ended before Slurm last
+    showed it. So a clock that is wrong never makes a give-back look shorter.
+    """
+    began_s = lease.asked_back_s
+    if began_s is None or lease.leaving_s is None or at_s <= lease.leaving_s:
+        return began_s, turn.now
+    took_s = at_s - lease.leaving_s
+    began_s = max(lease.granted_s, min(began_s, turn.now - took_s))
+    shown_s = turn.pool.time_s if lease.observed else began_s
+    return began_s, turn.now if began_s + took_s < shown_s else began_s + took_s
 
 
 def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    """The agent leaves. If nobody here asked it to, Slurm did: then the give-back began when the agent said so."""
+    """The agent leaves. If nobody here asked it to, Slurm did: then the give-back began when the agent said so.
+
+    Where its clock cannot be right, it began when the pilot was last known to run: a give-back never looks shorter.
+    """
     if lease.live:
-        asked_s = min(turn.now, report.at_s)
-        lease = turn.change_lease(lease, asked_back_s=asked_s)
+        if refusals.unproven(turn, lease):
+            refusals.count(turn, lease)
+        asked_s = report.at_s
+        if not lease.granted_s <= asked_s <= turn.now:
+            known_s = lease.placed_s if lease.placed_s is not None else lease.granted_s
+            asked_s = min(turn.now, max(known_s, turn.pool.time_s) if lease.observed else known_s)
+        lease = turn.change_lease(lease, asked_back_s=asked_s, leaving_s=report.at_s)
         lease = turn.revoke(lease, report.reason or "Slurm asked the pilot to leave", vacate=True)
         turn.rest(lease.node)
     turn.change_lease(lease, phase="leaving")
@@ -165,24 +187,8 @@ def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
 
 
 def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
-    """Count the crash against its node. Enough failures of different pilots there put the node into quarantine."""
-    node = report.node
-    if node is None:
-        return
-    lease = next((lease for lease in turn.leases_of(trainer.id) if lease.node == node), None)
-    pilot = (lease.job_id or lease.id) if lease is not None else f"{trainer.id}@{turn.now}"
-    settings = turn.settings
-    recent = [
-        failure
-        for failure in turn.failures.get(node, ())
-        if turn.now - failure.at_s < settings.pool.quarantine_s and failure.pilot != pilot
-    ]
-    turn.failures[node] = (*recent, Failure(pilot, turn.now))
-    if len(turn.failures[node]) >= settings.pool.quarantine_after:
-        turn.quarantined[node] = turn.now + settings.pool.quarantine_s
-        del turn.failures[node]
-        if turn.explain:
-            turn.say(None, NodeAvoided(node, settings.pool.quarantine_s, settings.pool.quarantine_after))
+    if report.node is not None:
+        failures.crashed(turn, trainer, report.node)
 
 
 def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:

@@ -15,7 +15,7 @@ from bftd.core import caps, classes, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
-from bftd.core.turn import Turn
+from bftd.core.turn import Turn, is_silent
 from milp import Points
 
 
@@ -45,11 +45,13 @@ def carry_out(
             decision = None
             if turn.explain:
                 others = [name for id_, name in growing.items() if id_ != trainer.id]
-                why = ruling.waiting.get(trainer.id) or ruling.exceeded.get(trainer.id)
-                why = why or _why_dropped(turn, trainer, len(mine), trainer.id in assignment, others)
+                waits = ruling.waiting.get(trainer.id)
+                why = waits.why if waits else ruling.exceeded.get(trainer.id)
+                why = why or _why_dropped(trainer, len(mine), others)
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
     free = _free_nodes(turn, assignment) if turn.explain else Counter[str]()
+    holders = _holders(turn, assignment) if turn.explain else ""
     full = _paused(turn, concerned) | caps.full(turn, assignment) if turn.explain else {}
     for trainer in concerned:
         if new := added[trainer.id]:
@@ -58,14 +60,15 @@ def carry_out(
             _add(turn, trainer, new, decision)
         elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
             more = _free_for(turn, trainer, held.get(trainer.id, ()), free)
-            _explain_stay(turn, trainer, sizes[trainer.id], more, curves[trainer.id], full.get(trainer.id))
+            why = full.get(trainer.id)
+            _explain_stay(turn, trainer, sizes[trainer.id], more, holders, curves[trainer.id], why)
     if turn.explain:
-        for id_, why in ruling.waiting.items():
-            _say_once(turn, turn.trainers[id_], why, Waits(turn.trainers[id_].name, why))
+        for id_, waits in ruling.waiting.items():
+            _say_once(turn, turn.trainers[id_], waits.key, Waits(turn.trainers[id_].name, waits.why))
 
 
 def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
-    """The active trainers that the plan speaks of or that hold nodes, in order of arrival."""
+    """The active trainers that the plan speaks of or that hold nodes."""
     if assignment.keys() >= held.keys():
         return [turn.trainers[trainer] for trainer in assignment]
     trainers = turn.trainers.values()
@@ -96,9 +99,7 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
     return added
 
 
-def _why_dropped(turn: Turn, trainer: Trainer, held: int, admitted: bool, others: list[str]) -> str:
-    if not admitted:
-        return sentences.not_among_the_first(turn.settings.decide.pj_max)
+def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:
     if held < trainer.sizes.low:
         return sentences.too_few_left(held, trainer.sizes.low)
     return sentences.beneficiaries(others)
@@ -178,13 +179,26 @@ def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[s
     return max((free[name] for name in names), default=0)
 
 
-def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: Points, at_cap: str | None) -> None:
-    """Say once why a trainer below nodes_max does not take free nodes; `at_cap` is the cap that forbids it."""
+def _holders(turn: Turn, assignment: Assignment) -> str:
+    """Who has nodes once the plan is carried out, those who have most first; "" if nobody has any."""
+    having = sorted((id_ for id_, nodes in assignment.items() if nodes), key=lambda id_: -len(assignment[id_]))
+    return caps.called([turn.trainers[id_] for id_ in having], len(having)) if having else ""
+
+
+def _explain_stay(
+    turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points, at_cap: str | None
+) -> None:
+    """Say once why a trainer below nodes_max does not take free nodes.
+
+    `holders` are those who have nodes, and `at_cap` is the cap that forbids the trainer more.
+    """
     bound = turn.pool.bound if free < trainer.sizes.above(held) - held else ""
     if held >= trainer.sizes.high or (held > 0 and not free and not bound):
         return
     if not turn.may_grow:
         key, decision = turn.halt or "hold", _stay(trainer, held, _why_no_growth(turn))
+    elif is_silent(trainer, turn.now, turn.settings):
+        key, decision = "silent", _stay(trainer, held, sentences.SILENT)
     elif trainer.refused_rounds >= timing.REFUSED_ROUNDS:
         key, decision = "refused", _stay(trainer, held, sentences.REFUSED)
     elif at_cap:
@@ -192,7 +206,7 @@ def _explain_stay(turn: Turn, trainer: Trainer, held: int, free: int, points: Po
     elif bound:
         key, decision = bound, _stay(trainer, held, bound)
     else:
-        key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, points)
+        key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, holders, points)
     _say_once(turn, trainer, key, decision)
 
 
@@ -200,10 +214,10 @@ def _stay(trainer: Trainer, held: int, why: str) -> Decision:
     return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
 
 
-def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, points: Points) -> Decision:
+def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points) -> Decision:
     """Why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
     if held == 0 and free < trainer.sizes.low:
-        return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low))
+        return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low, holders))
     most = min(trainer.sizes.high, held + free)
     gain = milp.interpolate(points, most) - milp.interpolate(points, held)
     stall_s = trainer.knowledge.up_cost_s

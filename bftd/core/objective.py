@@ -9,17 +9,23 @@ from milp import Points
 
 
 @lru_cache(maxsize=1 << 10)
-def values(points: Points, objective: str, weight: float, one_node: float | None = None) -> tuple[Points, float]:
+def values(
+    points: Points, objective: str, weight: float, one_node: float | None = None, *, measured: bool = False
+) -> tuple[Points, float]:
     """The curve of objective values for a curve in samples/s, and the weight that goes with it.
 
     throughput counts samples/s of all trainers alike; efficiency counts speed-up relative to one node, so that a
     small model weighs as much as a large one; priority is the same times the trainer's weight. `one_node` is the rate
-    of one node where it is not that of this curve: on several classes of nodes that of the fastest.
+    of one node where it is not that of this curve: on several classes of nodes that of the fastest. No speed-up counts
+    for more than the number of nodes, since whoever claims it would get everything, unless the curve is known to be
+    `measured`.
     """
     if objective == "throughput":
         return points, 1.0
     one_node = milp.interpolate(points, 1) if one_node is None else one_node
     relative = tuple((nodes, rate / one_node if one_node > 0 else 0.0) for nodes, rate in points)
+    if not measured:
+        relative = tuple((nodes, min(float(nodes), speed_up)) for nodes, speed_up in relative)
     return relative, weight if objective == "priority" else 1.0
 
 

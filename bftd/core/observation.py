@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import inf
 from operator import attrgetter
 
-from bftd.core import caps, confines, drivers, strays, timing
+from bftd.core import caps, confines, drivers, failures, refusals, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView, Usage
-from bftd.core.turn import Turn, growth_allowed
+from bftd.core.turn import Turn, growth_allowed, is_silent
 from bftd.protocol.reports import NO_SUMMARY
 
 GONE = "its pilot is gone from Slurm"
@@ -98,9 +98,13 @@ def _expire(turn: Turn, since_s: float) -> None:
     for node, until_s in list(turn.quarantined.items()):
         if until_s <= turn.now:
             del turn.quarantined[node]
+    failures.forget(turn)
     for trainer in list(turn.trainers.values()):
         if trainer.finished_s is None:
-            turn.plan_due |= trainer.active and since_s < trainer.no_growth_until_s <= turn.now
+            may_grow = since_s < trainer.no_growth_until_s <= turn.now
+            silent_now = is_silent(trainer, turn.now, turn.settings)  # its place under pj_max may be another's
+            fell_silent = silent_now and not is_silent(trainer, since_s, turn.settings)
+            turn.plan_due |= trainer.active and (may_grow or fell_silent)
         elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
             del turn.trainers[trainer.id]
 
@@ -116,9 +120,21 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
         missed = lease.missed_polls + 1
         missed_s = lease.missed_s if lease.missed_s is not None else turn.pool.time_s
     if missed >= timing.MISSED_POLLS:
+        if refusals.unproven(turn, lease):
+            refusals.count(turn, lease)
         turn.end(lease, GONE, at_s=missed_s)
     elif (running, missed) != (lease.observed, lease.missed_polls):
-        turn.change_lease(lease, observed=running, missed_polls=missed, missed_s=missed_s)
+        first = running and not lease.shown and _is_own(turn, lease)
+        shown = lease.shown or first
+        turn.change_lease(lease, observed=running, missed_polls=missed, missed_s=missed_s, shown=shown)
+        if first:
+            refusals.proven(turn, lease)
+
+
+def _is_own(turn: Turn, lease: Lease) -> bool:
+    """Whether the pilot of a lease is its trainer's user's, as far as Slurm says."""
+    job = turn.pool.elastic.get(lease.job_id or "")
+    return job is None or job.user == turn.trainers[lease.trainer].user
 
 
 def take_back_lost_nodes(turn: Turn) -> None:
@@ -147,13 +163,14 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
     """Revoke a lease that is overdue, end one that nobody else will end, and cancel a pilot that overstays."""
     if lease.live:
         if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
-            turn.back_off(lease.node)
+            refusals.count(turn, lease)
             turn.revoke(lease, f"no pilot was placed within {timing.PLACE_WITHIN_S:.0f} s", vacate=False)
         elif lease.placed_s is not None and _expires_in(turn, lease) < timing.EXPIRY_AHEAD_S:
             turn.revoke(lease, "its pilot reaches its time limit", vacate=False)
         return
     revoked_s = lease.revoked_s if lease.revoked_s is not None else turn.now
-    if lease.job_id is None and not lease.observed:
+    # a job id alone proves no pilot: until Slurm has shown one, or was told to have one, there is none to wait for
+    if not lease.observed and (lease.job_id is None or lease.placed_s is None):
         if turn.now - revoked_s > timing.UNPLACED_GRACE_S:
             turn.end(lease, "it was never placed")
         return

@@ -164,7 +164,9 @@ def _values(
 ) -> tuple[Points, float]:
     """What a curve in samples/s is worth to the plan, and its weight."""
     decide = turn.settings.decide
-    values, weight = objective.values(points, decide.objective, trainer.request.weight, one_node)
+    values, weight = objective.values(
+        points, decide.objective, trainer.request.weight, one_node, measured=turn.settings.trusting
+    )
     return objective.after_warm_up(values, held, trainer.knowledge.warm_up_s / decide.t_fwd_s), weight
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from bftd.core import timing
 from bftd.core.decisions import (
     Cancelled,
     CancellingStopped,
@@ -40,6 +41,7 @@ Mood = Literal["indicative", "conditional"]
 # Why a trainer gets nothing.
 REFUSED = "its last pilots were refused, it tries again with few"
 STALE = "the last good snapshot of Slurm is too old"
+SILENT = f"nothing was heard of its driver for {timing.GRANT_SILENT_S:.0f} s"
 SETTLING = "Slurm has just taken nodes back for a job, which may count on others too"
 
 _UNKNOWN_SPEED = "its speed is not known yet"
@@ -170,9 +172,10 @@ def bounded(most: int, by: str) -> str:
     return f"all trainers together may have {nodes(most) if most else 'no node'} ({by})"
 
 
-def too_few_free(free: int, needed: int) -> str:
-    """That a trainer needs more nodes than are free."""
-    return f"{nodes(free) if free else 'no node'} free, it needs {needed}"
+def too_few_free(free: int, needed: int, holders: str) -> str:
+    """That a trainer needs more nodes than are free, and who has the others, if anybody."""
+    short = f"{nodes(free) if free else 'no node'} free, it needs {needed}"
+    return f"{short}; before it: {holders}" if holders else short
 
 
 def too_few_left(left: int, needed: int) -> str:
@@ -180,9 +183,18 @@ def too_few_left(left: int, needed: int) -> str:
     return f"{nodes(left)} left, it needs {needed}"
 
 
-def not_among_the_first(count: int) -> str:
-    """That a plan is made for others, which came first."""
-    return f"it is not among the first {count} trainers"
+def no_place(places: int, before: str) -> str:
+    """That a plan is made for others, whose turn is before."""
+    taken = "the one place is" if places == 1 else f"all {places} places are"
+    return f"{taken} taken, users take turns; before it: {before}"
+
+
+def some_of(named: Sequence[str], count: int) -> str:
+    """Some of `count` in words: those named, and how many others there are."""
+    others = count - len(named)
+    if not others:
+        return " and ".join(part for part in (", ".join(named[:-1]), *named[-1:]) if part)
+    return f"{', '.join(named)} and {others} more"
 
 
 def beneficiaries(names: Sequence[str]) -> str:

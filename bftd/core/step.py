@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, clock, confines, drivers, learn, observation
+from bftd.core import caps, clock, confines, drivers, learn, observation, refusals
 from bftd.core.domain import (
     Action,
     ClockSet,
@@ -33,7 +33,7 @@ from bftd.core.domain import (
 from bftd.core.outsiders import Cancels
 from bftd.core.pause import Paused, Unpaused
 from bftd.core.planning import Solve, replan
-from bftd.core.turn import Turn
+from bftd.core.turn import Turn, is_silent
 from bftd.protocol.registration import Held, Registration
 
 # A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
@@ -122,6 +122,8 @@ def _on_registered(turn: Turn, event: Registered) -> None:
     if before is None:
         trainer = Trainer(replace(request, held=()), turn.now, learn.given(request), heard_s=turn.now)
         turn.trainers[trainer.id] = trainer
+        refusals.inherit(turn, trainer)
+        trainer = turn.trainers[trainer.id]
         turn.happened("registered", trainer.id, data={"name": trainer.name, "user": trainer.user})
     else:
         trainer = _returned(turn, before, request)
@@ -132,6 +134,8 @@ def _on_registered(turn: Turn, event: Registered) -> None:
         if held is not None:
             turn.adopt(lease, held.job_id)
         elif lease.live or lease.job_id is None:
+            if refusals.unproven(turn, lease):
+                refusals.count(turn, lease)
             turn.cancel_pilot(lease, "its driver came back without it")
             turn.end(lease, "its driver came back without it")
     strays = [held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
@@ -188,14 +192,20 @@ def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
 def _on_heard(turn: Turn, event: Heard) -> None:
     trainer = turn.trainers.get(event.trainer)
     if trainer is not None:
-        turn.change(trainer, heard_s=turn.now)
+        _hear(turn, trainer)
+
+
+def _hear(turn: Turn, trainer: Trainer) -> None:
+    """Note that a driver is there; one that was silent may have nodes again."""
+    turn.plan_due |= trainer.active and is_silent(trainer, turn.now, turn.settings)
+    turn.change(trainer, heard_s=turn.now)
 
 
 def _on_reported(turn: Turn, event: Reported) -> None:
     trainer = turn.trainers.get(event.trainer)
     if trainer is None:
         return
-    turn.change(trainer, heard_s=turn.now)
+    _hear(turn, trainer)
     for report in event.reports:
         drivers.take(turn, event.trainer, report)
 

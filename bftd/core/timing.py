@@ -3,8 +3,12 @@
 # A refusal is mostly a race lost to Slurm: try again at the next poll, then ever later, as a site's limits refuse too.
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MOST_S = 60.0
+# What one user alone was refused keeps a node from others no longer: it may be a limit of that user's, or a lie.
+BACKOFF_ONE_USER_S = 4.0
 # Rounds of placements in which a trainer was refused before it is held to be at a limit: fewer are lost races.
 REFUSED_ROUNDS = 3
+# What a trainer's grants left idle is made up for by so many times as much with pilots.
+IDLED_WEIGHT = 10.0
 # Refusals of one node are forgotten when it was left in peace this long.
 BACKOFF_FORGET_S = 120.0
 
@@ -41,6 +45,14 @@ CLOSE_AHEAD_S = GRACEFUL_GRACE_S
 
 # A clock that differs by no more from what has passed was slewed, or looked at late; beyond it was set.
 CLOCK_STEP_S = 3.0
+
+# A driver asks every 10 s, or at least every 30 s, and gives a request up after 20 s. After two lost ones it still gets
+# nodes; one that is silent for longer would leave them idle.
+GRANT_SILENT_S = 45.0
+# A driver's reports reach a daemon that is there within a second; what it queued while the link was down takes longer.
+ENDED_KEPT_S = 60.0
+# A worker that trained for so long on a node shows that the node is sound, whatever failed there before.
+SOUND_AFTER_S = 60.0
 
 # A driver polls at least every 30 s; two missed polls, and its job gone from Slurm, and it is lost.
 DRIVER_SILENT_S = 60.0

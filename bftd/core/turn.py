@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -38,12 +39,15 @@ from bftd.core.sentences import sentence
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
     BACKOFF_MOST_S,
+    BACKOFF_ONE_USER_S,
     CANCEL_AGAIN_S,
+    GRANT_SILENT_S,
     MINUTE_S,
     PREEMPTED_HOLD_S,
     PREEMPTED_REST_S,
     RATE_WINDOW_S,
     REFUSED_ROUNDS,
+    SOUND_AFTER_S,
 )
 from bftd.protocol.lease import Phase
 
@@ -64,6 +68,7 @@ class Turn:
     backoff: dict[str, Backoff]
     failures: dict[str, tuple[Failure, ...]]
     quarantined: dict[str, float]
+    ended: dict[str, Lease]
     strays: dict[str, Stray]
     watched_s: float
     elders: frozenset[str]
@@ -80,6 +85,7 @@ class Turn:
         self.actions: list[Action] = []
         self._before = state
         self._relisted: Counter[str] = Counter()
+        self._on: dict[str, str] | None = None
         for name in _FIELDS:
             kept = getattr(state, name)
             # a mapping is copied, so that what the step changes in it leaves the state before it alone
@@ -127,6 +133,12 @@ class Turn:
     def leases_of(self, trainer: str) -> list[Lease]:
         """All leases of a trainer that have not ended, oldest first."""
         return [lease for lease in self.leases.values() if lease.trainer == trainer]
+
+    def lease_on(self, node: str) -> Lease | None:
+        """The lease of a node, also one that is revoked."""
+        if self._on is None:
+            self._on = {lease.node: lease.id for lease in self.leases.values()}
+        return self.leases.get(self._on.get(node, ""))
 
     def live_nodes(self) -> dict[str, tuple[str, ...]]:
         """The nodes that each trainer may keep, in the order in which it got them; only of those that have any."""
@@ -178,6 +190,7 @@ class Turn:
             partition=self._partition(trainer, node),
         )
         self.leases[lease.id] = lease
+        self._on = None
         self.grants += (self.now,)
         self._tell("granted", lease, reason)
         return lease
@@ -219,9 +232,16 @@ class Turn:
     def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
         """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back.
 
-        A give-back that had ended before anybody saw it begin has no duration, so it is not counted.
+        `at_s` is when it ended, where that is known better. A give-back that had ended before anybody saw it begin has
+        no duration, so it is not counted.
         """
         del self.leases[lease.id]
+        if lease.shown and not self.settings.trusting:
+            if worked_well(lease, self.now):
+                self.failures.pop(lease.node, None)
+            self.ended[lease.node] = _evolved(lease, {"ended_s": self.now})
+            if lease.placed_s is not None and (trainer := self.trainers.get(lease.trainer)) is not None:
+                self.change(trainer, worked_s=trainer.worked_s + self.now - lease.placed_s)
         self._tell("ended", lease, reason)
         ended_s = min(self.now, at_s) if at_s is not None else self.now
         if lease.asked_back_s is not None and lease.job_id is not None and ended_s > lease.asked_back_s:
@@ -242,26 +262,34 @@ class Turn:
             self.actions.append(CancelPilot(job.id, lease.trainer, reason))
             self.change_lease(lease, cancelled_s=self.now)
 
-    def back_off(self, node: str) -> None:
-        """Leave a node out for a while that doubles with every refusal in a row."""
-        count = self.backoff[node].count + 1 if node in self.backoff else 1
-        self.backoff[node] = Backoff(self.now + doubling(count), count)
+    def back_off(self, node: str, user: str) -> None:
+        """Leave a node out for a while that doubles with every refusal in a row of a pilot of `user`'s or others'.
+
+        What one user alone is refused keeps a node only for a moment from others, who may have it.
+        """
+        before = self.backoff.get(node, Backoff(self.now, 0, user))
+        backoff = Backoff(self.now + doubling(before.count + 1), before.count + 1, user if before.user == user else "")
+        if backoff.user and any(trainer.active and trainer.user != user for trainer in self.trainers.values()):
+            backoff = replace(backoff, until_s=min(backoff.until_s, self.now + BACKOFF_ONE_USER_S))
+        self.backoff[node] = backoff
 
     def most_nodes(self, trainer: Trainer, held: int) -> int:
         """The most nodes to plan for a trainer that holds `held`: fewer than it could use where Slurm refuses it.
 
-        One that was refused too often waits, then tries with as few nodes as it can. So a user at a limit of Slurm's
-        does not take nodes from others again and again.
+        One that was refused too often waits, then tries with as few nodes as it can, or twice what it has. So a user
+        at a limit of Slurm's does not take nodes from others again and again. One whose driver is silent could not use
+        more.
         """
         if pausing.of_trainer(self.pauses, trainer):
             return trainer.sizes.largest(held)
-        if trainer.refused_rounds < REFUSED_ROUNDS:
+        silent = is_silent(trainer, self.now, self.settings)
+        if trainer.refused_rounds < REFUSED_ROUNDS and not silent:
             return trainer.sizes.high
         stays = trainer.sizes.largest(held)
-        if trainer.no_growth_until_s > self.now:
+        if silent or trainer.no_growth_until_s > self.now:
             return stays
         larger = trainer.sizes.above(held)
-        return larger if larger > held else stays
+        return max(larger, trainer.sizes.largest(2 * held)) if larger > held else stays
 
     def backs_off(self, node: str) -> bool:
         """Whether a node is left out for now because it refused a pilot."""
@@ -275,7 +303,7 @@ class Turn:
         """
         self.preempted_s = self.now
         before = self.backoff.get(node, Backoff(self.now, 0))
-        self.backoff[node] = Backoff(max(before.until_s, self.now + PREEMPTED_REST_S), before.count)
+        self.backoff[node] = replace(before, until_s=max(before.until_s, self.now + PREEMPTED_REST_S))
 
     def alarm(self, name: str, decision: Decision) -> None:
         """Raise an alarm that stays until an administrator reloads; it is said once."""
@@ -297,6 +325,16 @@ def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Se
     """
     settled = at_s - preempted_s > PREEMPTED_HOLD_S
     return pool.hold is None and _is_fresh(pool, at_s, settings) and settled
+
+
+def is_silent(trainer: Trainer, at_s: float, settings: Settings) -> bool:
+    """Whether nothing was heard of a trainer's driver for so long that it would leave the nodes idle that it got."""
+    return at_s - trainer.heard_s > GRANT_SILENT_S and not settings.trusting
+
+
+def worked_well(lease: Lease, at_s: float) -> bool:
+    """Whether workers have trained on the node for so long by `at_s` that what failed there before counts no more."""
+    return lease.shown and lease.working_s is not None and at_s - lease.working_s >= SOUND_AFTER_S
 
 
 def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:

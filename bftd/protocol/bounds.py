@@ -19,7 +19,7 @@ WEIGHT_MOST = 10**6
 TEXT_MOST = 2_000
 # Names of users, partitions, back-ends and jobs.
 NAME_MOST = 256
-# A trainer's id is a Slurm job id or run-<host>-<pid>; it stands in URLs.
+# A trainer's id is a Slurm job id or run-<host>-<pid>.u<uid>.<random>; it stands in URLs.
 TRAINER_ID_MOST = 128
 # A lease's id is <node>.<sequence>.
 LEASE_ID_MOST = 275

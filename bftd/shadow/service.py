@@ -99,7 +99,8 @@ class ShadowService(Service):
             if isinstance(event, (Registered, Heard, Reported, Finished)):
                 self._host(event)
             elif isinstance(event, Configured):  # whatever rights it has in Slurm, it uses none
-                super().apply(dataclasses.replace(event, settings=event.settings.changed(operator=False)))
+                settings = dataclasses.replace(event.settings.changed(operator=False), trusting=True)
+                super().apply(dataclasses.replace(event, settings=settings))
             else:
                 super().apply(event)
 

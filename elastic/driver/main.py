@@ -17,7 +17,7 @@ from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import PilotStarter
-from elastic.driver.settings import DriverSettings, own_user
+from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.link.seal import new_secret
@@ -117,7 +117,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         header, source = restore(Path(arguments[0]).read_text())
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
-    trainer_id = os.environ.get("SLURM_JOB_ID") or f"run-{os.uname().nodename}-{os.getpid()}"
+    trainer_id = os.environ.get("SLURM_JOB_ID") or foreground_id()
     cwd = Path.cwd()
     state_dir = cwd / ".bft" / trainer_id
     private_folder(state_dir)

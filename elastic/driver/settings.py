@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,11 @@ class DriverSettings:
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
         }
+
+
+def foreground_id() -> str:
+    """A new id of a trainer that is no job: the daemon takes it from this process's user only."""
+    return f"run-{os.uname().nodename}-{os.getpid()}.u{os.getuid()}.{secrets.token_hex(4)}"
 
 
 def own_user() -> str:

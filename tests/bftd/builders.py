@@ -12,6 +12,7 @@ from bftd.core.domain import (
     Decided,
     Event,
     Finished,
+    Heard,
     Lease,
     LeaseChanged,
     PoolNode,
@@ -143,6 +144,7 @@ class Core:
         self.solve: Any = None
         self.pilots: dict[str, str] = {}
         self.job_ids: frozenset[str] | None = None  # None: the drivers' jobs all run
+        self.silent: set[str] = set()  # trainers whose drivers do not ask for their leases
         self.owners: dict[str, str] = {}
         self.elastic: dict[str, ElasticJob] = {}  # jobs of the partition beside the pilots
         self.accounts: dict[str, tuple[str, str]] = {}
@@ -168,8 +170,14 @@ class Core:
         after_s: float = 1.0,
         windows: Mapping[str, float] | None = None,
     ) -> tuple[Action, ...]:
-        """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not."""
+        """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not.
+
+        Drivers whose jobs run have asked for their leases meanwhile.
+        """
         self.time_s += after_s
+        there = self.state.trainers.keys() - self.silent if self.job_ids is None else self.job_ids - self.silent
+        for id_ in sorted(there):
+            self.apply(Heard(self.time_s, id_))
         on = {where: id_ for id_, where in self.pilots.items()}
         windows = windows or {}
         seen = {
@@ -180,7 +188,9 @@ class Core:
             self._members = frozenset(names)
             self._version += 1
         job_ids = frozenset(self.state.trainers) if self.job_ids is None else self.job_ids
-        elastic = {id_: ElasticJob(id_, "ann", "", (where,)) for id_, where in self.pilots.items()} | self.elastic
+        users = {item.job_id: self.state.trainers[item.trainer].user for item in self.state.leases.values()}
+        elastic = {id_: ElasticJob(id_, users.get(id_, "ann"), "", (where,)) for id_, where in self.pilots.items()}
+        elastic |= self.elastic
         view = PoolView(
             self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
             elastic, dict(self.accounts),

@@ -86,7 +86,7 @@ STATES = ("running", "suspended", "waiting", "finished (137)")
 
 def busy() -> dict[str, Any]:
     """What a site of 64 nodes shows, with names as long as people make them."""
-    core = Core()
+    core = Core(Settings().changed(trainers_per_user=0))
     names = [f"node{number:03d}" for number in range(1, 65)]
     for id_, state in zip(IDS, STATES, strict=True):
         job_name = f"resnet152-imagenet21k-finetune-{state.split()[0]}-ablation-no-warm-up-seed3"[:60]

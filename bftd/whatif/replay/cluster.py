@@ -30,7 +30,7 @@ _NO_LIMIT = 10**9
 
 def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Settings:
     """The core's settings on a cluster where nothing but the plan limits anything."""
-    return Settings().changed(
+    return Settings(trusting=True).changed(
         t_fwd_s=t_fwd_s,
         objective=objective,
         pj_max=pj_max,
@@ -40,6 +40,7 @@ def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Set
         pilot_limit_s=_NEVER_S,
         give_back_bound_s=_NEVER_S,
         submit_rate_per_min=_NO_LIMIT,
+        trainers_per_user=0,
     )
 
 

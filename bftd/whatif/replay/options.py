@@ -38,7 +38,7 @@ REFERENCE = Mends(completion_events=False, startup_charge=False, right_big_m=Fal
 
 @dataclass(frozen=True)
 class Options:
-    """How to replay; the defaults are the daemon's.
+    """How to replay; the defaults are the daemon's, but for the objective: the paper's figures are planned by curves.
 
     `nodes` and `hours` cut the trace; `cost_multiplier` scales all rescale costs. `scavenger_nodes` is the size of the
     rigid jobs of the policy "scavenger" (None: the best power of 2), `checkpoint_every_s` how often they save.

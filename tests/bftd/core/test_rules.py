@@ -19,6 +19,7 @@ from bftd.core.domain import (
     Configured,
     Event,
     Finished,
+    Heard,
     PoolObserved,
     Registered,
     Settings,
@@ -28,7 +29,7 @@ from bftd.core.domain import (
 from bftd.core.invariants import validate_state
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import step
-from bftd.core.timing import PLACE_WITHIN_S
+from bftd.core.timing import GRANT_SILENT_S, PLACE_WITHIN_S
 from bftd.hours import UTC, opening
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
@@ -85,6 +86,7 @@ class Cluster(RuleBasedStateMachine):
         self.users: dict[str, str] = {}  # trainer -> its user
         self.accounts: dict[str, str] = {}  # trainer -> the account of its job
         self.rogues: dict[str, tuple[str, str]] = {}  # job id -> user and node of what goes round the daemon
+        self.silent: set[str] = set()  # trainers whose drivers hang
         self.last_job = 0
         self.ids: set[str] = set()
         self.solver_works = True
@@ -102,6 +104,8 @@ class Cluster(RuleBasedStateMachine):
             assert item.id not in self.ids, "a lease id came back"
             assert self.state.pool.hold is None, "S1b: granted while a job waits without a plan"
             assert self.now - self.state.pool.time_s <= SETTINGS.pool.stale_after_s, "S9: granted on a stale snapshot"
+            heard_s = self.state.trainers[item.trainer].heard_s
+            assert self.now - heard_s <= GRANT_SILENT_S, "granted to a driver that is silent"
             where = self.state.pool.nodes[item.node]
             assert where.in_pool, "S5: granted a node that is not in the pool"
             assert where.window_s is None or item.limit_s <= max(60.0, where.window_s), "S1: longer than the window"
@@ -208,8 +212,11 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(after_s=st.sampled_from([1.0, 1.0, 1.0, 5.0, 30.0]))
     def poll(self, after_s: float) -> None:
-        """Time passes, planned jobs start and take their nodes from pilots, and the daemon looks."""
+        """Time passes, drivers ask, planned jobs start and take their nodes from pilots, and the daemon looks."""
         self.now += after_s
+        for id_ in self.state.trainers:
+            if id_ not in self.silent:
+                self.apply(Heard(self.now, id_))
         for id_, item in list(self.waiting.items()):
             due = item.start_s is not None and item.start_s <= self.now
             if due and not self.busy() & set(item.sched_nodes):
@@ -319,6 +326,12 @@ class Cluster(RuleBasedStateMachine):
         progress = ProgressReport(NOW_S, step=where, samples=where * 8.0, samples_per_s=rate, nodes=count)
         resize = ResizeReport(NOW_S, from_nodes=count, to_nodes=2, kind="up", stall_s=rate / 100)
         self.report(id_, progress, resize)
+
+    @precondition(lambda self: self.state.trainers)
+    @rule(data=st.data())
+    def a_driver_hangs_or_goes_on(self, data: Any) -> None:
+        """Its job runs all the same."""
+        self.silent ^= {data.draw(st.sampled_from(sorted(self.state.trainers)))}
 
     @precondition(lambda self: self.state.trainers)
     @rule(data=st.data())
@@ -461,8 +474,9 @@ class Cluster(RuleBasedStateMachine):
         self.waiting.clear()
         self.running.clear()
         self.rogues.clear()
+        self.silent.clear()
         self.apply(Unpaused(self.now, "root", tuple(self.state.pauses)))
-        self.settings = SETTINGS.changed(pj_max=10)
+        self.settings = SETTINGS.changed(pj_max=10, trainers_per_user=0)
         self.apply(Configured(self.now, self.settings))
         for _ in range(12):  # longer than any back-off, quarantine or grace
             self.poll(11.0 if self.state.pool.seen else 1.0)
@@ -472,6 +486,8 @@ class Cluster(RuleBasedStateMachine):
         active = [item for item in self.state.trainers.values() if item.active and item.state == "waiting"]
         free = [name for name in NODES if name not in {item.node for item in self.state.leases.values()}]
         for item in active:
+            if item.no_growth_until_s > self.now:  # its grants came to nothing too often
+                continue
             if item.sizes.low <= len(free) and item.sizes.only is None and not item.knowledge.seen:
                 raise AssertionError(f"L1: {item.id} needs {item.sizes.low} nodes and {free} are idle")
 

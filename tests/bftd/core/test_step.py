@@ -363,6 +363,7 @@ def test_three_different_pilots_failing_on_a_node_put_it_into_quarantine() -> No
         core.arrive(registration(f"{number}", nodes_max=1), after_s=1)
         core.pool("n1")
         core.place_all()
+        core.pool("n1")
         assert "n1" not in core.state.quarantined
         core.report(f"{number}", crash, crash)  # the same pilot counts once
         (item,) = core.leases(f"{number}")
@@ -581,7 +582,7 @@ def test_nodes_that_slurm_takes_one_by_one_are_not_lent_again_before_the_next_sn
 
 def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
     def plan_for(warm_up_s: float) -> set[str]:
-        core = Core()
+        core = Core(Settings().changed(objective="throughput"))
         free: Any = {"up_cost_s": 0.0, "down_cost_s": 0.0}
         core.arrive(registration("1", nodes_max=2, curve=((1, 100.0), (2, 200.0)), **free))
         core.pool("n1", "n2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pwd
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from bftd.http.routes import OVERVIEW_UNITS
 from bftd.protocol import credentials
 from bftd.protocol.address import endpoint, split_address
 from bftd.protocol.munge import MungeError
+from elastic.driver.settings import foreground_id
 from tests.bftd.builders import registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
 
@@ -101,19 +103,45 @@ def test_a_user_who_floods_is_put_off_and_others_are_not(tmp_path: Path, monkeyp
     run(test, tmp_path)
 
 
-@given(st.sampled_from(["7", "run-here-1", "odd"]), NAMES, st.none() | NAMES, st.none() | NAMES)
+@given(
+    st.sampled_from(["7", "run-here-1", "run-here-1.u7.00c0ffee", "odd"]), NAMES, st.none() | NAMES, st.none() | NAMES
+)
 def test_S7_nobody_registers_what_is_or_may_become_somebody_elses(
     id_: str, user: str, job_user: str | None, known_user: str | None
 ) -> None:
-    refused = objection(id_, user, job_user, known_user)
+    refused = objection(id_, user, job_user, known_user, 7 if user == "ann" else 8)
     if refused is None:
         assert known_user in (None, user)
-        assert id_ == "run-here-1" or job_user == user or (job_user is None and known_user == user)
+        assert (
+            id_ == "run-here-1"
+            or (id_.startswith("run-here-1.u7.") and user == "ann")
+            or job_user == user
+            or (job_user is None and known_user == user)
+        )
     elif id_ == "7" and job_user is None and known_user is None:
         assert refused[0] == 503, "a job that Slurm has not shown yet is asked for again, not refused"
     elif id_ != "odd":
         assert refused[0] == 403
-        assert {job_user, known_user} - {user, None}
+        assert {job_user, known_user} - {user, None} or (".u7." in id_ and user != "ann")
+
+
+def test_regression_anybody_could_take_the_id_of_a_foreground_run_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = foreground_id()
+    assert id_ != foreground_id(), "nobody knows it beforehand"
+    assert f".u{os.getuid()}." in id_
+
+    async def test(served: Served) -> None:
+        monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, os.getuid() + 1))
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_, "user": "eve"})
+        assert (code, answer["error"]) == (403, f"trainer {id_} belongs to uid {os.getuid()}, not to eve")
+        monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("ann", False, os.getuid()))
+        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_, "user": "ann"}))[0] == 200
+        older = TRAINER | {"id": "run-here-77", "user": "ann"}
+        assert (await served.ask("POST", "/v1/trainers", older))[0] == 200, "drivers of older versions are served"
+
+    run(test, tmp_path)
 
 
 def test_a_driver_may_come_before_slurm_has_shown_its_job_and_nobody_may_take_its_place(

@@ -108,7 +108,7 @@ def test_tuned_settings_survive_a_restart_and_win_over_the_file(tmp_path: Path) 
     first.ledger.close()
     second = start(tmp_path / "ledger", clock)
     assert (second.state.settings.decide.t_fwd_s, second.state.settings.decide.pj_max) == (33.0, 2)
-    assert second.state.settings.decide.objective == "throughput"
+    assert second.state.settings.decide.objective == Config().decide.objective
     second.ledger.close()
 
 
@@ -254,7 +254,7 @@ def test_a_tuned_setting_that_is_not_good_any_more_is_dropped_with_a_warning(
     assert (settings.t_fwd_s, settings.objective) == (defaults.t_fwd_s, defaults.objective)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "dropping what bft tune has set: t_fwd_s must be at least 0.1, not 0.0",
-        "dropping what bft tune has set: objective must be a text, not ['speed']; for example \"throughput\"",
+        "dropping what bft tune has set: objective must be a text, not ['speed']; for example \"efficiency\"",
         "dropping what bft tune has set: 'gone' cannot be tuned",
     ]
     service.ledger.close()
@@ -280,14 +280,19 @@ def test_what_is_known_against_nodes_survives_a_restart(tmp_path: Path) -> None:
     first.apply(Registered(clock.now, registration("1", nodes_max=3)))
     see(first, clock, "n1 n2 n3")
     see(first, clock, "n1 n2 n3")
-    by_node = {item.node: item for item in first.state.leases.values()}
-    crash = CrashReport(clock.now, "n2", 1)
-    first.apply(reported(clock.now, "1", lease(by_node["n1"].id, "refused"), crash))
-    # several pilots failed on n3
+    on = {item.node: item.id for item in first.state.leases.values()}
+    first.apply(reported(clock.now, "1", lease(on["n2"], "placed", job_id="70")))
+    # several pilots fail on n3
     for job_id in ("71", "72", "73"):
-        item = next(item for item in first.state.leases.values() if item.node == "n3")
-        placed = lease(item.id, "placed", job_id=job_id)
-        first.apply(reported(clock.now, "1", placed, CrashReport(clock.now, "n3", 1)))
+        if on["n3"] not in first.state.leases:
+            see(first, clock, "n1 n2 n3", n2="70")
+            on |= {item.node: item.id for item in first.state.leases.values()}
+        first.apply(reported(clock.now, "1", lease(on["n3"], "placed", job_id=job_id)))
+        see(first, clock, "n1 n2 n3", n2="70", n3=job_id)
+        first.apply(reported(clock.now, "1", CrashReport(clock.now, "n3", 1)))
+        if job_id != "73":
+            first.apply(reported(clock.now, "1", lease(on["n3"], "ended")))
+    first.apply(reported(clock.now, "1", lease(on["n1"], "refused"), CrashReport(clock.now, "n2", 1)))
     before = first.state
     assert set(before.backoff) == {"n1"}
     assert set(before.failures) == {"n2"}

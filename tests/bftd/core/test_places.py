@@ -1,0 +1,181 @@
+"""Places under pj_max: who gets one, who waits, and what they are told."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bftd.core import caps, timing
+from bftd.core.caps import Ruling, at_caps
+from bftd.core.domain import Assignment, Settings, State, Trainer
+from bftd.core.turn import Turn
+from tests.bftd.builders import Core, granted, lease, registration, trainer
+
+USERS = st.lists(st.sampled_from("abcd"), max_size=14)
+PLACES = st.integers(1, 8)
+
+
+def state_of(users: list[str], pj_max: int, per_user: int = 0) -> State:
+    """Trainers of these users in order of arrival, each heard just now."""
+    items = [replace(trainer(f"{at}", user=user), arrived_s=float(at), heard_s=99.0) for at, user in enumerate(users)]
+    limits = Settings().changed(pj_max=pj_max, trainers_per_user=per_user)
+    return State(settings=limits, time_s=99.0, trainers={item.id: item for item in items})
+
+
+def ruled(state: State, held: Assignment | None = None) -> Ruling:
+    """What is ruled at 100 s."""
+    return caps.rule(Turn(state, 100.0), held or {}, 9)
+
+
+def admitted(state: State) -> list[str]:
+    """The ids of those that have a place."""
+    return [item.id for item in ruled(state).admitted]
+
+
+@given(USERS, PLACES, st.integers(0, 3))
+def test_every_user_has_a_place_before_any_has_two_more_than_another_who_waits(
+    users: list[str], pj_max: int, per_user: int
+) -> None:
+    state = state_of(users, pj_max, per_user)
+    ruling = ruled(state)
+    has = {user: sum(item.user == user for item in ruling.admitted) for user in users}
+    able = sum(min(count, per_user or count) for count in Counter(users).values())
+    assert sum(has.values()) == min(pj_max, able), "no place is left while somebody waits"
+    if pj_max >= len(has):
+        assert all(has.values()), "every user has a place"
+    for user, count in has.items():
+        assert not per_user or count <= per_user
+        if any(waits.key == "place" and state.trainers[id_].user == user for id_, waits in ruling.waiting.items()):
+            assert max(has.values()) <= count + 1
+    assert {item.id for item in ruling.admitted} | set(ruling.waiting) == set(state.trainers)
+
+
+@given(USERS, PLACES)
+def test_within_a_user_the_first_come_are_the_first_served(users: list[str], pj_max: int) -> None:
+    state = state_of(users, pj_max)
+    with_place = set(admitted(state))
+    for user in set(users):
+        own = [item.id in with_place for item in state.trainers.values() if item.user == user]
+        assert own == sorted(own, reverse=True)
+
+
+@given(USERS, PLACES, st.sampled_from("abcde"))
+def test_a_newcomer_takes_at_most_one_place_and_nothing_changes_until_somebody_comes_or_goes(
+    users: list[str], pj_max: int, newcomer: str
+) -> None:
+    before = admitted(state_of(users, pj_max))
+    assert admitted(state_of(users, pj_max)) == before
+    after = admitted(state_of([*users, newcomer], pj_max))
+    lost = set(before) - set(after)
+    assert len(lost) <= 1
+    owner = dict(zip(map(str, range(len(users))), users, strict=True))
+    assert all(owner[id_] != newcomer for id_ in lost), "nobody loses a place to a trainer of the same user"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=7), st.integers(1, 4), st.integers(0, 10**6))
+def test_trainers_with_nodes_do_not_flap_while_nobody_comes_or_goes(users: list[str], pj_max: int, seed: int) -> None:
+    core = Core(Settings().changed(pj_max=pj_max))
+    names = [f"n{number}" for number in range(1, 7)]
+    core.pool(*names)
+    for at, user in enumerate(users):
+        core.arrive(registration(str(at), nodes_max=3, user=user), after_s=1)
+    rng = random.Random(seed)
+    holders: list[set[str]] = []
+    for _ in range(12):
+        core.place_all()
+        for item in [item for item in core.state.leases.values() if not item.live]:
+            core.pilots.pop(item.job_id or "", None)
+            core.report(item.trainer, lease(item.id, "ended"))
+        core.pool(*names, after_s=rng.choice([1.0, 9.0]))
+        holders.append({item.trainer for item in core.state.leases.values() if item.live})
+    assert holders[4:] == [holders[-1]] * len(holders[4:])
+
+
+def test_regression_ten_trainers_of_one_user_shut_everybody_else_out_in_silence() -> None:
+    core = Core()
+    names = [f"n{number}" for number in range(1, 33)]
+    core.pool(*names)
+    for at in range(10):
+        core.arrive(registration(f"e{at}", 32, 32, user="eve"), after_s=1)
+    core.arrive(registration("b", nodes_max=32, user="bob"), after_s=1)
+    core.pool(*names)
+    assert len(core.nodes("b")) + len(core.nodes("e0")) == 32
+    assert core.nodes("b") or "train-b waits" in " ".join(core.sentences())
+    assert "train-e9 waits: eve is at the cap of 3 trainers per user" in core.sentences()
+
+
+def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
+    core = Core(Settings().changed(pj_max=2, trainers_per_user=0))
+    core.pool("n1", "n2", "n3", "n4")
+    for id_, user in (("1", "ann"), ("2", "ann"), ("3", "bob"), ("4", "cyd"), ("5", "ann")):
+        core.arrive(registration(id_, nodes_max=2, user=user), after_s=1)
+    for _ in range(3):
+        core.pool("n1", "n2", "n3", "n4")
+    waits = [text for text in core.sentences() if " waits: all" in text]
+    before = "train-1 (ann), train-3 (bob)"
+    assert (
+        f"train-4 waits: all 2 places are taken, users take turns; before it: {before.replace(', ', ' and ')}" in waits
+    )
+    assert f"train-5 waits: all 2 places are taken, users take turns; before it: {before} and 2 more" in waits
+    assert len([text for text in waits if text.startswith("train-5")]) == 1
+    assert any(text.startswith("train-2 is suspended and gives back") for text in core.sentences())
+
+
+def test_who_waits_for_nodes_is_told_who_has_them() -> None:
+    core = Core()
+    core.pool("n1", "n2")
+    core.arrive(registration("1", 2, 2))
+    core.arrive(registration("2", 2, 2, user="bob"), after_s=1)
+    assert core.sentences()[-1] == "train-2 waits: no node free, it needs 2; before it: train-1 (ann)"
+
+
+def test_a_trainer_of_a_silent_driver_takes_no_place_unless_it_holds_nodes() -> None:
+    core = Core(Settings().changed(pj_max=1))
+    core.arrive(registration("1", nodes_max=1))
+    core.arrive(registration("2", nodes_max=1, user="bob"), after_s=1)
+    core.silent = {"1"}
+    core.pool(after_s=timing.GRANT_SILENT_S + 2)
+    assert [item.trainer for item in granted(core.pool("n1"))] == ["2"]
+
+    core = Core(Settings().changed(pj_max=1))
+    core.arrive(registration("1", nodes_max=1))
+    core.pool("n1")
+    core.place_all()
+    core.silent = {"1"}
+    core.arrive(registration("2", nodes_max=1, user="bob"), after_s=timing.GRANT_SILENT_S + 2)
+    core.pool("n1", "n2")
+    assert core.nodes("1") == {"n1"}
+
+
+def test_the_place_of_a_trainer_whose_driver_falls_silent_is_free_at_once() -> None:
+    core = Core(Settings().changed(pj_max=1))
+    core.pool("n1")
+    core.arrive(registration("1", 9, 9))
+    core.arrive(registration("2", nodes_max=1, user="bob"))
+    core.silent = {"1"}
+    for _ in range(46):
+        core.pool("n1")
+    assert core.nodes("2") == {"n1"}
+
+
+def test_a_trainer_of_a_silent_driver_does_not_count_towards_a_cap_that_it_leaves_to_others() -> None:
+    core = Core(Settings().changed(trainers_per_user=1))
+    core.arrive(registration("1", nodes_max=1))
+    core.arrive(registration("2", nodes_max=1), after_s=1)
+    core.silent = {"1"}
+    core.pool("n1", after_s=timing.GRANT_SILENT_S + 2)
+    assert core.nodes("2") == {"n1"}
+    assert [item["text"] for item in at_caps(core.state)] == ["ann is at the cap of 1 trainer per user"]
+
+
+def test_names_of_those_before_are_few_however_many_there_are() -> None:
+    items: list[Trainer] = [trainer(str(at)) for at in range(500)]
+    named = "train-0 (ann), train-1 (ann), train-2 (ann)"
+    assert caps.called(items, 500) == f"{named} and 497 more"
+    assert caps.called(items, 3) == "train-0 (ann), train-1 (ann) and train-2 (ann)"
+    assert caps.called(items, 1) == "train-0 (ann)"
