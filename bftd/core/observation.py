@@ -1,4 +1,4 @@
-"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, lost drivers, and the accounting."""
+"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, and lost drivers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import replace
 from operator import attrgetter
 
-from bftd.core import caps, drivers, strays, timing
+from bftd.core import accounting, caps, drivers, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
-from bftd.core.domain import Lease, PoolView, Usage
+from bftd.core.domain import Lease, PoolView
 from bftd.core.turn import Turn, growth_allowed
 from bftd.protocol.reports import NO_SUMMARY
 
@@ -19,7 +19,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
-    turn.usage = _used(turn, view.time_s)
+    accounting.account(turn, accounting.counted_s(view.time_s - turn.pool.time_s, turn.settings))
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
@@ -52,23 +52,6 @@ def _unfilled(turn: Turn) -> bool:
     """Whether a planned node is still free because the limit on submissions delayed its lease."""
     leased = set(map(attrgetter("node"), turn.leases.values()))
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
-
-
-def _used(turn: Turn, now_s: float) -> Usage:
-    """The usage, with the time since the last snapshot counted as things stood then; a gap too long counts nothing."""
-    passed_s = now_s - turn.pool.time_s
-    if not 0.0 < passed_s <= turn.settings.pool.stale_after_s:
-        return turn.usage
-    observed = [lease for lease in turn.leases.values() if lease.observed]
-    nodes = turn.pool.nodes
-    outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
-    pool = sum(map(attrgetter("in_pool"), nodes.values())) + len(outside)
-    working = sum(lease.phase == "working" for lease in observed)
-    return Usage(
-        turn.usage.pool_node_seconds + passed_s * pool,
-        turn.usage.used_node_seconds + passed_s * len(observed),
-        turn.usage.training_node_seconds + passed_s * working,
-    )
 
 
 def _record_change(turn: Turn, view: PoolView) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import grp
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bftd import keys
@@ -18,11 +19,12 @@ from bftd.core.domain import (
     Event,
     LeaseChanged,
     PoolObserved,
+    Registered,
     Settings,
     State,
 )
 from bftd.core.step import fold
-from bftd.errors import ConfigError
+from bftd.errors import ConfigError, LedgerError
 from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
@@ -33,6 +35,13 @@ from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
+
+# Why nothing grows then, as drivers and users are told.
+UNWRITTEN = "bftd cannot write its ledger"
+# How often a ledger that could not be written is tried again; each try may hold up the loop for a moment.
+RETRY_S = 5.0
+# How often the ledger's size is looked at.
+TEND_EVERY_S = 1.0
 
 
 def settings_of(config: Config) -> Settings:
@@ -92,8 +101,9 @@ class Service:
         self._memory = judgement.PoolMemory()
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
+        self._unwritten = self._untended = ""
+        self._tried_s = self._tended_s = float("-inf")
         self.core = ledger.load(now())
-        ledger.prune(now())
         self.configure(config)
 
     @property
@@ -114,13 +124,29 @@ class Service:
     def configure(self, config: Config) -> None:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
-        settings = settings_of(config)
-        self.apply(Configured(self.now(), settings.changed(**_still_good(self.ledger.tuned()))))
+        self._tuned = _still_good(self.ledger.tuned())
+        self.apply(Configured(self.now(), settings_of(config).changed(**self._tuned)))
+        for name, told in status.tuned(self._tuned, config).items():
+            if told["value"] != told["file"]:
+                log.info(
+                    "%s is %s as bft tune has set it, and %s of the configuration is hidden: see bft tune --reset",
+                    *(name, told["value"], told["file"]),
+                )
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
-        self.ledger.set_tuned(self.ledger.tuned() | changes)
-        self.apply(Configured(self.now(), self.state.settings.changed(**changes)))
+        self._remember(self._tuned | changes)
+        self.apply(Configured(self.now(), self.core.settings.changed(**changes)))
+
+    def reset(self, names: Collection[str]) -> None:
+        """Go back to the configuration with these keys, now and for every later start."""
+        self._remember({name: value for name, value in self._tuned.items() if name not in names})
+        file = {key.name: keys.value_of(self.config, key) for key in keys.tunable() if key.name in names}
+        self.apply(Configured(self.now(), self.core.settings.changed(**file)))
+
+    def _remember(self, tuned: dict[str, Any]) -> None:
+        self.ledger.set_tuned(tuned)
+        self._tuned = tuned
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
@@ -150,17 +176,77 @@ class Service:
         """All of `GET /v1/status`."""
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
-        return status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+        shown = status.overview(self.state, self.now(), version, self.mode, decisions, self.ledger.give_backs_s())
+        tuned = status.tuned(self._tuned, self.config)
+        return shown | {"tuned": tuned, "ledger": self.ledger.size() | {"failure": self._unwritten or None}}
 
     def apply(self, *events: Event) -> None:
-        """Fold events that come together into the state and carry out what follows from them."""
-        before = self.core
-        after, actions = fold(before, events)
-        self._settle(before, after, actions)
+        """Fold events that come together into the state and carry out what follows from them.
 
-    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
-        """Write down what one step made of the core's state, and carry it out."""
-        self.ledger.save(before, after, actions)
+        Raises LedgerError, with nothing changed, for a driver that registers while the ledger cannot be written: its
+        number must survive us. Everything else is taken in without, but nothing grows until it is written.
+        """
+        before = self.core
+        if not self._unwritten or not 0.0 <= self.now() - self._tried_s < RETRY_S:
+            self._tried_s = self.now()
+            try:
+                self._settle(before, *self._folded(before, events))
+            except LedgerError as error:
+                self._tell_unwritten(str(error))
+            else:
+                self._tell_written()
+                self._tend()
+                return
+        if any(isinstance(event, Registered) for event in events):
+            raise LedgerError(self._unwritten)
+        self._settle(before, *self._folded(before, events), owed=True)
+
+    def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
+        """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
+        if self._unwritten:
+            before = replace(before, pool=replace(before.pool, hold=UNWRITTEN))
+            events = [
+                replace(event, view=replace(event.view, hold=UNWRITTEN)) if isinstance(event, PoolObserved) else event
+                for event in events
+            ]
+        return fold(before, events)
+
+    def _tell_unwritten(self, error: str) -> None:
+        if error != self._unwritten:
+            log.error("%s; nothing grows until it can", error)
+        self._unwritten = error
+
+    def _tell_written(self) -> None:
+        if self._unwritten:
+            log.warning("the ledger is written again")
+        self._unwritten = ""
+
+    def _tend(self) -> None:
+        """See to the ledger's size, about once a second."""
+        now_s = self.now()
+        if 0.0 <= now_s - self._tended_s < TEND_EVERY_S:
+            return
+        self._tended_s = now_s
+        try:
+            self.ledger.maintain(now_s)
+        except LedgerError as error:
+            if str(error) != self._untended:
+                log.warning("old events are not dropped: %s", error)
+            self._untended = str(error)
+        else:
+            self._untended = ""
+
+    def _note(self, *actions: Action) -> None:
+        """Write down what changes nothing."""
+        try:
+            self.ledger.save(self.core, self.core, actions)
+        except LedgerError as error:
+            self._tell_unwritten(str(error))
+            self.ledger.owe(self.core, self.core, actions)
+
+    def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
+        """Write down what one step made of the core's state, or owe it, and carry it out."""
+        (self.ledger.owe if owed else self.ledger.save)(before, after, actions)
         self.core = after
         for action in actions:
             if isinstance(action, Decided):

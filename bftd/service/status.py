@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
@@ -100,6 +100,15 @@ def strays(state: State) -> list[dict[str, Any]]:
 def settings(item: Settings) -> dict[str, Any]:
     """The settings that `bft tune` changes."""
     return {key.name: getattr(getattr(item, key.section), key.name) for key in keys.tunable()}
+
+
+def tuned(set_: Mapping[str, Any], config: keys.Config) -> dict[str, dict[str, Any]]:
+    """The keys that `bft tune` has set, each with its value and the one of the configuration that it hides."""
+    return {
+        key.name: {"value": set_[key.name], "file": keys.value_of(config, key)}
+        for key in keys.tunable()
+        if key.name in set_
+    }
 
 
 def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:
