@@ -16,6 +16,7 @@ _COMMANDS = {
     "status": ("bftd.cli.daemon", "status", "Show nodes, trainers and the last decisions."),
     "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
+    "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
     "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
     "replay": ("bftd.cli.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),

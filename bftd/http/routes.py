@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import driver_handlers, user_handlers
+from bftd.http import driver_handlers, usage_handlers, user_handlers
 from bftd.http.asked import body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -22,6 +22,8 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 
 # In units of one small request; see bftd.http.budget. A status of a large cluster costs as much as many of them.
 OVERVIEW_UNITS = 20.0
+# Months of usage are read in a thread, which takes its time but not the loop's.
+USAGE_UNITS = 10.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 _THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
@@ -46,6 +48,7 @@ ROUTES = (
     Route("GET", "/v1/trainers/{id}/explain", user_handlers.explain, OVERVIEW_UNITS),
     Route("GET", "/v1/status", user_handlers.status, OVERVIEW_UNITS),
     Route("POST", "/v1/tune", user_handlers.tune),
+    Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
 )
 
