@@ -23,6 +23,7 @@ from bftd.core.domain import Action, Charged, Lease, State, Trainer
 from bftd.errors import LedgerError
 from bftd.keys import LedgerConfig
 from bftd.service import codec, filesystem, rows, schema, usage
+from bftd.service.checkpoints import Checkpoints
 from bftd.service.migration import migrate
 from bftd.service.rows import EventRow
 from bftd.service.thinning import Thinning
@@ -80,6 +81,7 @@ class Ledger:
             self._lock_release()
             raise
         self._thinning = Thinning()
+        self._checkpoints = Checkpoints(self.path)
         self._owed: _Owed | None = None
         self._usage_hour = -1
 
@@ -92,6 +94,7 @@ class Ledger:
             self._write_held(float("inf"))
         except LedgerError as error:
             log.warning("%s", error)
+        self._checkpoints.close()
         self._db.close()
         self._lock_release()
 
@@ -156,6 +159,7 @@ class Ledger:
 
     def maintain(self, now_s: float) -> None:
         """A few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError where that cannot be."""
+        self._checkpoints.begin()
         self._write_held(now_s)
         with self._reading():
             due = self._upkeep.due(now_s)

@@ -18,7 +18,7 @@ log = logging.getLogger("bftd")
 # Events are kept for a month: long enough to explain last week's job, short enough for a small file.
 KEEP_EVENTS_S = 30 * 86400.0
 # Events that one step deletes at most: a few milliseconds. Where more came since the last step, it is twice those.
-BATCH = 1_000
+BATCH = 500
 # Pages that one step hands back to the file system at most.
 VACUUM_PAGES = 100
 # Free pages are kept for the next rows up to this share of the file.

@@ -94,6 +94,7 @@ def grown(path: Path, rows: int, first_s: float, every_s: float) -> None:
         )
 
 
+@pytest.mark.slow
 def test_of_a_large_ledger_the_month_is_kept_thinned_and_nothing_older(path: Path) -> None:
     grown(path, 50_000, first_s=10_000.0, every_s=100.0)
     working: list[None] = []

@@ -137,6 +137,7 @@ def test_a_daemon_that_cannot_begin_its_log_on_a_full_disk_says_so_in_one_line(d
         Ledger(path)
 
 
+@pytest.mark.slow
 def test_what_happens_at_once_while_nothing_can_be_written_is_kept_to_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_regression_a_commit_that_fails_is_rolled_back_and_the_ledger_goes_on(tm
         assert [event["trainer"] for event in ledger.events(0, 10)] == ["2"]
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) -> None:
     """As `LimitFSIZE=` sets it: the write fails with EFBIG, and nothing tears."""
     code = (

@@ -14,7 +14,7 @@ import pytest
 
 from bftd.core.domain import Finished, Happened, Registered, State
 from bftd.protocol.reports import ProgressReport, SuspendReport
-from bftd.service import upkeep
+from bftd.service import checkpoints, upkeep
 from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.builders import registration, reported
@@ -61,7 +61,7 @@ def test_regression_a_daemon_that_runs_for_months_drops_old_events_and_its_file_
     tend(ledger, KEEP_EVENTS_S - 1, 5)
     assert len(ledger.events(0, 100_000)) == 20_003
     assert ledger.size()["bytes"] > 4_000_000
-    tend(ledger, KEEP_EVENTS_S + 1, 25)
+    tend(ledger, KEEP_EVENTS_S + 1, 45)
     assert [event["at_s"] for event in ledger.events(0, 100)] == [KEEP_EVENTS_S] * 3
     tend(ledger, KEEP_EVENTS_S + 1, 30)
     ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -87,6 +87,7 @@ def test_a_row_of_a_clock_that_ran_ahead_keeps_no_older_one_behind_it(ledger: Le
     assert [event["at_s"] for event in ledger.events(0, 100)] == [40 * DAY_S]
 
 
+@pytest.mark.slow
 def test_regression_the_ledger_is_held_to_its_size_by_dropping_the_oldest_events_and_nothing_else(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +122,7 @@ def test_regression_the_ledger_is_held_to_its_size_by_dropping_the_oldest_events
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_reader_that_stands_still_is_named_and_costs_half_of_the_events_at_most(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_progress_that_is_held_back_is_written_when_the_daemon_stops(path: Path)
     assert [json.loads(data)["step"] for (data,) in found] == [0, 9]
 
 
+@pytest.mark.slow
 def test_a_ledger_that_was_killed_goes_on_with_the_next_number_of_an_event(path: Path) -> None:
     code = (
         "import os, sys; from bftd.core.domain import Happened, State; from bftd.service.ledger import Ledger;"
@@ -198,3 +201,16 @@ def test_a_ledger_that_was_killed_goes_on_with_the_next_number_of_an_event(path:
         assert ledger.events(0, 10) == []
         happen(ledger, KEEP_EVENTS_S + 10, 1)
         assert [event["rowid"] for event in ledger.events(0, 10)] == [4]
+
+
+def test_the_log_is_written_back_in_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    with closing(Ledger(path)) as ledger:
+        happen(ledger, 1.0, 100, "x" * 1000)
+        before = path.stat().st_size
+        ledger.maintain(1.0)
+        assert ledger._checkpoints._last is not None
+        ledger._checkpoints._last.result(30)
+        assert path.stat().st_size > before + 100_000
+        happen(ledger, 2.0, 1)
+        assert len(ledger.events(0, 1000)) == 101

@@ -91,6 +91,7 @@ def test_S10_what_users_are_charged_is_what_was_counted_also_after_restarts(path
     assert sum(rows.values()) == pytest.approx(service.state.usage.used_node_seconds)
 
 
+@pytest.mark.slow
 def test_S10_what_users_are_charged_is_what_was_counted_also_after_a_kill(path: Path) -> None:
     code = """
 import os, sys
@@ -121,6 +122,7 @@ def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
         read(path, Asked(0.0, 1.0, ("user",)))
 
 
+@pytest.mark.slow
 def test_a_year_of_hours_of_a_hundred_users_is_read_quickly_and_is_no_large_part_of_a_ledger(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         rows = ((hour * 3600, f"user{user}", "account", 1.0, 1.0, 0.0) for hour in range(9_600) for user in range(20))
