@@ -41,7 +41,7 @@ def account(turn: Turn, passed_s: float) -> None:
 
 
 def _shares(turn: Turn, observed: Sequence[Lease], working: Sequence[Lease], passed_s: float) -> Iterable[Share]:
-    leaving = [lease for lease in observed if not lease.live]
+    leaving = [lease for lease in observed if lease.revoked_s is not None]
     used, trained, left = (_by_owner(turn, leases) for leases in (observed, working, leaving))
     for owner, count in used.items():
         yield Share(*owner, passed_s * count, passed_s * trained[owner], passed_s * left[owner])
