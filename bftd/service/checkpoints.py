@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
-# A busy site writes a hundred pages a second. The loop itself writes the log back at a thousand, SQLite's default.
+# A busy site writes a hundred pages a second; the loop writes the log back itself where it has become much longer.
 EVERY_S = 5.0
 
 

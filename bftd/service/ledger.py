@@ -40,8 +40,9 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 # How long another program's write is waited for: nothing is served meanwhile.
 _BUSY_S = 0.2
-# The log beside the file is cut to this when it has been written back.
-_LOG_BYTES = 4 * 2**20
+# At a tenth of the ledger's size, within these bounds, the loop itself writes the log back into the file.
+_LOG_PAGES = (100, 4_000)
+_PAGE_BYTES = 4096
 # The newest events that are remembered while the file cannot be written.
 _MOST_OWED = 10_000
 
@@ -72,7 +73,7 @@ class Ledger:
         self._lock = self._own()
         try:
             with self._decoding():
-                self._db = self._opened(working)
+                self._db = self._opened(max_bytes, working)
             self._upkeep = Upkeep(self._db, self.path, max_bytes)
         except (OSError, sqlite3.Error) as error:
             self._lock_release()
@@ -250,7 +251,7 @@ class Ledger:
     def _lock_release(self) -> None:
         os.close(self._lock)
 
-    def _opened(self, working: Callable[[], None]) -> sqlite3.Connection:
+    def _opened(self, max_bytes: int, working: Callable[[], None]) -> sqlite3.Connection:
         """The database as this version writes it, made or upgraded where it is not."""
         # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -273,7 +274,9 @@ class Ledger:
                 )
             # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
             db.execute("PRAGMA synchronous=NORMAL")
-            db.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
+            pages = max(_LOG_PAGES[0], min(_LOG_PAGES[1], max_bytes // (10 * _PAGE_BYTES)))
+            db.execute(f"PRAGMA wal_autocheckpoint={pages}")
+            db.execute(f"PRAGMA journal_size_limit={pages * _PAGE_BYTES}")
         except BaseException:
             db.close()
             raise
@@ -335,8 +338,8 @@ class Ledger:
         self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before if id_ not in after])
 
     def _meta(self, key: str, default: Any) -> Any:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else default
+        found = self._query("SELECT value FROM meta WHERE key = ?", (key,))
+        return json.loads(found[0][0]) if found else default
 
     def _meta_object(self, key: str) -> dict[str, Any]:
         with self._decoding():

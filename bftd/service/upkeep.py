@@ -26,7 +26,7 @@ SPARE_SHARE = 0.1
 # The log beside the file may take this share of what the ledger may have; a reader that stands still must not make us
 # drop more than that.
 LOG_SHARE = 0.5
-# SQLite writes its log back at 4 MB. One that is this long is kept so by a reader elsewhere.
+# The log is written back at 16 MB. One that is this long is kept so by a reader elsewhere.
 LONG_LOG_BYTES = 64 * 2**20
 # For so long after events were dropped for their size the ledger counts as full.
 FULL_FOR_S = 86400.0
