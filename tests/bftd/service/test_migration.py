@@ -167,3 +167,14 @@ def test_a_ledger_in_another_mode_is_refused_before_it_is_rewritten(path: Path) 
 def test_a_new_ledger_can_shrink(path: Path) -> None:
     Ledger(path).close()
     assert pragma(path, "auto_vacuum") == 2
+
+
+def test_the_numbers_of_events_go_on_also_where_none_is_left(path: Path) -> None:
+    written(path, 2)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM events")
+    clock = Clock()
+    service = start(path, clock)
+    see(service, clock, "n1 n2 n3")
+    assert service.ledger.events(0, 1)[0]["rowid"] == 32
+    service.ledger.close()
