@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import pwd
@@ -104,7 +105,9 @@ class Daemon:
         # one thread reads, one cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
-        self._ledger = Ledger(ledger_path(settings), settings.daemon.mode)
+        # a large ledger of an older bftd takes a while to bring up to date
+        working = functools.partial(notify, "EXTEND_TIMEOUT_USEC=60000000")
+        self._ledger = Ledger(ledger_path(settings), settings.daemon.mode, settings.ledger.max_bytes, working)
         self._garbage = Garbage()
         self._stop = asyncio.Event()
         self._complaint = ""

@@ -214,7 +214,13 @@ class ApiConfig:
 class LedgerConfig:
     """Where the daemon keeps what must survive it."""
 
-    path: str = _key("/var/lib/bftd/ledger.sqlite", "SQLite file of the ledger.")
+    path: str = _key("/var/lib/bftd/ledger.sqlite", "SQLite file of the ledger, on a local disk.")
+    max_bytes: int = _key(
+        1_000_000_000,
+        "About how large it may become: the oldest events go first, trainers, leases and usage never.",
+        unit="bytes",
+        minimum=10_000_000,
+    )
 
 
 @dataclass(frozen=True)
@@ -311,6 +317,11 @@ def tunable() -> tuple[TunableKey, ...]:
             if key.metadata["tunable"]
         ]
     return tuple(found)
+
+
+def value_of(config: Config, key: TunableKey) -> Any:
+    """The value of a key in a configuration."""
+    return getattr(getattr(config, key.section), key.name)
 
 
 def _section_class(field: dataclasses.Field[Any]) -> type[Any]:

@@ -164,7 +164,7 @@ def _whose(item: Mapping[str, Any]) -> str:
 
 
 def _notices(status: Mapping[str, Any]) -> list[Text]:
-    """A line for each pause, alarm and bound, job that no lease stands behind, and user or account that is at a cap."""
+    """A line for each pause, alarm, bound, stray job, cap and setting that hides the file's, and on a full ledger."""
     lines = [Text(alarm["text"], style="red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
@@ -176,6 +176,17 @@ def _notices(status: Mapping[str, Any]) -> list[Text]:
         what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
         lines.append(Text(f"no lease stands behind {what}{done}", style="red"))
     lines += [Text(cap["text"], style="yellow") for cap in status.get("caps", ())]
+    lines += [
+        Text(f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}", style="yellow")
+        for name, told in status.get("tuned", {}).items()
+        if told["value"] != told["file"]
+    ]
+    ledger = status.get("ledger", {})
+    if ledger.get("full"):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(ledger["oldest_event_s"]))
+        lines.append(Text(f"the ledger has reached [ledger] max_bytes: it has events from {since} on", style="yellow"))
+    if ledger.get("failure"):
+        lines.append(Text(ledger["failure"], style="red"))
     return lines
 
 

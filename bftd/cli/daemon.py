@@ -98,21 +98,39 @@ def _option(key: keys.TunableKey) -> str:
     return "--" + key.name.removesuffix("_s").replace("_", "-")
 
 
+def _named(word: str) -> str:
+    """The key that a word on the command line names, with or without its unit; UsageError for none."""
+    name = word.removeprefix("--").replace("-", "_").lower()
+    for key in keys.tunable():
+        if name in (key.name, key.name.removesuffix("_s")):
+            return key.name
+    raise UsageError(f"{word!r} cannot be tuned; {', '.join(key.name for key in keys.tunable())} can")
+
+
 @click.command()
 @_tunable_options
+@click.option("--reset", is_flag=True, help="Go back to the configuration's values, of each KEY or of all.")
+@click.argument("names", metavar="[KEY]...", nargs=-1)
 @options.config
 @options.as_json
-def tune(config_path: str | None, as_json: bool, **changes: Any) -> None:
-    """Change the running daemon's settings; they act at once and survive its restart."""
+def tune(names: tuple[str, ...], reset: bool, config_path: str | None, as_json: bool, **changes: Any) -> None:
+    """Change the running daemon's settings; they act at once and survive its restart.
+
+    They hide what the configuration says, until --reset. `bft status` shows which do.
+    """
     given = {
         key.name: key.checked(changes[key.name], _option(key))
         for key in keys.tunable()
         if changes[key.name] is not None
     }
-    if not given:
+    if (reset and given) or (names and not reset):
+        raise UsageError("a KEY stands behind --reset, and --reset changes nothing else")
+    if not given and not reset:
         *first, last = map(_option, keys.tunable())
         raise UsageError(f"give at least one of {', '.join(first)} and {last}")
-    settings = client.find(config_path).tune(**given)
+    asked = [_named(name) for name in names]
+    daemon = client.find(config_path)
+    settings = daemon.reset(*asked) if reset else daemon.tune(**given)
     if as_json:
         click.echo(json.dumps(settings))
     else:

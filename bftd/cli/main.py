@@ -18,6 +18,7 @@ _COMMANDS = {
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
     "pause": ("bftd.cli.control", "pause", "Lend no more nodes: to anybody, on some nodes, or to a user or account."),
     "resume": ("bftd.cli.control", "resume", "Lend again what was paused."),
+    "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
     "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
     "replay": ("bftd.cli.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),

@@ -432,4 +432,25 @@ class Happened:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-Action = LeaseChanged | Decided | CancelPilot | SolverFailed | Happened
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one user's trainers in one account had of the pool for a while, in node-seconds.
+
+    used: a pilot ran. training: its workers took part. leaving: the node was asked back and the pilot still there.
+    """
+
+    user: str
+    account: str
+    used_node_seconds: float
+    training_node_seconds: float
+    leaving_node_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """Who had the node-seconds by which `Usage` has just grown; for the ledger."""
+
+    shares: tuple[Share, ...]
+
+
+Action = LeaseChanged | Decided | CancelPilot | SolverFailed | Happened | Charged

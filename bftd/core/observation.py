@@ -1,4 +1,4 @@
-"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, lost drivers, and the accounting."""
+"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, and lost drivers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import inf
 from operator import attrgetter
 
-from bftd.core import caps, confines, drivers, failures, refusals, strays, timing
+from bftd.core import accounting, caps, confines, drivers, failures, refusals, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
-from bftd.core.domain import Lease, PoolView, Usage
+from bftd.core.domain import Lease, PoolView
 from bftd.core.turn import Turn, growth_allowed, is_silent
 from bftd.protocol.reports import NO_SUMMARY
 
@@ -21,7 +21,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     if view.time_s <= turn.pool.time_s:
         return
     view = strays.guarded(turn, view)
-    turn.usage = _used(turn, view.time_s)
+    accounting.account(turn, accounting.counted_s(view.time_s - turn.pool.time_s, turn.settings))
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
@@ -59,23 +59,6 @@ def _unfilled(turn: Turn) -> bool:
     """Whether a planned node is still free because the limit on submissions delayed its lease."""
     leased = set(map(attrgetter("node"), turn.leases.values()))
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
-
-
-def _used(turn: Turn, now_s: float) -> Usage:
-    """The usage, with the time since the last snapshot counted as things stood then; a gap too long counts nothing."""
-    passed_s = now_s - turn.pool.time_s
-    if not 0.0 < passed_s <= turn.settings.pool.stale_after_s:
-        return turn.usage
-    observed = [lease for lease in turn.leases.values() if lease.observed]
-    nodes = turn.pool.nodes
-    outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
-    pool = sum(map(attrgetter("in_pool"), nodes.values())) + len(outside)
-    working = sum(lease.phase == "working" for lease in observed)
-    return Usage(
-        turn.usage.pool_node_seconds + passed_s * pool,
-        turn.usage.used_node_seconds + passed_s * len(observed),
-        turn.usage.training_node_seconds + passed_s * working,
-    )
 
 
 def record_change(turn: Turn, last: PoolView) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bftd.errors import BftError, ConfigError
+from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
 from bftd.http.connections import IDLE_S
 from bftd.http.driver_handlers import NOTES, POLLS
@@ -98,6 +98,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except Refused as refused:
         return _error(refused.status, str(refused))
+    except LedgerError as error:  # asked again later, it may be well
+        return _error(503, str(error))
     except (BftError, ProtocolError) as error:
         return _error(400, str(error))
     except web.HTTPException as error:

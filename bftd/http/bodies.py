@@ -33,3 +33,21 @@ def tuned(data: object) -> dict[str, Any]:
     if not changed:
         raise Malformed(f"tune: give at least one of {', '.join(key.name for key in known)}")
     return changed
+
+
+def reset(data: object) -> frozenset[str] | None:
+    """The keys that a tune request puts back, all where it names none; None where it is no such request.
+
+    Raises Malformed.
+    """
+    body, known = Fields(data, "tune"), frozenset(key.name for key in keys.tunable())
+    if not body.has("reset"):
+        return None
+    names = body.raw("reset")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Malformed("tune: reset must be a list of keys, an empty one for all")
+    if any(body.has(name) for name in known):
+        raise Malformed("tune: give keys to change or reset, not both")
+    if unknown := sorted(set(names) - known):
+        raise Malformed(f"tune: reset: {unknown[0][:40]!r} is none of {', '.join(sorted(known))}")
+    return frozenset(names) or known

@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,6 +73,15 @@ class Client:
         """The ledger's events with a rowid above `after`."""
         events: list[dict[str, Any]] = self.request("GET", f"/v1/events?after={after}&limit={limit}")["events"]
         return events
+
+    def reset(self, *names: str) -> dict[str, Any]:
+        """Go back to the daemon's configuration with these keys, or all that are tunable; returns all of these."""
+        settings: dict[str, Any] = self.request("POST", "/v1/tune", {"reset": list(names)})["settings"]
+        return settings
+
+    def usage(self, since_s: float, until_s: float, by: Sequence[str] = ("user",)) -> dict[str, Any]:
+        """Node-seconds of that time by user, account or both."""
+        return self.request("GET", f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}")
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import control_handlers, driver_handlers, user_handlers
+from bftd.http import control_handlers, driver_handlers, usage_handlers, user_handlers
 from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -22,6 +22,8 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 
 # In units of one small request; see bftd.http.budget. A status of a large cluster costs as much as many of them.
 OVERVIEW_UNITS = 20.0
+# Months of usage are read in a thread, which takes its time but not the loop's.
+USAGE_UNITS = 10.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 
@@ -47,6 +49,7 @@ ROUTES = (
     Route("POST", "/v1/tune", user_handlers.tune),
     Route("POST", "/v1/pause", control_handlers.pause),
     Route("POST", "/v1/resume", control_handlers.resume),
+    Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
 )
 

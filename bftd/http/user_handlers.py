@@ -58,14 +58,19 @@ async def status(request: web.Request) -> web.Response:
 
 
 async def tune(request: web.Request) -> web.Response:
-    """Change tunable keys, for administrators."""
+    """Change tunable keys, or go back to the configuration's values with `reset`, for administrators."""
     service = request.app[SERVICE]
     caller = caller_of(request)
     if not caller.admin:
         raise Refused(
             403, f"only administrators may tune the daemon, and {caller.user} is none ([daemon] administrators)"
         )
-    service.tune(bodies.tuned(await body_of(request)))
+    body = await body_of(request)
+    names = bodies.reset(body)
+    if names is None:
+        service.tune(bodies.tuned(body))
+    else:
+        service.reset(names)
     return web.json_response({"settings": shown_status.settings(service.state.settings)})
 
 

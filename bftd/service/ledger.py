@@ -1,7 +1,8 @@
 """The ledger: what must survive the daemon, in one SQLite file that belongs to one daemon at a time.
 
-It holds every event with its data, the trainers and leases as of the last step, the counters (lease numbers,
-node-seconds: never going back) and the settings of `bft tune`. One step is one transaction.
+It holds the events of a month with their data, the trainers and leases as of the last step, the counters (lease
+numbers, node-seconds: never going back), usage by hour, user and account, and the settings of `bft tune`. One step is
+one transaction.
 """
 
 from __future__ import annotations
@@ -9,21 +10,29 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from bftd.core import decisions
-from bftd.core.domain import Action, CancelPilot, Decided, Happened, Lease, LeaseChanged, SolverFailed, State, Trainer
+from bftd.core.domain import Action, Charged, Lease, State, Trainer
 from bftd.errors import LedgerError
-from bftd.service import codec, schema
+from bftd.keys import LedgerConfig
+from bftd.service import codec, filesystem, rows, schema, usage
+from bftd.service.checkpoints import Checkpoints
+from bftd.service.migration import migrate
+from bftd.service.rows import EventRow
+from bftd.service.thinning import Thinning
+from bftd.service.upkeep import KEEP_EVENTS_S, Upkeep
 
-# Events are kept for a month: long enough to explain last week's job, short enough for a small file.
-KEEP_EVENTS_S = 30 * 86400.0
+log = logging.getLogger("bftd")
+
+
 # Give-backs that the percentiles of `bft status` look back on.
 GIVE_BACKS = 10_000
 
@@ -33,37 +42,67 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # What an event's row takes beside its data, in its table and its indexes.
 _ROW_BYTES = 120
 _WRITTEN = attrgetter(*(f.name for f in dataclasses.fields(Trainer) if f.name not in ("heard_s", "strays")))
+# How long another program's write is waited for: nothing is served meanwhile.
+_BUSY_S = 0.2
+# At a tenth of the ledger's size, within these bounds, the loop itself writes the log back into the file.
+_LOG_PAGES = (100, 4_000)
+_PAGE_BYTES = 4096
+# The newest events that are remembered while the file cannot be written.
+_MOST_OWED = 10_000
+
 _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
 
 
 class Ledger:
-    """An open ledger; a second daemon on the same file gets a LedgerError."""
+    """An open ledger; a second daemon on the same file gets a LedgerError.
 
-    def __init__(self, path: str | os.PathLike[str], mode: str = "live") -> None:
+    `max_bytes` is about what its file and the log beside it may have together. `working` is called now and then while
+    the ledger of an older bftd is made one of this version.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "live",
+        max_bytes: int = LedgerConfig.max_bytes,
+        working: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = Path(path)
         # What this process has written so far: all bodies, and those of events, which stay.
         self.written_bytes = 0
         self.history_bytes = 0
         self._mode = mode
+        if kind := filesystem.network_type(self.path):
+            raise LedgerError(
+                f"the ledger {self.path} is on {kind}, which other hosts serve: set [ledger] path to a local disk, "
+                "such as /var/lib/bftd"
+            )
         self._lock = self._own()
         try:
-            # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._db = sqlite3.connect(self.path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
-            self._db.execute("PRAGMA synchronous=NORMAL")
             with self._decoding():
-                self._migrate()
+                self._db = self._opened(max_bytes, working)
+            self._upkeep = Upkeep(self._db, self.path, max_bytes)
         except (OSError, sqlite3.Error) as error:
             self._lock_release()
-            raise LedgerError(f"cannot use the ledger {self.path} ({error}): move it away to begin a new one") from None
+            raise LedgerError(f"cannot use the ledger {self.path} ({error}): {_advice(error)}") from None
         except LedgerError:
             self._lock_release()
             raise
+        self._thinning = Thinning()
+        self._checkpoints = Checkpoints(self.path)
+        self._owed: _Owed | None = None
+        self._usage_hour = -1
 
     def close(self) -> None:
-        """Close the file and let another daemon have it."""
+        """Close the file and let another daemon have it; what could not be written yet is tried once more."""
+        try:
+            if self._owed:
+                with self._transaction():
+                    self._write(self._owed)
+            self._write_held(float("inf"))
+        except LedgerError as error:
+            log.warning("%s", error)
+        self._checkpoints.close()
         self._db.close()
         self._lock_release()
 
@@ -73,12 +112,12 @@ class Ledger:
         Drivers count as heard at `now_s`: nobody could reach a daemon that did not run.
         """
         with self._decoding():
-            rows = self._db.execute("SELECT body FROM trainers ORDER BY arrived_s, id")
-            trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in rows]
-            rows = self._db.execute("SELECT body FROM leases ORDER BY granted_s, id")
+            bodies = self._query("SELECT body FROM trainers ORDER BY arrived_s, id")
+            trainers = [codec.decode(Trainer, json.loads(body) | {"heard_s": now_s}) for (body,) in bodies]
+            bodies = self._query("SELECT body FROM leases ORDER BY granted_s, id")
             leases = [
                 codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
-                for (body,) in rows
+                for (body,) in bodies
             ]
             kept = {name: value for name in _KEPT if (value := self._meta(name, None)) is not None}
             return State(
@@ -88,19 +127,70 @@ class Ledger:
             )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
-        """Write one step: what it changed and what it did."""
+        """Write one step: what it changed and what it did, with all that is owed; raises LedgerError, none written."""
+        owed = self._with(before, after, actions)
         with self._transaction():
-            self._save_changed("trainers", "arrived_s", before.trainers, after.trainers)
-            self._save_changed("leases", "granted_s", before.leases, after.leases)
-            for name in _KEPT:
-                value = getattr(after, name)
-                if value != getattr(before, name):
-                    self._set_meta(name, codec.plain(value))
-            rows = [(after.time_s, *_row(action)) for action in actions]
-            self._db.executemany("INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)", rows)
-            size = sum(len(row[-1]) + _ROW_BYTES for row in rows)
-            self.history_bytes += size
-            self.written_bytes += size
+            self._write(owed)
+        self._thinning.settle()
+        self._owed = None
+
+    def owe(self, before: State, after: State, actions: Iterable[Action]) -> None:
+        """Remember a step that cannot be written now: it is written with the next that can."""
+        self._owed = self._with(before, after, actions)
+        del self._owed.events[:-_MOST_OWED]
+        self._thinning.settle()
+
+    def _with(self, before: State, after: State, actions: Iterable[Action]) -> _Owed:
+        """What is owed already, and one more step."""
+        owed = self._owed or _Owed(before, before, [], usage.Tally())
+        happened, tally = [], owed.tally.copy()
+        for action in actions:
+            if isinstance(action, Charged):
+                tally.take(after.time_s, action.shares)
+            else:
+                happened.append(rows.of(after.time_s, action))
+        return _Owed(owed.before, after, owed.events + self._thinning.plan(happened), tally)
+
+    def _write(self, owed: _Owed) -> None:
+        before, after = owed.before, owed.after
+        self._save_changed("trainers", "arrived_s", before.trainers, after.trainers)
+        self._save_changed("leases", "granted_s", before.leases, after.leases)
+        for name in _KEPT:
+            value = getattr(after, name)
+            if value != getattr(before, name):
+                self._set_meta(name, codec.plain(value))
+        self._insert(owed.events)
+        owed.tally.write(self._db)
+
+    def _insert(self, events: Sequence[EventRow]) -> None:
+        self._db.executemany("INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)", events)
+        size = sum(len(row[-1]) + _ROW_BYTES for row in events)
+        self.history_bytes += size
+        self.written_bytes += size
+
+    def maintain(self, now_s: float) -> None:
+        """A few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError where that cannot be."""
+        self._checkpoints.begin()
+        self._write_held(now_s)
+        with self._reading():
+            due = self._upkeep.due(now_s)
+        if due:
+            with self._transaction():
+                self._upkeep.step(now_s)
+        if (hour := int(now_s // usage.HOUR_S)) != self._usage_hour:
+            with self._transaction():
+                usage.forget(self._db, now_s)
+            self._usage_hour = hour
+
+    def _write_held(self, now_s: float) -> None:
+        if held := list(self._thinning.overdue(now_s)):
+            with self._transaction():
+                self._insert(held)
+            self._thinning.release(held)
+
+    def size(self) -> dict[str, Any]:
+        """How large it is and may be, and since when it has events, for `bft status`."""
+        return self._upkeep.shown()
 
     def tuned(self) -> dict[str, Any]:
         """The settings that `bft tune` changed."""
@@ -123,12 +213,12 @@ class Ledger:
     def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Events with a rowid above `after`, oldest first; those of `trainers` only, where they are given."""
         only = "" if trainers is None else " AND trainer IN (SELECT value FROM json_each(?))"
-        rows = self._db.execute(
+        found = self._query(
             f"SELECT rowid, at_s, kind, trainer, node, data FROM events WHERE rowid > ?{only} ORDER BY rowid LIMIT ?",
             (after, limit) if trainers is None else (after, json.dumps(list(trainers)), limit),
         )
         names = ("rowid", "at_s", "kind", "trainer", "node")
-        return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in rows]
+        return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in found]
 
     def decisions(self, trainer: str | None, limit: int) -> list[dict[str, Any]]:
         """The last decisions about one trainer, or about all, oldest first: each as a sentence and as data.
@@ -136,22 +226,22 @@ class Ledger:
         Those that an older bftd wrote down are sentences only.
         """
         where = "kind = 'decision'" + (" AND trainer = ?" if trainer is not None else "")
-        rows = self._db.execute(
+        found = self._query(
             f"SELECT at_s, trainer, data FROM events WHERE {where} ORDER BY rowid DESC LIMIT ?",
             (limit,) if trainer is None else (trainer, limit),
-        ).fetchall()
-        return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(rows)]
+        )
+        return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(found)]
 
     def give_backs_s(self) -> list[float]:
         """Durations of the last give-backs in seconds, newest first."""
-        rows = self._db.execute(
+        found = self._query(
             "SELECT data FROM events WHERE kind = 'give_back' ORDER BY rowid DESC LIMIT ?", (GIVE_BACKS,)
         )
-        return [float(json.loads(data)["duration_s"]) for (data,) in rows]
+        return [float(json.loads(data)["duration_s"]) for (data,) in found]
 
-    def prune(self, now_s: float) -> None:
-        """Drop events older than a month."""
-        self._db.execute("DELETE FROM events WHERE at_s < ?", (now_s - KEEP_EVENTS_S,))
+    def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._reading():
+            return self._db.execute(sql, values).fetchall()
 
     def _own(self) -> int:
         """Take the file's lock, which the kernel gives back when the daemon dies."""
@@ -171,25 +261,51 @@ class Ledger:
     def _lock_release(self) -> None:
         os.close(self._lock)
 
-    def _migrate(self) -> None:
-        version = schema.version_of(self._db)
-        if version == 0:
-            mode = f"INSERT INTO meta VALUES ('mode', '{json.dumps(self._mode)}');"
-            self._db.executescript(f"BEGIN; {schema.TABLES} {mode} PRAGMA user_version={schema.VERSION}; COMMIT;")
-        elif version > schema.VERSION:
+    def _opened(self, max_bytes: int, working: Callable[[], None]) -> sqlite3.Connection:
+        """The database as this version writes it, made or upgraded where it is not."""
+        # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with closing(sqlite3.connect(self.path, _BUSY_S, isolation_level=None)) as db:
+            version = schema.version_of(db)
+            if version:
+                self._check(db, version)
+            else:
+                db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before anything else is in the file
+                schema.create(db, self._mode)
+        if 0 < version < schema.VERSION:
+            log.info("the ledger %s is brought up to date", self.path)
+            migrate(self.path, version, KEEP_EVENTS_S, working)
+        db = sqlite3.connect(self.path, _BUSY_S, isolation_level=None)
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                raise LedgerError(
+                    f"the file system of the ledger {self.path} has no shared memory: set [ledger] path to a local disk"
+                )
+            # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
+            db.execute("PRAGMA synchronous=NORMAL")
+            pages = max(_LOG_PAGES[0], min(_LOG_PAGES[1], max_bytes // (10 * _PAGE_BYTES)))
+            db.execute(f"PRAGMA wal_autocheckpoint={pages}")
+            db.execute(f"PRAGMA journal_size_limit={pages * _PAGE_BYTES}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check(self, db: sqlite3.Connection, version: int) -> None:
+        """Refuse the ledger of a newer bftd, or of one in another mode."""
+        if version > schema.VERSION:
             raise LedgerError(
                 f"the ledger {self.path} has schema {version}, this bftd writes {schema.VERSION}: "
                 "use the bftd that wrote it, or move the file away"
             )
-        written = self._meta("mode", "live")
+        row = db.execute("SELECT value FROM meta WHERE key = 'mode'").fetchone()
+        written = json.loads(row[0]) if row else "live"
         if written != self._mode:
             raise LedgerError(
                 f"the ledger {self.path} is of a daemon in {written} mode and this one runs in {self._mode} mode: "
                 "set another [ledger] path, or move the file away"
             )
-        if 0 < version < schema.VERSION:
-            with self._transaction():
-                schema.upgrade(self._db, version)
 
     @contextmanager
     def _decoding(self) -> Iterator[None]:
@@ -202,14 +318,25 @@ class Ledger:
             ) from None
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+    def _reading(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger {self.path} cannot be read ({error}): {_advice(error)}") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is done inside, or nothing of it; raises LedgerError where it cannot be written."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger {self.path} cannot be written ({error}): {_advice(error)}") from None
+        finally:
+            if self._db.in_transaction:  # some faults have ended it already
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
 
     def _save_changed(self, table: str, order: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         # steps copy what they change, so an unchanged item is the same object
@@ -222,8 +349,8 @@ class Ledger:
         self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(id_,) for id_ in before.keys() - after.keys()])
 
     def _meta(self, key: str, default: Any) -> Any:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else default
+        found = self._query("SELECT value FROM meta WHERE key = ?", (key,))
+        return json.loads(found[0][0]) if found else default
 
     def _meta_object(self, key: str) -> dict[str, Any]:
         with self._decoding():
@@ -248,18 +375,23 @@ def _lasting(item: Trainer | Lease) -> Trainer | Lease:
     return dataclasses.replace(item, strays=()) if isinstance(item, Trainer) and item.strays else item
 
 
-def _row(action: Action) -> tuple[str, str | None, str | None, str]:
-    """Kind, trainer, node and data of an action as the events table holds them."""
-    if isinstance(action, Decided):
-        told = {"text": action.text, "decision": decisions.to_json(action.decision)}
-        return "decision", action.trainer, None, json.dumps(told)
-    if isinstance(action, Happened):
-        return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
-    if isinstance(action, SolverFailed):
-        return "solver_failed", None, None, json.dumps({"error": action.error})
-    if isinstance(action, CancelPilot):
-        return "cancel", action.trainer, None, json.dumps({"job_id": action.job_id, "reason": action.reason})
-    assert isinstance(action, LeaseChanged)
-    lease = action.lease
-    data = {"lease": lease.id, "reason": action.reason, "vacate": lease.vacate, "job_id": lease.job_id}
-    return action.kind, lease.trainer, lease.node, json.dumps(data)
+@dataclass
+class _Owed:
+    """What is to be written: from which state to which, what happened, and who had the node-seconds."""
+
+    before: State
+    after: State
+    events: list[EventRow]
+    tally: usage.Tally
+
+
+def _advice(error: Exception) -> str:
+    """What to do about an error of the file, by its text: errors have no number before Python 3.11."""
+    text = str(error).lower()
+    if "full" in text or "no space" in text or "disk i/o" in text or "quota" in text:
+        return "make room on its disk, or see that the disk is sound"
+    if "locked" in text:
+        return "end the other program that writes to it"
+    if "readonly" in text or "read-only" in text or "permission" in text or "unable to open" in text:
+        return "let the daemon's user write to it and its folder"
+    return "move it away to begin a new one"

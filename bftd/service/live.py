@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from bftd import keys
@@ -36,7 +36,7 @@ from bftd.core.domain import (
 )
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
-from bftd.errors import ConfigError
+from bftd.errors import ConfigError, LedgerError
 from bftd.hours import UTC, Zone
 from bftd.keys import Config
 from bftd.pool import judgement
@@ -60,6 +60,12 @@ IDENTITY = "identity"
 # Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
 _ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
 _SAID_BY_DRIVERS = (Noted, Saved)
+# Why nothing grows then, as drivers and users are told.
+UNWRITTEN = "bftd cannot write its ledger"
+# How often a ledger that could not be written is tried again; each try may hold up the loop for a moment.
+RETRY_S = 5.0
+# How often the ledger's size is looked at.
+TEND_EVERY_S = 1.0
 
 
 def settings_of(config: Config, zone: Zone = UTC) -> Settings:
@@ -111,6 +117,12 @@ def _say_classes(before: Classes, after: Classes) -> None:
     log.info("classes of the harvested nodes: %s%s", sizes, one)
 
 
+def _without_growth(event: Event) -> Event:
+    if not isinstance(event, PoolObserved):
+        return event
+    return dataclasses.replace(event, view=dataclasses.replace(event.view, hold=UNWRITTEN))
+
+
 def _level(decision: Decision) -> int:
     if isinstance(decision, _ALARMS):
         return logging.WARNING
@@ -159,12 +171,14 @@ class Service:
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
+        self._unwritten = self._untended = ""
+        self._tried_s = self._tended_s = float("-inf")
         self.identities = _identities(ledger)
         now_s = now()
         loaded = ledger.load(now_s)
         self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
-        ledger.save(loaded, self.core, ())
-        ledger.prune(now_s)
+        if self.core != loaded:
+            ledger.owe(loaded, self.core, ())
         self._history = HistoryQuota()
         self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
@@ -201,15 +215,31 @@ class Service:
     def configure(self, config: Config) -> None:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
+        self._tuned = _still_good(self.ledger.tuned())
         settings = settings_of(config, local_zone(self.now()))
         settings = dataclasses.replace(settings, identities=frozenset(self.identities))
-        tuned = settings.changed(**_still_good(self.ledger.tuned()))
-        self.apply(Configured(self.now(), tuned, reloaded=True))
+        self.apply(Configured(self.now(), settings.changed(**self._tuned), reloaded=True))
+        for name, told in status.tuned(self._tuned, config).items():
+            if told["value"] != told["file"]:
+                log.info(
+                    "%s is %s as bft tune has set it, and %s of the configuration is hidden: see bft tune --reset",
+                    *(name, told["value"], told["file"]),
+                )
 
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
-        self.ledger.set_tuned(self.ledger.tuned() | changes)
-        self.apply(Configured(self.now(), self.state.settings.changed(**changes)))
+        self._remember(self._tuned | changes)
+        self.apply(Configured(self.now(), self.core.settings.changed(**changes)))
+
+    def reset(self, names: Collection[str]) -> None:
+        """Go back to the configuration with these keys, now and for every later start."""
+        self._remember({name: value for name, value in self._tuned.items() if name not in names})
+        file = {key.name: keys.value_of(self.config, key) for key in keys.tunable() if key.name in names}
+        self.apply(Configured(self.now(), self.core.settings.changed(**file)))
+
+    def _remember(self, tuned: dict[str, Any]) -> None:
+        self.ledger.set_tuned(tuned)
+        self._tuned = tuned
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take in one good snapshot."""
@@ -273,22 +303,12 @@ class Service:
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
         state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
-        held_s = now_s - (self._held_since_s or now_s)
-        return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | {"held_s": held_s}
-
-    def apply(self, *events: Event) -> None:
-        """Fold events that come together into the state and carry out what follows from them."""
-        before = self.core
-        few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
-        after, actions = fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
-        if after.pool.classes is not before.pool.classes:
-            _say_classes(before.pool.classes, after.pool.classes)
-        user, written = self._teller(events, after), self.ledger.history_bytes
-        if user is not None and self._history.is_spent(user, self.now()):
-            actions = tuple(action for action in actions if not _is_history_of(user, action, after))
-        self._settle(before, after, actions)
-        if user is not None:
-            self._history.spend(user, self.ledger.history_bytes - written, self.now())
+        more = {
+            "held_s": now_s - (self._held_since_s or now_s),
+            "tuned": status.tuned(self._tuned, self.config),
+            "ledger": self.ledger.size() | {"failure": self._unwritten or None},
+        }
+        return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
 
     def _teller(self, events: Sequence[Event], state: State) -> str | None:
         """The user whose driver told all these; None for other events, and for users who may do all."""
@@ -302,9 +322,84 @@ class Service:
                 return None
         return None if len(users) != 1 or users & state.settings.spared else users.pop()
 
-    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
-        """Write down what one step made of the core's state, and carry it out."""
-        self.ledger.save(before, after, actions)
+    def apply(self, *events: Event) -> None:
+        """Fold events that come together into the state and carry out what follows from them.
+
+        Raises LedgerError, with nothing changed, for a driver that registers while the ledger cannot be written: its
+        number must survive us. Everything else is taken in without, but nothing grows until it is written.
+        """
+        now_s = self.now()
+        if not self._unwritten or not 0.0 <= now_s - self._tried_s < RETRY_S:
+            self._tried_s = now_s
+            try:
+                self._take(events, now_s)
+            except LedgerError as error:
+                self._tell_unwritten(str(error))
+            else:
+                self._tell_written()
+                self._tend()
+                return
+        if any(isinstance(event, Registered) for event in events):
+            raise LedgerError(self._unwritten)
+        self._take(events, now_s, owed=True)
+
+    def _take(self, events: Sequence[Event], now_s: float, owed: bool = False) -> None:
+        """Fold events into the state, and write down what comes of it as far as its teller's share of history goes."""
+        before = self.core
+        after, actions = self._folded(before, events)
+        user, written = self._teller(events, after), self.ledger.history_bytes
+        if user is not None and self._history.is_spent(user, now_s):
+            actions = tuple(action for action in actions if not _is_history_of(user, action, after))
+        self._settle(before, after, actions, owed)
+        if user is not None:
+            self._history.spend(user, self.ledger.history_bytes - written, now_s)
+        if after.pool.classes is not before.pool.classes:
+            _say_classes(before.pool.classes, after.pool.classes)
+
+    def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
+        """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
+        if self._unwritten:
+            before = dataclasses.replace(before, pool=dataclasses.replace(before.pool, hold=UNWRITTEN))
+            events = [_without_growth(event) for event in events]
+        few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
+        return fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
+
+    def _tell_unwritten(self, error: str) -> None:
+        if error != self._unwritten:
+            log.error("%s; nothing grows until it can", error)
+        self._unwritten = error
+
+    def _tell_written(self) -> None:
+        if self._unwritten:
+            log.warning("the ledger is written again")
+        self._unwritten = ""
+
+    def _tend(self) -> None:
+        """See to the ledger's size, about once a second."""
+        now_s = self.now()
+        if 0.0 <= now_s - self._tended_s < TEND_EVERY_S:
+            return
+        self._tended_s = now_s
+        try:
+            self.ledger.maintain(now_s)
+        except LedgerError as error:
+            if str(error) != self._untended:
+                log.warning("old events are not dropped: %s", error)
+            self._untended = str(error)
+        else:
+            self._untended = ""
+
+    def _note(self, *actions: Action) -> None:
+        """Write down what changes nothing."""
+        try:
+            self.ledger.save(self.core, self.core, actions)
+        except LedgerError as error:
+            self._tell_unwritten(str(error))
+            self.ledger.owe(self.core, self.core, actions)
+
+    def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
+        """Write down what one step made of the core's state, or owe it, and carry it out."""
+        (self.ledger.owe if owed else self.ledger.save)(before, after, actions)
         self.core = after
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.pool.time_s
         for action in actions:

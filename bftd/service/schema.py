@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -17,6 +17,13 @@ CREATE TABLE events (
     rowid INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, kind TEXT NOT NULL, trainer TEXT, node TEXT,
     data TEXT NOT NULL
 );
+CREATE TABLE usage (
+    hour_s INTEGER NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL,
+    used_s REAL NOT NULL, training_s REAL NOT NULL, leaving_s REAL NOT NULL,
+    PRIMARY KEY (hour_s, user, account)
+) WITHOUT ROWID;
+"""
+INDICES = """
 CREATE INDEX events_of_trainer ON events (trainer, kind);
 CREATE INDEX events_of_kind ON events (kind);
 """
@@ -30,11 +37,17 @@ def version_of(db: sqlite3.Connection) -> int:
     return int(version)
 
 
+def create(db: sqlite3.Connection, mode: str) -> None:
+    """Make a new file a ledger of this version, of a daemon in `mode`."""
+    meta = f"INSERT INTO meta VALUES ('mode', '{json.dumps(mode)}');"
+    db.executescript(f"BEGIN; {TABLES} {INDICES} {meta} PRAGMA user_version={VERSION}; COMMIT;")
+
+
 def upgrade(db: sqlite3.Connection, version: int) -> None:
-    """Make a ledger of an older version one of this, inside the caller's transaction."""
+    """Make the rows of a ledger of an older version those of this, inside the caller's transaction."""
     for older in range(version, VERSION):
-        _UPGRADES[older](db)
-    db.execute(f"PRAGMA user_version={VERSION}")
+        if older in _UPGRADES:
+            _UPGRADES[older](db)
 
 
 def _nest_requests(db: sqlite3.Connection) -> None:

@@ -114,6 +114,15 @@ def settings(item: Settings) -> dict[str, Any]:
     return {key.name: getattr(getattr(item, key.section), key.name) for key in keys.tunable()}
 
 
+def tuned(set_: Mapping[str, Any], config: keys.Config) -> dict[str, dict[str, Any]]:
+    """The keys that `bft tune` has set, each with its value and the one of the configuration that it hides."""
+    return {
+        key.name: {"value": set_[key.name], "file": keys.value_of(config, key)}
+        for key in keys.tunable()
+        if key.name in set_
+    }
+
+
 def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:
     """Median, 99th percentile (nearest rank) and maximum; None when nothing was measured."""
     ordered = sorted(durations_s)

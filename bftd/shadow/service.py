@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from bftd.core import accounting
 from bftd.core.decisions import Cancelled, Waits
 from bftd.core.domain import (
     Action,
@@ -24,6 +25,7 @@ from bftd.core.domain import (
     Reported,
     State,
 )
+from bftd.errors import LedgerError
 from bftd.keys import Config
 from bftd.pool import imagined, judgement
 from bftd.service.ledger import Ledger
@@ -112,7 +114,7 @@ class ShadowService(Service):
         before, passed_s = self.core, now_s - self.core.pool.time_s
         if passed_s <= 0:
             return
-        counts = passed_s <= before.settings.pool.stale_after_s
+        counts = accounting.counted_s(passed_s, before.settings) > 0
         earned = self._imaginary.earned
         self._imaginary.advance(now_s, counts)
         told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
@@ -127,7 +129,7 @@ class ShadowService(Service):
             super().apply(*reports)
         self._count(before, passed_s if counts else 0.0, self._imaginary.earned - earned, len(done))
         self._look_around(snapshot)
-        self.ledger.keep(_KEPT, self._totals.to_json())
+        self._keep_totals()
 
     def overview_later(self, version: str) -> Callable[[], dict[str, Any]]:
         """What makes all of `GET /v1/status`, with what would have been under `shadow`."""
@@ -167,16 +169,16 @@ class ShadowService(Service):
     def _pj_max(self) -> int:
         return min(self.core.settings.decide.pj_max, self.config.daemon.shadow_trainers)
 
-    def _settle(self, before: State, after: State, actions: Sequence[Action]) -> None:
+    def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
         """Write down what would be done."""
-        super()._settle(before, after, [_would(action) for action in actions])
+        super()._settle(before, after, [_would(action) for action in actions], owed)
 
     def _host(self, event: Event) -> None:
         """Answer a real driver, and say once that it waits."""
         before = self._guests.state
         for trainer in self._guests.apply(event):
             waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", guests.SENTENCE))
-            self.ledger.save(self.core, self.core, [waits])
+            self._note(waits)
             log.info("%s", waits.text)
         self._wake_changed(before, self._guests.state)
 
@@ -186,6 +188,12 @@ class ShadowService(Service):
         self._imaginary.move(by_s)
         self._guests.apply(ClockSet(now_s, by_s))
         self._totals.since_s += by_s
+
+    def _keep_totals(self) -> None:
+        try:
+            self.ledger.keep(_KEPT, self._totals.to_json())
+        except LedgerError as error:  # they are kept with the next snapshot
+            self._tell_unwritten(str(error))
 
     def _look_around(self, snapshot: Snapshot) -> None:
         """Remember what Slurm itself says."""

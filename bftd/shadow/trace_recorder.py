@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from bftd.errors import BftError
@@ -13,11 +14,15 @@ from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
 
+# What takes a few milliseconds to read back.
+_READ_AT_ONCE_BYTES = 100_000
+
 
 class TraceRecorder:
     """Records one snapshot of every ten seconds to `path`, or goes on with what it holds.
 
-    A trace that cannot be written is a line in the log: the daemon goes on without.
+    What months have recorded takes seconds to read back: that is done beside the daemon's loop, and snapshots are
+    recorded from when it is done. A trace that cannot be written is a line in the log: the daemon goes on without.
     """
 
     def __init__(self, path: Path, config: Config, clock: Clock | None = None) -> None:
@@ -25,50 +30,75 @@ class TraceRecorder:
         self._clock = clock or Clock(wait=lambda _: False)
         self._every_s = max(DEFAULT_POLL_S, config.slurm.poll_s)
         self._next_s = float("-inf")
-        self._recording: RecordingFile | None = None
-        partitions = frozenset(config.slurm.harvested)
+        self._partitions = frozenset(config.slurm.harvested)
+        self._pool = config.pool
+        self._session: Session | None = None
+        large = _size_bytes(path) > _READ_AT_ONCE_BYTES
+        opener = ThreadPoolExecutor(1, "trace")
+        self._opened: Future[RecordingFile] | None = opener.submit(RecordingFile, path)
+        opener.shutdown(wait=False)
+        if not large:
+            self._take_up(self._opened)
+
+    @property
+    def told(self) -> str:
+        """Where the trace is, "" when there is none."""
+        return str(self.path) if self._opened else ""
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take a snapshot, when it is time for one."""
+        now_s = self._clock.monotonic_s()
+        if self._opened is None or not self._opened.done():
+            return
+        # a poll that comes a little early is not left out: the next would come a whole poll too late
+        if now_s < self._next_s - 0.1 * self._every_s:
+            return
+        due_s = self._next_s + self._every_s
+        self._next_s = due_s if due_s > now_s else now_s + self._every_s
         try:
-            self._recording = RecordingFile(path)
+            session = self._session or self._take_up(self._opened)
+            if session is not None:
+                session.see(snapshot)
+        except BftError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """End; the file can be gone on with."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        try:
+            opened.result().close()
+        except BftError as error:
+            log.warning("the trace is not packed: %s", error)
+
+    def _take_up(self, opened: Future[RecordingFile]) -> Session | None:
+        """Begin to record to the file that was opened; None, and a line in the log, where it could not be."""
+        partitions = self._partitions
+        try:
             self._session = Session(
-                self._recording,
+                opened.result(),
                 lambda snapshot: [
                     name for name, node in snapshot.nodes.items() if not partitions.isdisjoint(node.partitions)
                 ],
                 self._clock,
                 log.warning,
                 self._every_s,
-                config.pool,
+                self._pool,
             )
         except BftError as error:
             self._give_up(error)
-
-    @property
-    def told(self) -> str:
-        """Where the trace is, "" when there is none."""
-        return str(self.path) if self._recording else ""
-
-    def see(self, snapshot: Snapshot) -> None:
-        """Take a snapshot, when it is time for one."""
-        now_s = self._clock.monotonic_s()
-        # a poll that comes a little early is not left out: the next would come a whole poll too late
-        if self._recording is None or now_s < self._next_s - 0.1 * self._every_s:
-            return
-        due_s = self._next_s + self._every_s
-        self._next_s = due_s if due_s > now_s else now_s + self._every_s
-        try:
-            self._session.see(snapshot)
-        except BftError as error:
-            self._give_up(error)
-
-    def close(self) -> None:
-        """End; the file can be gone on with."""
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            try:
-                recording.close()
-            except BftError as error:
-                log.warning("the trace is not packed: %s", error)
+        return self._session
 
     def _give_up(self, error: BftError) -> None:
         log.warning("no trace is recorded: %s", error)
-        self.close()
+        opened, self._opened, self._session = self._opened, None, None
+        if opened is not None and opened.exception() is None:
+            opened.result().close(compact=False)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

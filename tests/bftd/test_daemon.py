@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import json
 import os
 import signal
 import socket
@@ -310,6 +311,68 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         with pytest.raises(ApiError) as refused:
             daemon.client.tune(pj_max=0)
         assert refused.value.status == 400
+
+
+def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        env = {"BFTD_SOCKET": str(tmp_path / "socket")}
+        before = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env).stdout.split()
+        assert "bft tune has set pj_max = 2; the configuration has 10" in bft("status", env=env).stdout
+        write_config(tmp_path, "[decide]\npj_max = 4\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.told("READY=1")
+        assert before[2] == "pj_max=2"
+        assert bft("tune", "--reset", "pj-max", env=env).stdout.split() == [*before[:2], "pj_max=4"]
+        assert bft("tune", "--reset", env=env).stdout.split() == ["t_fwd_s=120.0", before[1], "pj_max=4"]
+        assert daemon.client.status()["tuned"] == {}
+        for words, told in (
+            (("--reset", "solver"), "'solver' cannot be tuned; t_fwd_s, objective, pj_max can"),
+            (("pj_max",), "a KEY stands behind --reset, and --reset changes nothing else"),
+            (("--reset", "--pj-max", "3"), "a KEY stands behind --reset, and --reset changes nothing else"),
+        ):
+            wrong = bft("tune", *words, env=env)
+            assert (wrong.returncode, wrong.stderr) == (2, f"bft: {told}\n")
+        assert json.loads(bft("usage", "--json", env=env).stdout)["usage"] == []
+        assert bft("usage", env=env).stdout.splitlines()[1] == "USER  NODE-HOURS  TRAINING  LEAVING"
+        daemon.process.send_signal(signal.SIGTERM)
+        _, errors = daemon.process.communicate(timeout=30)
+        assert errors.count("pj_max is 2 as bft tune has set it, and 4 of the configuration is hidden") == 1
+
+
+def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    filler = disk / "filler"
+
+    def wait(failing: bool) -> None:
+        end = time.monotonic() + 30
+        while (daemon.client.status()["ledger"]["failure"] is not None) != failing:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    try:
+        with running(disk) as daemon:
+            subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4096"], capture_output=True)
+            wait(failing=True)
+            assert daemon.client.status()["hold"] == "bftd cannot write its ledger"
+            assert "cannot be written (database or disk is full)" in daemon.client.status()["ledger"]["failure"]
+            trainer = {"id": "run-a-1", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
+            with pytest.raises(ApiError, match="make room on its disk") as refused:
+                daemon.client.request("POST", "/v1/trainers", trainer)
+            assert refused.value.status == 503
+            filler.unlink()
+            wait(failing=False)
+            daemon.client.request("POST", "/v1/trainers", trainer)
+            daemon.process.send_signal(signal.SIGTERM)
+            _, errors = daemon.process.communicate(timeout=30)
+            assert daemon.process.returncode == 0
+            assert errors.count("cannot be written") == 1, errors
+            assert "the ledger is written again" in errors
+            assert "Traceback" not in errors
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_the_client_is_found_by_socket_variable_configuration_and_default(tmp_path: Path, monkeypatch) -> None:

@@ -187,7 +187,7 @@ def bftd_page() -> Page:
         [
             (str(config.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
             (config.Config().api.socket, "The socket of drivers and commands on this host."),
-            (config.Config().ledger.path, "The ledger: every decision, progress and node-second."),
+            (config.Config().ledger.path, "The ledger: decisions and progress of a month, and every node-second."),
         ]
     )
     page.heading("exit status")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bftd.whatif.trace import names, sidecar, table
+from bftd.whatif.trace import members, names, sidecar, table
 from bftd.whatif.trace.checks import check
 from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.model import Trace
@@ -96,8 +96,9 @@ def unpacked(path: Path, raw: bytes) -> bytes:
     """The text of a trace file; raises TraceError for a gzip file that is not whole."""
     if not path.name.endswith(".gz"):
         return raw
+    text, end = members.whole(raw)
     try:
-        return gzip.decompress(raw)
+        return text + gzip.decompress(raw[end:])  # raises for what is left: no whole member
     except EOFError:
         raise TraceError(f"{path} is a gzip file that is cut short: copy it again") from None
     except (OSError, zlib.error) as error:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import fcntl
 import gzip
 import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bftd.whatif.trace import files, sidecar, table
+from bftd.whatif.trace import files, members, sidecar, table
 from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.recorder import Row
 from bftd.whatif.trace.sidecar import Sidecar
@@ -81,7 +80,7 @@ class RecordingFile:
         if begun.source != SOURCE or begun.duration_s is None or begun.nodes is None or not begun.start:
             raise TraceError(f"{self.path} is there and was not recorded by bft trace from-slurm: choose another file")
         raw = self.path.read_bytes()
-        whole = _whole_gzip(raw) if self.path.name.endswith(".gz") else raw.rfind(b"\n") + 1
+        whole = members.whole(raw)[1] if self.path.name.endswith(".gz") else raw.rfind(b"\n") + 1
         os.ftruncate(self._file, whole)
         if whole == 0:
             self._add(_HEADER)
@@ -107,18 +106,3 @@ class RecordingFile:
             os.fsync(self._file)
         except OSError as error:
             raise TraceError(f"cannot write {self.path}: {error.strerror}") from None
-
-
-def _whole_gzip(raw: bytes) -> int:
-    """Length of the whole gzip members at the beginning."""
-    whole = 0
-    while whole < len(raw):
-        member = zlib.decompressobj(wbits=31)
-        try:
-            member.decompress(raw[whole:])
-        except zlib.error:
-            break
-        if not member.eof:
-            break
-        whole = len(raw) - len(member.unused_data)
-    return whole

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bftd.core.domain import (
     CancelPilot,
+    Charged,
     ClockSet,
     Configured,
     Event,
@@ -131,6 +133,9 @@ class Cluster(RuleBasedStateMachine):
             self.rogues.pop(action.job_id, None)
         for name in ("pool_node_seconds", "used_node_seconds", "training_node_seconds"):
             assert getattr(self.state.usage, name) >= getattr(before.usage, name), "S10: node-seconds went back"
+        charged = sum(share.used_node_seconds for action in of(actions, Charged) for share in action.shares)
+        grown = self.state.usage.used_node_seconds - before.usage.used_node_seconds
+        assert charged == pytest.approx(grown), "S10: what users are charged is not what was counted"
         for id_, item in self.state.trainers.items():
             if id_ in before.trainers:
                 assert item.step >= before.trainers[id_].step, "S10: progress went back"

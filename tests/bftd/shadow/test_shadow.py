@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -30,7 +31,7 @@ from bftd.pool.imagined import PREFIX, idle_nodes
 from bftd.protocol.registration import Held
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from bftd.shadow import imaginary
+from bftd.shadow import imaginary, trace_recorder
 from bftd.shadow.guests import SENTENCE
 from bftd.shadow.imaginary import ImaginaryTrainers
 from bftd.shadow.read_only_client import ReadingClient
@@ -502,6 +503,41 @@ def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: 
     assert recorded.duration_s == pytest.approx(290.0, abs=10.0)
     assert recorded.notes["resumed"] == 1
     watch(10)
+
+
+def test_regression_what_months_have_recorded_is_read_back_while_the_daemon_goes_on(
+    tmp_path: Path, monkeypatch
+) -> None:
+    path = tmp_path / "shadow-trace.csv.gz"
+    monkeypatch.setattr(trace_recorder, "_READ_AT_ONCE_BYTES", 0)
+    passed_s, may_read, opened = 0.0, threading.Event(), trace_recorder.RecordingFile
+
+    def slow(path: Path) -> Any:
+        assert may_read.wait(30)
+        return opened(path)
+
+    def see(recorder: TraceRecorder, polls: int) -> None:
+        nonlocal passed_s
+        for _ in range(polls):
+            recorder.see(Snapshot(BEGIN_S + passed_s, {name: node(name) for name in NAMES}, (), ()))
+            passed_s += 10.0
+
+    clock = Clock(lambda _: False, lambda: BEGIN_S + passed_s, lambda: passed_s)
+    first = TraceRecorder(path, CONFIG, clock)
+    see(first, 10)
+    first.close()
+    monkeypatch.setattr(trace_recorder, "RecordingFile", slow)
+    second = TraceRecorder(path, CONFIG, clock)  # nothing here waits for the file
+    see(second, 3)
+    assert second.told == str(path)
+    may_read.set()
+    assert second._opened is not None
+    second._opened.result(30)
+    see(second, 10)
+    second.close()
+    recorded = trace.read(path)
+    assert recorded.notes["resumed"] == 1
+    assert recorded.duration_s > 180
 
 
 def test_a_trace_that_cannot_be_written_does_not_end_the_daemon(tmp_path: Path, caplog) -> None:

@@ -1,0 +1,62 @@
+"""Times as Slurm's sacct and sreport take them: dates, times of today, and so long ago."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import click
+
+_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
+_RELATIVE = re.compile(r"now(?:([+-])(\d{1,9})([a-z]*))?")
+_OF_DAY = {"today": 0, "midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
+_TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
+FORMS = "2026-01-31, 2026-01-31T08:00, now-7days or noon"
+
+
+def moment(text: str, now_s: float) -> float:
+    """Unix seconds of a time; ValueError for what is none. A time of day is today's, local as all dates are."""
+    from bftd.whatif.trace.pipes import local
+
+    words = text.strip().lower()
+    if words.isdecimal():
+        return float(words)
+    if found := _RELATIVE.fullmatch(words):
+        sign, count, unit = found.groups()
+        return now_s + (_seconds(int(count), unit) * (-1 if sign == "-" else 1) if sign else 0)
+    if (hour := _OF_DAY.get(words)) is not None:
+        return _today(now_s, hour, 0, 0)
+    if found := _TIME.fullmatch(words):
+        return _today(now_s, *(int(part or 0) for part in found.groups()))
+    return local(text.strip())[0]
+
+
+def option(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of click that is such a time, as unix seconds."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            return moment(value, time.time())
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no time such as {FORMS}.") from None
+
+    return click.option(*names, callback=read, metavar="TIME", help=help)
+
+
+def _seconds(count: int, unit: str) -> int:
+    """As Slurm: any beginning of a unit's name will do, and without one they are seconds."""
+    for name, unit_s in _UNITS_S.items():
+        if f"{name}s".startswith(unit):
+            return count * unit_s
+    raise ValueError(unit)
+
+
+def _today(now_s: float, hour: int, minute: int, second: int) -> float:
+    day = datetime.fromtimestamp(now_s).replace(hour=0, minute=0, second=0, microsecond=0)
+    if (hour, minute, second) >= (24, 0, 1) or minute > 59 or second > 59:
+        raise ValueError(f"{hour}:{minute}:{second}")
+    return (day + timedelta(hours=hour, minutes=minute, seconds=second)).timestamp()

@@ -1,0 +1,28 @@
+"""Who used how much of the pool: each user his own, administrators everybody's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from bftd.http.asked import SERVICE, Refused, number_of
+from bftd.http.gate import caller_of
+from bftd.service import usage as kept
+
+# Far beyond what is kept, and what floats and SQLite's integers hold exactly.
+_LATEST_S = 1e11
+
+
+async def usage(request: web.Request) -> web.Response:
+    """Node-seconds since a time, by user, account or both: all for administrators, his own for anybody else."""
+    service, caller = request.app[SERVICE], caller_of(request)
+    by = tuple(dict.fromkeys(request.query.get("by", "user").split(",")))
+    if not set(by) <= set(kept.BY):
+        raise Refused(400, f"by must be {' or '.join(kept.BY)}, or both with a comma, not {request.query['by']!r}")
+    since_s = number_of(request, "since", 0.0, _LATEST_S)
+    until_s = number_of(request, "until", service.now(), _LATEST_S)
+    asked = kept.Asked(since_s, until_s, by, None if caller.admin else caller.user)
+    # in a thread with a connection of its own: months of hours take longer than the loop may wait
+    told = await asyncio.get_running_loop().run_in_executor(None, kept.read, service.ledger.path, asked)
+    return web.json_response(told)

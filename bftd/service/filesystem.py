@@ -1,0 +1,51 @@
+"""What kind of file system a file is on: the ledger is kept off those that other hosts serve.
+
+With SQLite's write-ahead log all processes share memory through a file beside the ledger, which works on one host only
+(https://sqlite.org/wal.html), and a file server that hangs would hold up the loop that serves give-backs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+# Names as the kernel has them in mountinfo; of FUSE's, those behind which there is another host.
+_SHARED_DISKS = ("gfs2", "ocfs2")
+_SERVED = ("afs", "cifs", "coda", "ncp", "ncpfs", "nfs", "nfs4", "smb2", "smb3", "smbfs", "sshfs")
+_PARALLEL = ("beegfs", "ceph", "cvfs", "glusterfs", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "wekafs")
+NETWORK = frozenset((*_SHARED_DISKS, *_SERVED, *_PARALLEL))
+
+# A blank in a folder's name, and what else would end a field.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def network_type(path: Path, mounts: str | None = None) -> str | None:
+    """The type of the file system of `path` where it is one that other hosts serve, None where it is local.
+
+    `mounts` is the text of /proc/self/mountinfo. Where that cannot be read the file system counts as local: whether
+    shared memory works there, SQLite tells.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return None
+    kind = _type_of(os.path.realpath(path), mounts)
+    return kind if kind.removeprefix("fuse.") in NETWORK else None
+
+
+def _type_of(path: str, mounts: str) -> str:
+    """The type of the mount that is nearest above an absolute path; of several on one folder the last is seen."""
+    nearest, kind = "", ""
+    for line in mounts.splitlines():
+        # 36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        folder = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4])
+        within = folder == "/" or path == folder or path.startswith(folder + "/")
+        if within and len(folder) >= len(nearest):
+            nearest, kind = folder, after.split(" ")[0]
+    return kind

@@ -1,0 +1,131 @@
+"""Keeping the ledger small while the daemon runs: old events go, and the file shrinks, in steps of a few milliseconds.
+
+Rows are numbered in the order of time, so that the oldest are found without an index. What must survive the daemon is
+in other tables and never goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("bftd")
+
+# Events are kept for a month: long enough to explain last week's job, short enough for a small file.
+KEEP_EVENTS_S = 30 * 86400.0
+# Events that one step deletes at most: a few milliseconds. Where more came since the last step, it is twice those.
+BATCH = 500
+# Pages that one step hands back to the file system at most.
+VACUUM_PAGES = 100
+# Free pages are kept for the next rows up to this share of the file.
+SPARE_SHARE = 0.1
+# The log beside the file may take this share of what the ledger may have; a reader that stands still must not make us
+# drop more than that.
+LOG_SHARE = 0.5
+# The log is written back at 16 MB. One that is this long is kept so by a reader elsewhere.
+LONG_LOG_BYTES = 64 * 2**20
+# For so long after events were dropped for their size the ledger counts as full.
+FULL_FOR_S = 86400.0
+
+
+class Upkeep:
+    """Looks after one open ledger; `due` says whether `step` has anything to do."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, max_bytes: int) -> None:
+        self._db = db
+        self._log_path = f"{path}-wal"
+        self._max_bytes = max_bytes
+        self._page_bytes = self._number("page_size")
+        self._last_row = self._rows_so_far()
+        self._batch = BATCH
+        self._dropped_s: float | None = None
+        self._log_is_long = False
+        self._look()
+
+    def shown(self) -> dict[str, Any]:
+        """Its size as of the last look, and whether events are dropped for it before they expire."""
+        return {
+            "bytes": self._pages * self._page_bytes + self._log_bytes,
+            "max_bytes": self._max_bytes,
+            "oldest_event_s": self._oldest_s,
+            "full": self._dropped_s is not None,
+        }
+
+    def due(self, now_s: float) -> bool:
+        """Look at the file: whether anything is to be deleted or handed back."""
+        self._look()
+        rows = self._rows_so_far()
+        self._batch, self._last_row = max(BATCH, 2 * (rows - self._last_row)), rows
+        if self._dropped_s is not None and not 0.0 <= now_s - self._dropped_s < FULL_FOR_S:
+            self._dropped_s = None
+        return self._expired(now_s) or self._too_large or self._spare_pages > 0
+
+    def step(self, now_s: float) -> None:
+        """Delete some of the oldest events that are to go, or hand some pages back; in the caller's transaction."""
+        if self._expired(now_s):
+            self._db.execute(
+                "DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM "
+                "(SELECT rowid, at_s FROM events ORDER BY rowid LIMIT ?) WHERE at_s < ?)",
+                (self._batch, now_s - KEEP_EVENTS_S),
+            )
+        elif self._too_large and self._oldest_s is not None:
+            self._db.execute(
+                "DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM "
+                "(SELECT rowid FROM events ORDER BY rowid LIMIT ?))",
+                (self._batch,),
+            )
+            self._tell_full(now_s)
+        elif self._spare_pages > 0:
+            for _ in range(min(VACUUM_PAGES, self._spare_pages)):
+                self._db.execute("PRAGMA incremental_vacuum(1)")  # Python's module steps once, which is one page
+
+    def _look(self) -> None:
+        self._pages = self._number("page_count")
+        self._free_pages = self._number("freelist_count")
+        try:
+            self._log_bytes = os.stat(self._log_path).st_size
+        except OSError:
+            self._log_bytes = 0
+        oldest = self._db.execute("SELECT at_s FROM events ORDER BY rowid LIMIT 1").fetchone()
+        self._oldest_s: float | None = oldest[0] if oldest else None
+        self._tell_long_log()
+
+    def _expired(self, now_s: float) -> bool:
+        return self._oldest_s is not None and self._oldest_s < now_s - KEEP_EVENTS_S
+
+    @property
+    def _too_large(self) -> bool:
+        room = (1.0 - SPARE_SHARE) * self._max_bytes - min(self._log_bytes, LOG_SHARE * self._max_bytes)
+        return (self._pages - self._free_pages) * self._page_bytes > room
+
+    @property
+    def _spare_pages(self) -> int:
+        return self._free_pages - int(SPARE_SHARE * self._pages) - VACUUM_PAGES
+
+    def _number(self, pragma: str) -> int:
+        return int(self._db.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    def _rows_so_far(self) -> int:
+        found = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+        return int(found[0]) if found else 0
+
+    def _tell_full(self, now_s: float) -> None:
+        if self._dropped_s is None:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._oldest_s))
+            log.warning(
+                "the ledger has reached [ledger] max_bytes, %s: its oldest events are dropped, those of %s first; "
+                "a larger one would keep a month",
+                f"{self._max_bytes:,}",
+                since,
+            )
+        self._dropped_s = now_s
+
+    def _tell_long_log(self) -> None:
+        is_long = self._log_bytes > LONG_LOG_BYTES
+        if is_long and not self._log_is_long:
+            log.warning("%s grows: another process reads the ledger without an end; find it with fuser", self._log_path)
+        self._log_is_long = is_long
