@@ -29,9 +29,9 @@ def observe(turn: Turn, view: PoolView) -> None:
     if changed and turn.explain:
         _record_change(turn, view)
     since_s = turn.pool.time_s
-    first = turn.watched_s == inf
+    if turn.watched_s == inf:
+        turn.elders = frozenset(map(strays.whole, view.job_ids))
     turn.watched_s = min(turn.watched_s, view.time_s)
-    turn.elders = view.job_ids if first else turn.elders & view.job_ids
     turn.pool = view
     _expire(turn, since_s)
     pilots = view.pilots

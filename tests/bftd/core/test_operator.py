@@ -64,8 +64,9 @@ def test_limits_of_pilots_are_whole_minutes() -> None:
 
 def test_a_job_of_the_first_snapshot_is_old_whatever_a_clock_says_of_it() -> None:
     core = Core(OPERATOR)
-    core.elastic, core.job_ids = {"5": young(5), "6": young(6)}, frozenset({"5"})
+    core.elastic, core.job_ids = {"5": young(5), "6": young(6)}, frozenset({"5", "8_[1-9]"})
     core.pool("n1")
+    core.elastic["8_3"] = young(8, id="8_3")  # a task that has waited
     assert set(cancelled(core, 10)) == {"6"}
 
 
