@@ -277,8 +277,8 @@ class State:
 
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
     `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
-    `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the jobs of that snapshot
-    that are still there. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
+    `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of
+    that snapshot. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
     administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
     while ago. `plan_due` says that something changed since the last plan was made.
     """

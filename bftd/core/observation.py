@@ -27,9 +27,9 @@ def observe(turn: Turn, view: PoolView) -> None:
     known_s = (turn.pool.time_s, turn.now)
     could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
     before, since_s = turn.pool, turn.pool.time_s
-    first = turn.watched_s == inf
+    if turn.watched_s == inf:
+        turn.elders = frozenset(map(strays.whole, view.job_ids))
     turn.watched_s = min(turn.watched_s, view.time_s)
-    turn.elders = view.job_ids if first else turn.elders & view.job_ids
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred

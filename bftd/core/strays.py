@@ -68,6 +68,11 @@ def spared_because(job: ElasticJob, settings: Settings) -> str | None:
     return None
 
 
+def whole(job_id: str) -> str:
+    """The number of a job, of an array's task or a part of a heterogeneous job that of all of it."""
+    return job_id.partition("_")[0].partition("+")[0]
+
+
 def _covered(turn: Turn) -> set[str]:
     """The ids of the jobs that a lease stands behind: one of the job's user, for just that node.
 
@@ -141,7 +146,7 @@ def _due(turn: Turn, stray: Stray) -> bool:
     if job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
         due_s = max(stray.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
         return turn.now > due_s
-    if spared_because(job, turn.settings) or job.submit_s <= turn.watched_s or job.id in turn.elders:
+    if spared_because(job, turn.settings) or job.submit_s <= turn.watched_s or whole(job.id) in turn.elders:
         return False
     return turn.now > stray.seen_s + timing.STRAY_GRACE_S
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 
-from bftd.http.asked import SERVICE, Refused, number_of
+from bftd.http.asked import SERVICE, Refused, beside, number_of
 from bftd.http.gate import caller_of
 from bftd.service import usage as kept
 
@@ -24,5 +22,5 @@ async def usage(request: web.Request) -> web.Response:
     until_s = number_of(request, "until", service.now(), _LATEST_S)
     asked = kept.Asked(since_s, until_s, by, None if caller.admin else caller.user)
     # in a thread with a connection of its own: months of hours take longer than the loop may wait
-    told = await asyncio.get_running_loop().run_in_executor(None, kept.read, service.ledger.path, asked)
+    told = await beside(request, lambda: kept.read(service.ledger.path, asked))
     return web.json_response(told)

@@ -68,9 +68,8 @@ def until(true: Callable[[], bool], within_s: float = 40.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("operator", ["true", "false"])
-def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_path: Path, operator: str) -> None:
-    run = started(tmp_path, more=f'[slurm]\npartition = "batch"\noperator = {operator}\n')
+def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_path: Path) -> None:
+    run = started(tmp_path, more='[slurm]\npartition = "batch"\n')  # with operator rights or without
     assert run.returncode == 2
     assert run.stderr == (
         "bftd: the partition batch is where regular jobs go: set Default=NO on it, or harvest another\n"
@@ -204,7 +203,7 @@ def test_regression_operator_mode_on_a_regular_partition_cancels_nothing_even_if
         for number in range(50)
     ]
     # and those of a pilot's very shape, which start one after another
-    for second in range(600):
+    for second in range(150):
         clock[0] += 1.0
         jobs[second % 50] = job(str(1000 + second), "RUNNING", nodes=(f"n{second % 50}",), submit_s=clock[0])
         service.observe(Snapshot(clock[0], nodes, tuple(jobs), ()))
@@ -256,12 +255,19 @@ def test_regression_cancels_of_a_hanging_controller_piled_up_and_held_up_the_sto
     for _ in range(1000):
         canceller.ask(["1", "2"])
     until(lambda: bool(asked))
+    hangs.set()
+    until(lambda: not canceller._asked)
+    assert asked == [["1", "2"]], "a job waited twice"
+    hangs.clear()
+    asked.clear()
+    canceller.ask(["1", "2"])
+    until(lambda: bool(asked))
     canceller.ask(["2", "3"])
     begun_s = time.monotonic()
     canceller.stop(0.2)
     assert time.monotonic() - begun_s < 5.0
     hangs.set()
-    assert asked == [["1", "2"]], "what waited was dropped, and nothing waited twice"
+    assert asked == [["1", "2"]], "what waited was not dropped"
 
 
 def test_what_slurm_refuses_to_cancel_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -34,6 +34,7 @@ class ScriptedDaemon:
         self.note = ""
         self.plan_wait_s, self.min_window_s = 30.0, 20.0
         self.waited_out: tuple[str, ...] = ()
+        self.identity = ""
         self.leave_out: set[str] = set()
         """Fields that its answers lack, as those of an older daemon or of a wrong one."""
         self.slow = False
@@ -178,7 +179,7 @@ class ScriptedDaemon:
     def _listed(self) -> Leases:
         with self._lock:
             listed = tuple(self._leases.values())
-            return Leases(self._version, self.plan_wait_s, self.min_window_s, listed, self.waited_out)
+            return Leases(self._version, self.plan_wait_s, self.min_window_s, listed, self.waited_out, self.identity)
 
     def _answer(self, body: dict[str, Any]) -> web.Response:
         return web.json_response({name: value for name, value in body.items() if name not in self.leave_out})

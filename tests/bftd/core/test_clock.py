@@ -159,7 +159,7 @@ def told(core: Core) -> list[tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=OPS, after=OPS, by_s=STEPS, names=st.sets(st.sampled_from("abcd"), min_size=1))
 def test_after_a_step_of_the_clock_everything_happens_as_without_it(
     before: list[Any], after: list[Any], by_s: float, names: set[str]

@@ -250,6 +250,15 @@ def test_a_list_from_a_daemon_that_names_no_jobs_waited_out_is_read() -> None:
     assert Leases.from_json(body).waited_out == ()
 
 
+def test_a_list_names_its_daemon_by_one_word_or_not_at_all() -> None:
+    body = Leases(1, 30.0, 20.0, (), (), "a1b2c3d4").to_json()
+    assert Leases.from_json(body).daemon == "a1b2c3d4"
+    with pytest.raises(Malformed, match="daemon must be a word"):
+        Leases.from_json(body | {"daemon": "two words"})
+    del body["daemon"]
+    assert Leases.from_json(body).daemon == ""
+
+
 @pytest.mark.parametrize("letter", ["\x1b", "\x00", "\x07", "\x9b", "\u202e", "\ud800"])
 def test_regression_control_letters_and_halves_of_letters_reached_the_administrators_terminal(letter: str) -> None:
     told = report_from_json({"op": "crash", "at_s": 1.0, "text": f"a{letter}[2Jb"})

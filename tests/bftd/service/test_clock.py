@@ -120,6 +120,19 @@ def test_windows_are_those_of_the_wall_clock_after_a_step(host: Host) -> None:
     assert host.service.core.pool.nodes["n1"].window_s == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_a_job_without_a_plan_holds_growth_for_as_long_as_without_a_step(host: Host, by_s: float) -> None:
+    waits = (job("900"),)
+    for _ in range(20):
+        host.poll(jobs=waits)
+    host.wall_s += by_s
+    held = []
+    for _ in range(20):
+        host.poll(jobs=waits)
+        held.append(host.service.core.pool.hold is not None)
+    assert held == [True] * 10 + [False] * 10
+
+
 def test_a_snapshot_that_was_taken_before_the_step_is_left_out(host: Host) -> None:
     for by_s in (-HOUR_S, HOUR_S):
         old = host.snapshot(busy=ALL)
@@ -167,7 +180,10 @@ def test_shadow_mode_goes_on_after_a_step_too(tmp_path: Path) -> None:
             service.observe(Snapshot(wall_s[0], {name: node(name) for name in ALL}, (), ()))
         return float(service.overview("1")["shadow"]["samples"])
 
+    poll(4)
+    wall_s[0] -= HOUR_S  # while all nodes warm up
     earned = poll(30)
+    assert earned > 0
     leased = service.core.leases.keys()
     for by_s in (-HOUR_S, HOUR_S):
         wall_s[0] += by_s

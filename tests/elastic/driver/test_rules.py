@@ -82,6 +82,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         daemon.grant("n2")
         await until("asked by the new rules", lambda: len(Launcher.asked) == 2)
         daemon.plan_wait_s, daemon.min_window_s, daemon.waited_out = 7.0, 8.0, ()
+        daemon.identity = "a1b2c3d4"
         daemon.forget()
         await until("registered again", lambda: len(daemon.registrations) == 2)
         daemon.grant("n3")
@@ -97,7 +98,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
     assert Launcher.asked == [
         ("n1", "bft 7 n1.1", SiteRules(3.0, 4.0), frozenset()),
         ("n2", "bft 7 n2.2", SiteRules(5.0, 6.0), frozenset({"11", "12"})),
-        ("n3", "bft 7 n3.3", SiteRules(7.0, 8.0), frozenset()),
+        ("n3", "bft 7 n3.3 @a1b2c3d4", SiteRules(7.0, 8.0), frozenset()),
     ]
     assert Launcher.made == 1, "a new one would have forgotten since when jobs wait"
 
