@@ -100,7 +100,8 @@ class Connections:
         return sum(other.proxy.get_write_buffer_size() for other in mine)
 
     def stop(self) -> None:
-        """Look after nothing more."""
+        """Pass nothing on any more, and look after nothing."""
+        self.turns.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -203,12 +204,19 @@ class _Turns:
     def __init__(self) -> None:
         self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
         self._scheduled = False
+        self._stopped = False
 
     def wait(self, holder: Hashable, work: Callable[[], None]) -> None:
+        if self._stopped:
+            return
         self._waiting.setdefault(holder, deque()).append(work)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._round)
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        self._stopped = True
 
     def _round(self) -> None:
         self._scheduled = bool(self._waiting)
