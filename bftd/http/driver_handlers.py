@@ -39,7 +39,8 @@ async def register(request: web.Request) -> web.Response:
     body, user = await body_of(request), None if caller.admin else caller.user
     asked = await beside(request, lambda: bodies.registration(body, service.partition, user))
     known = service.state.trainers.get(asked.id)
-    why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None)
+    owners = service.job_user(asked.id), known.user if known else None
+    why_not = objection(asked.id, asked.user, *owners, private=service.private and not caller.admin)
     if why_not is not None:
         raise Refused(*why_not)
     if known is None and not caller.admin:
