@@ -128,6 +128,7 @@ class Daemon:
         while not self._stop.is_set():
             begun = time.monotonic()
             snapshot = await self._read()
+            self._service.private = self._visibility.keeps_jobs_private
             read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
@@ -154,7 +155,6 @@ class Daemon:
                 log.warning("no snapshot, nothing grows: %s", error)
             self._complaint = str(error)
             return None
-        self._service.private = self._visibility.keeps_jobs_private
         if self._complaint:
             log.info("snapshots are read again")
         self._complaint = ""

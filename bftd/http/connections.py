@@ -239,9 +239,6 @@ class _Transport(asyncio.Transport):
         self._real = real
         self._held = self._paused = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
     def hold(self, held: bool) -> None:
         """Read nothing while it is held."""
         self._held = held
@@ -289,3 +286,18 @@ class _Transport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._real.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._real.get_write_buffer_limits()
+
+    def can_write_eof(self) -> bool:
+        return self._real.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._real.write_eof()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._real.get_protocol()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._real.set_protocol(protocol)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bftd import entry, journal, tables
 from bftd.cli import common
-from bftd.http.overview import folded
+from bftd.http.overview import Folds, folded
 from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.view import render
@@ -214,5 +214,5 @@ def test_the_view_of_folded_nodes_is_that_of_all_nodes() -> None:
     core.pool("n1", "n2", "n3", "n4", "n5", "n6")
     core.place_all()
     status = status_of(core)
-    assert "nodes" not in folded(status)
-    assert drawn(folded(status)) == drawn(status)
+    assert "nodes" not in folded(status, Folds())
+    assert drawn(folded(status, Folds())) == drawn(status)
