@@ -1,7 +1,7 @@
 """Who may hold how many connections, for how long, and whose bytes are read next.
 
 A `Door` stands between each connection and aiohttp's own protocol. It closes connections that bring no request, and
-hands on what arrives in turns: one holder's, then the next one's, a few in each round of the loop. So no burst of
+hands on what arrives in turns: one holder's, then the next one's, one in each round of the loop. So no burst of
 requests keeps the loop from its other work, and who floods waits behind himself. A holder is a user on the unix socket,
 whose uid the kernel tells, and an address of a peer on TCP, where nobody is known yet.
 """
@@ -31,8 +31,8 @@ _FOR_THE_TRUSTED = 32
 UNREAD_BYTES_MOST = 8 * 2**20
 
 _SWEEP_S = 1.0
-# What one round of the loop hands on. A request takes a few milliseconds at most.
-_IN_A_ROUND = 2
+# What one round of the loop hands on: a request takes a few milliseconds at most, and those of a round add up.
+_IN_A_ROUND = 1
 
 
 class Connections:

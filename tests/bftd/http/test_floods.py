@@ -7,18 +7,19 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bftd.http import connections
+from bftd.http import connections, overview
 from bftd.http.budget import BURST, Budgets
 from bftd.http.connections import Connections
 from bftd.http.notes import Notes
 from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
-from bftd.service import history_quota
+from bftd.service import history_quota, reader, status
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 
 REPORT = "/v1/trainers/run-here-1/report"
@@ -291,5 +292,52 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
         writer.write(b"POST /v1/trainers HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{")
         assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 408")
         writer.close()
+
+    run(test, tmp_path)
+
+
+def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_and_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FRESH_MOST", 0)
+    made: list[bool] = []
+    real = status.overview
+
+    def noted(*told: Any) -> dict[str, Any]:
+        made.append(threading.current_thread() is threading.main_thread())
+        return real(*told)
+
+    monkeypatch.setattr(status, "overview", noted)
+
+    async def test(served: Served) -> None:
+        served.see("n1", "n2")
+        answers = await asyncio.gather(*(served.ask("GET", "/v1/status") for _ in range(5)))
+        assert len({answer["time_s"] for _, answer in answers}) == 1
+        assert made == [False]
+        as_user(monkeypatch, "bob")
+        assert (await served.ask("GET", "/v1/status"))[0] == 200
+        assert made == [False, False], "what another may see is made apart"
+
+    run(test, tmp_path)
+
+
+def test_a_question_to_the_ledger_that_takes_too_long_or_answers_too_much_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE | {"text": "x" * 900}] * 10})
+        code, whole = await served.ask("GET", "/v1/events?after=0")
+        assert code == 200
+        monkeypatch.setattr(reader, "ANSWER_BYTES_MOST", 2_000)
+        _, part = await served.ask("GET", "/v1/events?after=0")
+        assert part["events"] == whole["events"][: len(part["events"])]
+        assert 0 < len(part["events"]) < len(whole["events"])
+        _, rest = await served.ask("GET", f"/v1/events?after={part['events'][-1]['rowid']}")
+        assert rest["events"][0] == whole["events"][len(part["events"])], "who asks on gets all"
+        monkeypatch.setattr(reader, "QUERY_S", -1.0)
+        monkeypatch.setattr(reader, "_STEPS", 1)
+        code, answer = await served.ask("GET", "/v1/events?after=0")
+        assert (code, "without an end" in answer["error"]) == (503, True)
 
     run(test, tmp_path)
