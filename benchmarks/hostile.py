@@ -38,7 +38,7 @@ def measure(seconds: float, trainers: int, leases: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bft-hostile-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        with _daemon(folder, trainers, leases) as daemon:
+        with serving(folder, trainers, leases) as daemon:
             quiet = _run(folder, ["training"], min(seconds, 5.0))["training"]
             answered = _run(folder, list(WAYS), seconds)
             daemon.terminate()
@@ -61,7 +61,8 @@ def measure(seconds: float, trainers: int, leases: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _daemon(folder: Path, trainers: int, leases: int) -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, trainers: int, leases: int) -> Iterator[subprocess.Popen[str]]:
+    """A daemon on `folder`/socket that is ended by SIGTERM, and then prints what it has measured."""
     command = [sys.executable, "-m", "benchmarks.hostile_daemon", str(folder)]
     sizes = [f"--trainers={trainers}", f"--leases={leases}"]
     with subprocess.Popen(command + sizes, stdout=subprocess.PIPE, text=True) as process:

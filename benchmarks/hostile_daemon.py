@@ -170,7 +170,8 @@ def main() -> None:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
     finally:
         loop.close()
     print(json.dumps(measured), flush=True)

@@ -174,6 +174,7 @@ class Daemon:
             snapshot = await self._unless_stopped(self._read())
             if self._stop.is_set():
                 return
+            self._service.private = self._visibility.keeps_jobs_private
             read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
@@ -216,7 +217,6 @@ class Daemon:
                 log.warning("no snapshot, nothing grows: %s", error)
             self._complaint = str(error)
             return None
-        self._service.private = self._visibility.keeps_jobs_private
         if self._complaint:
             log.info("snapshots are read again")
         self._complaint = ""

@@ -74,8 +74,12 @@ _BOUNDS = {
     "FEATURES_MOST": "features that one trainer asks its nodes to have",
     "CURVE_POINTS_MOST": "points of a curve",
     "HELD_MOST": "leases that a driver brings along",
+    "HELD_PER_NODE_MOST": "the same, for each node that its trainer may have at most",
     "REPORTS_MOST": "reports in one request",
+    "NOTES_PER_S_MOST": "notes of one trainer a second; the others are counted and dropped",
+    "NOTES_AT_ONCE_MOST": "notes that may come at once, after a time without any",
     "BODY_BYTES_MOST": "bytes of a request's body",
+    "BODY_VALUES_MOST": "values of a request's body: its commas, brackets and braces",
 }
 
 

@@ -126,8 +126,8 @@ def _admit(turn: Turn, held: Assignment) -> tuple[list[Trainer], dict[str, Waiti
 
     Places under pj_max go round by round over the users: first each user's first trainer, then each one's second. Users
     take their turns in the order in which their first trainers came, so that nothing changes until a trainer comes or
-    goes. A trainer is passed over if its user or account has enough of them, or if something keeps it from any node; those
-    behind it may then go ahead.
+    goes. A trainer is passed over if its user or account has enough of them, or if something keeps it from any node:
+    those behind it may then go ahead.
     """
     most, room = turn.settings.decide.pj_max, trainer_room(turn.settings)
     admitted: list[Trainer] = []

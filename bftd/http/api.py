@@ -28,6 +28,9 @@ from bftd.service.reader import Reader
 
 log = logging.getLogger("bftd.api")
 
+# aiohttp's own: what is no HTTP is answered to who sent it, and logged it would fill the log. What fails here we log.
+_QUIET = logging.getLogger("bftd.http.server")
+_QUIET.setLevel(logging.CRITICAL)
 # Connections that wait to be taken, and of these on the unix socket so many in one round of the loop.
 _BACKLOG = 1_024
 _TAKEN_AT_ONCE = 8
@@ -55,12 +58,13 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     listening: list[asyncio.Server] = []
 
     async def stop_listening(_: web.Application) -> None:
+        gate.connections.stop()
         for server in listening:
             server.close()
 
     app.on_shutdown.append(stop_listening)
     app.on_cleanup.append(gate.closed)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_QUIET)
     await runner.setup()
     assert runner.server is not None
     loop, factory = asyncio.get_running_loop(), gate.connections.factory(runner.server)

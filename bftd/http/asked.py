@@ -67,7 +67,8 @@ def own_trainer(request: web.Request) -> tuple[Service, Trainer]:
     if trainer is None:
         raise Refused(404, f"no trainer {id_} is known: its driver must register")
     if not caller.admin and caller.user != trainer.user:
-        raise Refused(403, f"trainer {id_} belongs to {trainer.user}, not to {caller.user}")
+        whose = "another user" if service.private else trainer.user
+        raise Refused(403, f"trainer {id_} belongs to {whose}, not to {caller.user}")
     return service, trainer
 
 

@@ -8,14 +8,16 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bftd import config
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
-from bftd.protocol import credentials
 from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
-from bftd.protocol.munge import MungeError
+from bftd.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from bftd.protocol import credentials
 
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
@@ -100,7 +102,7 @@ class Client:
             connection.request(method, path, sent or None, headers)
             response = connection.getresponse()
             status, content = response.status, response.read()
-        except MungeError as error:
+        except ProtocolError as error:
             raise ConfigError(str(error)) from None
         except TimeoutError:
             raise DaemonUnreachable(f"the daemon at {self.address} does not answer: see its log") from None
@@ -110,8 +112,8 @@ class Client:
             connection.close()
         if caller is not None:
             try:
-                caller.check(nonce, status, content, response.getheader(credentials.ANSWER_HEADER))
-            except MungeError as error:
+                caller.check(nonce, status, content, response.getheader(caller.answer_header))
+            except ProtocolError as error:
                 raise self._impostor(error, content) from None
         return self._decoded(status, content)
 
@@ -120,13 +122,17 @@ class Client:
         if self._socket_path:
             return _UnixConnection(self._socket_path, timeout_s), None
         try:
+            from bftd.protocol import credentials  # a caller on the daemon's own host need not wait for it to load
+
             user, host, port = split_address(self._tcp)
             caller = None if self._token else credentials.Caller(user, self._munge_socket)
-        except (ValueError, MungeError) as error:
+        except (ValueError, ProtocolError) as error:
             raise ConfigError(str(error)) from None
         return http.client.HTTPConnection(host, port, timeout=timeout_s), caller
 
-    def _impostor(self, error: MungeError, content: bytes) -> DaemonUnreachable:
+    def _impostor(self, error: ProtocolError, content: bytes) -> DaemonUnreachable:
+        from bftd.protocol import credentials
+
         try:
             said = json.loads(content)
         except ValueError:

@@ -1,7 +1,7 @@
 """Who may hold how many connections, for how long, and whose bytes are read next.
 
 A `Door` stands between each connection and aiohttp's own protocol. It closes connections that bring no request, and
-hands on what arrives in turns: one holder's, then the next one's, a few in each round of the loop. So no burst of
+hands on what arrives in turns: one holder's, then the next one's, one in each round of the loop. So no burst of
 requests keeps the loop from its other work, and who floods waits behind himself. A holder is a user on the unix socket,
 whose uid the kernel tells, and an address of a peer on TCP, where nobody is known yet.
 """
@@ -31,8 +31,8 @@ _FOR_THE_TRUSTED = 32
 UNREAD_BYTES_MOST = 8 * 2**20
 
 _SWEEP_S = 1.0
-# What one round of the loop hands on. A request takes a few milliseconds at most.
-_IN_A_ROUND = 2
+# What one round of the loop hands on: a request takes a few milliseconds at most, and those of a round add up.
+_IN_A_ROUND = 1
 
 
 class Connections:
@@ -100,7 +100,8 @@ class Connections:
         return sum(other.proxy.get_write_buffer_size() for other in mine)
 
     def stop(self) -> None:
-        """Look after nothing more."""
+        """Pass nothing on any more, and look after nothing."""
+        self.turns.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -203,12 +204,19 @@ class _Turns:
     def __init__(self) -> None:
         self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
         self._scheduled = False
+        self._stopped = False
 
     def wait(self, holder: Hashable, work: Callable[[], None]) -> None:
+        if self._stopped:
+            return
         self._waiting.setdefault(holder, deque()).append(work)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._round)
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        self._stopped = True
 
     def _round(self) -> None:
         self._scheduled = bool(self._waiting)
@@ -230,9 +238,6 @@ class _Transport(asyncio.Transport):
         super().__init__()
         self._real = real
         self._held = self._paused = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
 
     def hold(self, held: bool) -> None:
         """Read nothing while it is held."""
@@ -281,3 +286,18 @@ class _Transport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._real.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._real.get_write_buffer_limits()
+
+    def can_write_eof(self) -> bool:
+        return self._real.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._real.write_eof()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._real.get_protocol()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._real.set_protocol(protocol)

@@ -39,8 +39,9 @@ async def register(request: web.Request) -> web.Response:
     body, user = await body_of(request), None if caller.admin else caller.user
     asked = await beside(request, lambda: bodies.registration(body, service.partitions, user))
     known = service.state.trainers.get(asked.id)
-    uid = None if caller.admin else caller.uid
-    why_not = objection(asked.id, asked.user, service.job_user(asked.id), known.user if known else None, uid)
+    owners = service.job_user(asked.id), known.user if known else None
+    uid, private = None if caller.admin else caller.uid, service.private and not caller.admin
+    why_not = objection(asked.id, asked.user, *owners, uid=uid, private=private)
     if why_not is not None:
         raise Refused(*why_not)
     if known is None and not caller.admin:

@@ -77,7 +77,6 @@ class Gate:
 
     async def closed(self, _: web.Application) -> None:
         """Let the threads go, once the API is no longer served."""
-        self.connections.stop()
         self._munges.close()
         self._names.close()
 

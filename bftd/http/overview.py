@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +27,7 @@ class Overviews:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "status")
+        self._folds = Folds()
         self._made: dict[tuple[str, bool, bool, str], tuple[float, asyncio.Future[bytes]]] = {}
 
     async def answer(self, service: Service, caller: Caller, nodes: str) -> bytes:
@@ -40,9 +41,8 @@ class Overviews:
         made = self._made.get(key)
         if made is None or len(state.pool.nodes) + len(state.trainers) <= FRESH_MOST:
             later, private = service.overview_later(__version__), service.private
-            work = loop.run_in_executor(
-                self._thread, lambda: _encoded(later(), Privacy(caller, state, private), nodes == FOLDED)
-            )
+            folds = self._folds if nodes == FOLDED else None
+            work = loop.run_in_executor(self._thread, lambda: _encoded(later(), Privacy(caller, state, private), folds))
             made = self._made[key] = (now_s, work)
         return await asyncio.shield(made[1])
 
@@ -51,8 +51,30 @@ class Overviews:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
+class Folds:
+    """Sets of nodes as texts; those of the last status are remembered, since few have changed by the next one."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, ...], str] = {}
+        self._now: dict[tuple[str, ...], str] = {}
+
+    def begin(self) -> None:
+        """Forget what the last status did not need."""
+        self._before, self._now = self._now, {}
+
+    def fold(self, names: Sequence[str]) -> str:
+        """The names as one text, n[1-3]; "" where there are none."""
+        key = tuple(names)
+        text = self._now.get(key) or self._before.get(key)
+        if text is None:
+            text = fold(names) if names else ""
+        self._now[key] = text
+        return text
+
+
+def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
     """A status with nodes grouped by what they do and why, and with each trainer's nodes as one text."""
+    folds.begin()
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)
     for node in shown["nodes"]:
@@ -61,7 +83,7 @@ def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
             on[node["trainer"]].append(node["name"])
     listed = [
         {
-            "nodes": fold(names),
+            "nodes": folds.fold(names),
             "class": kind,
             "trainer": trainer,
             "lease_state": state,
@@ -70,13 +92,13 @@ def folded(shown: Mapping[str, Any]) -> dict[str, Any]:
         }
         for (kind, trainer, state, in_pool, why), names in groups.items()
     ]
-    trainers = [item | {"on": fold(on[item["id"]]) if item["id"] in on else ""} for item in shown["trainers"]]
+    trainers = [item | {"on": folds.fold(on.get(item["id"], ()))} for item in shown["trainers"]]
     return {name: value for name, value in shown.items() if name != "nodes"} | {
         "node_groups": listed,
         "trainers": trainers,
     }
 
 
-def _encoded(shown: dict[str, Any], privacy: Privacy, folds: bool) -> bytes:
+def _encoded(shown: dict[str, Any], privacy: Privacy, folds: Folds | None) -> bytes:
     seen = privacy.overview(shown)
-    return encoded(folded(seen) if folds else seen)
+    return encoded(seen if folds is None else folded(seen, folds))

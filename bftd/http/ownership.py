@@ -12,16 +12,21 @@ _OF_UID = re.compile(r"run-.+-[0-9]+\.u([0-9]+)\.[0-9a-f]+")
 
 
 def objection(
-    id_: str, user: str, job_user: str | None, known_user: str | None, uid: int | None = None
+    id_: str,
+    user: str,
+    job_user: str | None,
+    known_user: str | None,
+    uid: int | None = None,
+    private: bool = False,
 ) -> tuple[int, str] | None:
     """Why `user` may not register the trainer `id_`, as an HTTP status and one line; None where he may.
 
     `job_user` is whose job Slurm's last snapshot says that it is, `known_user` whose trainer of that id is known
-    already; None where there is none. `uid` is the caller's, None for one who may register for others. A job that no
-    snapshot has shown yet is nobody's: its driver asks again.
+    already; None where there is none. `uid` is the caller's, None for one who may register for others. With `private`
+    no other user is named. A job that no snapshot has shown yet is nobody's: its driver asks again.
     """
     if known_user is not None and known_user != user:
-        return 403, f"trainer {id_} belongs to {known_user}, not to {user}"
+        return 403, f"trainer {id_} belongs to {'another user' if private else known_user}, not to {user}"
     if id_.startswith(FOREGROUND):
         of_uid = _OF_UID.fullmatch(id_)
         if of_uid is None or uid is None or of_uid[1] == str(uid):
@@ -32,4 +37,5 @@ def objection(
     if job_user is None:
         # A driver that comes back while Slurm cannot be read was looked up when it came first.
         return None if known_user == user else (503, f"Slurm has not shown job {id_} yet: ask again")
-    return None if job_user == user else (403, f"job {id_} belongs to {job_user}, not to {user}")
+    whose = "another user" if private else job_user
+    return None if job_user == user else (403, f"job {id_} belongs to {whose}, not to {user}")

@@ -16,8 +16,8 @@ from bftd.http.caller import Caller
 
 # What stands for another user's trainer.
 NAMELESS = "(private)"
-_JOB = re.compile(r"\b(job|pilot)s? \d\S*")
-_BENEFICIARIES = re.compile(r"(^|: ).* makes? more of them$")
+_JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*")
+_BENEFICIARIES = re.compile(r"^(.*?: )?.* makes? more of them$")
 _WORD = re.compile(r"[^\s,;:()]+")
 
 
@@ -33,7 +33,8 @@ class Privacy:
         self._phrases: tuple[str, ...] = ()
         if self.hides:
             own = {caller.user} | {trainer.name for trainer in state.trainers.values() if self.owns(trainer.user)}
-            named = {word for item in others for word in (item.id, item.user, item.name)} - own
+            # a number may be anything: job ids are told by the word before them
+            named = {word for item in others for word in (item.id, item.user, item.name) if not word.isdecimal()} - own
             self._words = frozenset(word for word in named if _WORD.fullmatch(word))
             self._phrases = tuple(sorted(named - self._words - {""}, key=len, reverse=True))
 
@@ -53,7 +54,8 @@ class Privacy:
         """A sentence without jobs of others and the names of others' trainers."""
         if not self.hides:
             return text
-        text = _BENEFICIARIES.sub(r"\1others make more of them", _JOB.sub(r"a \1", text))
+        text = _JOB.sub(r"a \1", text)
+        text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others make more of them", text)
         for phrase in self._phrases:
             text = text.replace(phrase, NAMELESS)
         return _WORD.sub(lambda found: NAMELESS if found[0] in self._words else found[0], text)

@@ -90,6 +90,8 @@ def unproved(said: object) -> str:
 class Caller:
     """A caller's side: makes a request's credential and checks the answer's. Calls block while munged is asked."""
 
+    answer_header = ANSWER_HEADER
+
     def __init__(self, daemon_user: str = DEFAULT_USER, munge_socket: str = "") -> None:
         """Raises UnknownUser: without the daemon's uid nobody could tell it from an impostor."""
         self._daemon_uid = uid_of(daemon_user)

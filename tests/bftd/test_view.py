@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 from typing import Any
 
+import click
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bftd import entry, journal, tables
+from bftd.cli import common
 from bftd.core.domain import Settings
+from bftd.http.overview import Folds, folded
 from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.view import render
@@ -168,3 +175,67 @@ def test_a_bound_and_an_overdue_node_are_shown() -> None:
     text = drawn(status_of(core))
     assert "all trainers together may have 1 node (max_nodes = 1)" in text
     assert "n1 was asked back 9 s ago and is still in use" in text
+
+
+HOSTILE = "x\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\x9b31m\u2066"
+
+
+def texts(value: Any) -> Any:
+    """The JSON with each text replaced by one that commands terminals."""
+    if isinstance(value, dict):
+        kept = {"mode", "lease_state", "kind"}
+        return {name: item if name in kept else texts(item) for name, item in value.items()}
+    return [texts(item) for item in value] if isinstance(value, list) else HOSTILE if isinstance(value, str) else value
+
+
+def test_regression_what_others_name_commanded_the_terminal() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=3, name="train-a"))
+    core.pool("n1", "n2", hold="job 9 waits")
+    core.place_all()
+    status = texts(json.loads(json.dumps(status_of(core))))
+    status["nodes"] = [node | {"name": f"n{number}"} for number, node in enumerate(status["nodes"])]  # Slurm's own
+    status["strays"] = [{"job_id": HOSTILE, "user": HOSTILE, "account": HOSTILE, "nodes": ["n1"], "since_s": 1.0} |
+                        {"cancelled": False}]  # fmt: skip
+    shadow = {"waiting": [{"id": HOSTILE, "name": HOSTILE, "user": HOSTILE, "text": HOSTILE}]}
+    shadow |= {"since_s": 0.0, "idle_node_seconds": 0.0, "efficiency": None, "preemptions": 0, "nodes_taken": 0}
+    for seen in (status, status | {"nodes": [], "node_groups": [dict(status["nodes"][0], nodes=HOSTILE)]} | {
+        "trainers": [item | {"on": HOSTILE} for item in status["trainers"]]
+    }):  # fmt: skip
+        text = drawn(seen)
+        assert "pwned" in text
+        assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_lines_of_tables_errors_and_the_log_command_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bft"])
+    shown = [*tables.lines([tables.Column("NAME")], [[HOSTILE]], 80)]
+    shown += [line for block in tables.blocks([tables.Column("NAME")], [[HOSTILE]], 80) for line in block]
+    record = logging.LogRecord("bftd", logging.INFO, "", 0, "%s waits", (HOSTILE,), None)
+    shown += journal.formatter({}).format(record).splitlines()
+    shown += journal.JournalFormatter("%(message)s").format(record).splitlines()
+    common.echo([HOSTILE])
+
+    @click.command()
+    def fails() -> None:
+        raise click.ClickException(HOSTILE)
+
+    with pytest.raises(SystemExit):
+        entry.run(fails, "bft")
+    told = capsys.readouterr()
+    shown += [*told.out.split("\n"), *told.err.split("\n")]
+    assert len([line for line in shown if "pwned" in line]) == 6
+    assert all(line.isprintable() for line in shown)
+
+
+def test_the_view_of_folded_nodes_is_that_of_all_nodes() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=3, name="train-a"))
+    core.arrive(registration("2", nodes_max=2, name="train-b"))
+    core.pool("n1", "n2", "n3", "n4", "n5", "n6")
+    core.place_all()
+    status = status_of(core)
+    assert "nodes" not in folded(status, Folds())
+    assert drawn(folded(status, Folds())) == drawn(status)

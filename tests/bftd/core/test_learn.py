@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.core.learn import (
+    SIZES_KEPT,
     UNKNOWN_WARM_UP_S,
     Knowledge,
     curve,
@@ -112,3 +113,26 @@ def test_the_warm_up_is_the_median_of_the_last_ones_and_a_guess_before() -> None
     for duration_s in (100.0, 4.0, 6.0, 5.0, 4.0, 6.0, float("nan"), -1.0):
         knowledge = observe_warm_up(knowledge, duration_s)
     assert knowledge.warm_up_s == 5.0
+
+
+@given(st.lists(st.tuples(st.integers(-1, 10**6), st.floats(0.01, 1e9)), max_size=400), st.integers(1, 10**6))
+def test_regression_sizes_that_a_trainer_never_had_were_learned_without_end(
+    reports: list[tuple[int, float]], nodes_max: int
+) -> None:
+    known = Knowledge()
+    for nodes, samples_per_s in reports:
+        known = observe_rate(known, nodes, samples_per_s, nodes_max)
+        sizes = [size for size, _ in known.seen]
+        assert sizes == sorted(set(sizes))
+        assert all(1 <= size <= nodes_max for size in sizes)
+        assert len(sizes) <= SIZES_KEPT
+        if 1 <= nodes <= nodes_max:
+            assert nodes in sizes, "the newest is always known"
+
+
+def test_a_size_too_many_takes_the_place_of_the_nearest() -> None:
+    known = Knowledge(seen=tuple((4 * size, 1.0) for size in range(1, SIZES_KEPT + 1)))
+    known = observe_rate(known, 41, 7.0, 1000)
+    assert (41, 7.0) in known.seen
+    assert 40 not in dict(known.seen)
+    assert 44 in dict(known.seen)

@@ -26,7 +26,10 @@ from aiohttp import web
 
 from bftd.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.http import api
+from bftd.http.budget import Budgets
+from bftd.http.caller import Caller, Callers
 from bftd.http.client import Client
+from bftd.http.gate import OF_AN_ADDRESS_MOST
 from bftd.http.munge_gate import MungeGate
 from bftd.keys import ApiConfig, Config, DaemonConfig
 from bftd.protocol import credentials, munge
@@ -90,7 +93,7 @@ class Served:
 
     def credential(self, method: str, target: str, body: bytes = b"", **options: Any) -> str:
         """A right credential, or one that differs in what is given."""
-        said = Request(options.pop("nonce", os.urandom(8).hex()), self.tcp, method, target, credentials.digest(body))
+        said = Request(options.pop("nonce", os.urandom(16).hex()), self.tcp, method, target, credentials.digest(body))
         said = replace(said, **{key: options.pop(key) for key in ("address",) if key in options})
         return munge.encode(said.payload(), **{"to_uid": os.getuid(), "socket": self.munge_socket, **options})
 
@@ -267,6 +270,58 @@ def test_S3_a_munged_that_hangs_holds_up_nobody_on_the_daemons_own_host(
                 assert (await waiting)[0] in (200, 503)
 
         asyncio.run(inside())
+
+
+def test_regression_strangers_with_a_munged_that_hangs_held_up_callers_on_the_daemons_own_host(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Callers, "known", lambda self, uid: None)  # every name is looked up anew
+    with a_munged() as (socket, pid):
+
+        async def inside() -> None:
+            async with serving(tmp_path, port, socket) as served:
+                credentials_ = [served.credential("GET", "/v1/status") for _ in range(OF_AN_ADDRESS_MOST + 8)]
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    strangers = [asyncio.create_task(served.ask("GET", "/v1/status", shown)) for shown in credentials_]
+                    done, _ = await asyncio.wait(strangers, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                    assert "wait to be identified: ask again" in done.pop().result()[1], "one address has its limit"
+                    begun_s = time.monotonic()
+                    await asyncio.to_thread(Client(served.unix).status)
+                    assert time.monotonic() - begun_s < 3.0, "without waiting for munged"
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+                codes = [code for code, _ in await asyncio.gather(*strangers)]
+                assert set(codes) <= {200, 503}
+
+        asyncio.run(inside())
+
+
+def test_regression_numbers_of_any_length_were_remembered(scene: Callable[..., None]) -> None:
+    async def test(served: Served) -> None:
+        for nonce in ("x" * 4000, "", "F" * 32, "0" * 31, "0" * 33):
+            code, error = await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce=nonce))
+            assert (code, error) == (401, "the credential's number must be 32 hexadecimal digits")
+        assert (await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce="0" * 32)))[0] == 404
+
+    scene(test)
+
+
+def test_nothing_is_remembered_of_a_request_beyond_its_users_budget(
+    scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(MungeGate, "accept", lambda self, uid, said, body: taken.append(said.nonce))
+    monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, uid))
+    monkeypatch.setattr(Budgets, "spend", lambda self, uid, units, now_s: False)
+    monkeypatch.setattr("bftd.http.gate.PUT_OFF_S", 0.01)
+
+    async def test(served: Served) -> None:
+        code, error = await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status"))
+        assert (code, error) == (429, "eve asks too much of the daemon: wait a moment")
+        assert taken == []
+
+    scene(test)
 
 
 # -- who pretends to be the daemon ---

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Finished, Registered, State
+from bftd.core.domain import Finished, Heard, Registered, State
 from bftd.core.invariants import validate_state
 from bftd.errors import LedgerError
 from bftd.keys import Config
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Summary
 from bftd.protocol.sizes import Sizes
+from bftd.service import live
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Snapshot
@@ -341,3 +342,39 @@ def test_a_ledger_of_the_first_schema_is_opened_with_all_that_it_holds(tmp_path:
     again = start(path, clock)  # and what was written since is of this schema
     assert again.state.trainers["17"].request == first.request
     again.ledger.close()
+
+
+def test_regression_each_poll_of_a_driver_wrote_its_trainer_down_again(tmp_path: Path) -> None:
+    clock = Clock()
+    service = start(tmp_path / "ledger", clock)
+    held = tuple(Held(f"n{number}.{number}", f"n{number}", None) for number in range(2000))
+    service.apply(Registered(clock.now, registration("1", nodes_max=1000, held=held)))
+    strays = service.state.trainers["1"].strays
+    assert 0 < len(strays) < 2000, "a driver gives back what no list names"
+    assert service.state.sequence == 1999, "and its numbers do not come again"
+    with sqlite3.connect(tmp_path / "ledger") as db:
+        assert db.execute("SELECT length(body) FROM trainers").fetchone()[0] < 2000
+        written = service.ledger.written_bytes
+        for _ in range(3):
+            clock.now += 1
+            service.apply(Heard(clock.now, "1"))
+        assert service.state.trainers["1"].heard_s == clock.now
+        assert service.ledger.written_bytes == written
+    service.apply(reported(clock.now, "1", ProgressReport(1.0, step=9, samples=90.0)))
+    assert service.ledger.written_bytes > written
+
+
+def test_a_large_cluster_plans_for_new_trainers_with_the_next_snapshot(tmp_path: Path) -> None:
+    clock = Clock()
+    service = start(tmp_path / "ledger", clock)
+    for _ in range(2):
+        see(service, clock, "n1 n2")
+    few = [registration(str(number), nodes_max=1) for number in range(live.PLANNED_AT_ONCE_MOST + 1)]
+    service.apply(*(Registered(clock.now, request) for request in few[:1]))
+    assert len(service.state.leases) == 1, "in a small one it is planned for at once"
+    service.apply(*(Registered(clock.now, request) for request in few[1:]))
+    service.apply(Registered(clock.now, registration("late", nodes_max=1)))
+    assert service.state.plan_due
+    clock.now += 1
+    see(service, clock, "n1 n2")
+    assert not service.state.plan_due

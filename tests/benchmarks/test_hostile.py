@@ -1,0 +1,39 @@
+"""The benchmarks of hostile users and of `bft status` run from end to end on a small state."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from benchmarks import hostile, status
+from benchmarks.hostile_users import WAYS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="each user is a uid of its own")
+def test_hostile_users_are_held_off_while_one_trains(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--seconds", "2", "--trainers", "20", "--leases", "100", "--json"]
+    monkeypatch.setattr(sys, "argv", ["hostile", *words])
+    hostile.main()
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["hostile"]) == set(WAYS) - {"training"}
+    assert found["training"]["flooded"]["served"] == 1.0
+    assert found["daemon"]["loop_lag_ms"]["count"] > 10
+    assert found["daemon"]["peak_bytes"] > 10**7
+    assert found["ledger_bytes_a_day_extrapolated"]["notes"] > 0
+    refused = {status for told in found["hostile"].values() for status in told}
+    assert "404" in refused
+
+
+def test_the_status_is_timed_from_processes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["status", "--repeats", "2", "--nodes", "100", "--trainers", "10", "--json"])
+    status.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["bft_status"]["fastest_ms"] > found["python"]["fastest_ms"] / 2
+    assert found["answer_bytes"]["folded"] < found["answer_bytes"]["full"]

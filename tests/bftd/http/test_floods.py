@@ -1,0 +1,343 @@
+"""What one user of the daemon's host may take from the others: connections, the loop's time, and the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.http import connections, overview
+from bftd.http.budget import BURST, Budgets
+from bftd.http.connections import Connections
+from bftd.http.notes import Notes
+from bftd.protocol import bounds
+from bftd.protocol.reports import NoteReport, ProgressReport
+from bftd.service import history_quota, reader, status
+from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+
+REPORT = "/v1/trainers/run-here-1/report"
+NOTE = {"op": "note", "at_s": 1.0, "text": "hello"}
+_SLOW_CLIENT = """
+import socket, sys, time
+path, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+opened = []
+for number in range(count):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(path)
+    opened.append(one)
+    if number % 2:
+        one.send(b"GET /v1/status HTTP/1.1\\r\\nX: ")
+print("open", flush=True)
+end = time.time() + seconds
+while time.time() < end:
+    time.sleep(0.1)
+    for one in opened[1::2]:
+        try:
+            one.send(b"T")
+        except OSError:
+            pass
+closed = 0
+for one in opened:
+    one.settimeout(0.01)
+    try:
+        closed += one.recv(1) == b""
+    except (TimeoutError, BlockingIOError):
+        pass
+    except OSError:
+        closed += 1
+print(closed, flush=True)
+"""
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tests' connections be those of an ordinary user."""
+    monkeypatch.setattr(connections, "holder_of", lambda transport: 4711)
+
+
+async def answered(path: Path) -> bool:
+    """Whether a new connection is served."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /v1/status HTTP/1.1\r\nHost: b\r\n\r\n")
+        line = await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+    except OSError:
+        return False
+    return line.startswith(b"HTTP/1.1 200")
+
+
+def test_regression_idle_and_dripping_connections_of_a_slow_client_were_never_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinary: None
+) -> None:
+    monkeypatch.setattr(connections, "FIRST_REQUEST_S", 0.3)
+    monkeypatch.setattr(connections, "OF_A_USER_MOST", 20)
+
+    async def test(served: Served) -> None:
+        command = [sys.executable, "-c", _SLOW_CLIENT, str(tmp_path / "socket"), "40", "2.5"]
+        client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"open\n"
+        assert await client.stdout.readline() == b"40\n"
+        assert await client.wait() == 0
+        assert await answered(tmp_path / "socket")
+
+    run(test, tmp_path)
+
+
+def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinary: None
+) -> None:
+    monkeypatch.setattr(connections, "OF_A_USER_MOST", 3)
+
+    async def test(served: Served) -> None:
+        path = str(tmp_path / "socket")
+        _, first = await served.ask("POST", "/v1/trainers", TRAINER)  # kept alive, and idle from now on
+        silent = [await asyncio.open_unix_connection(path) for _ in range(2)]
+        assert await answered(tmp_path / "socket"), "the idle one made room"
+        third = await asyncio.open_unix_connection(path)
+        await asyncio.sleep(0.05)
+        assert not await answered(tmp_path / "socket"), "no request has come on any of the three yet"
+        for _, writer in (*silent, third):
+            writer.close()
+        await asyncio.sleep(0.05)
+        assert await answered(tmp_path / "socket")
+        assert first["epoch"] == 1
+
+    run(test, tmp_path)
+
+
+def test_files_are_left_for_the_commands_of_slurm() -> None:
+    assert Connections(files_most=1024).most == 1024 - connections.RESERVED_FILES
+    assert Connections(files_most=1024).most > connections.OF_A_USER_MOST
+
+
+def test_no_holder_waits_for_all_that_another_has_sent_before() -> None:
+    done: list[str] = []
+
+    async def inside() -> None:
+        turns = Connections().turns
+        for number in range(100):
+            turns.wait("eve", lambda number=number: done.append(f"eve {number}"))
+        turns.wait("ann", lambda: done.append("ann"))
+        while len(done) < 101:
+            await asyncio.sleep(0)
+
+    asyncio.run(inside())
+    assert done.index("ann") <= 2
+    assert [name for name in done if name != "ann"] == [f"eve {number}" for number in range(100)]
+
+
+def test_regression_a_body_of_too_much_kept_the_loop_for_seconds(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        lists = "[" + "[]," * (bounds.BODY_VALUES_MOST // 2) + "[]]"
+        bombs = {
+            "too many values": lists,
+            "too many bytes": "[" + " " * bounds.BODY_BYTES_MOST + "]",
+            "too many reports": json.dumps({"epoch": 1, "events": [NOTE] * (bounds.REPORTS_MOST + 1)}),
+        }
+        for what, body in bombs.items():
+            code, answer = await served.ask("POST", REPORT, data=body)
+            assert code == 400, what
+            assert "may hold 500 items" in answer["error"] or "send less at a time" in answer["error"], what
+        held = [{"id": f"n{number}.1"} for number in range(9)]
+        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"held": held})
+        assert (code, answer["error"]) == (400, "trainer: held may hold 8 items, not 9")
+
+    run(test, tmp_path)
+
+
+def test_a_batch_that_an_older_driver_sends_is_refused_so_that_each_report_comes_alone(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        batch = [{"op": "progress", "at_s": 1, "step": step, "samples": step} for step in range(1, 602)]
+        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch}))[0] == 400, "400 is what it splits for"
+        assert served.service.state.trainers["run-here-1"].step == 0, "nothing of it counts twice"
+        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch[-1:]}))[0] == 200
+        assert served.service.state.trainers["run-here-1"].step == 601
+
+    run(test, tmp_path)
+
+
+def test_regression_notes_flooded_the_log_and_the_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        with caplog.at_level(logging.INFO, logger="bftd"):
+            assert (await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE] * 500}))[0] == 200
+        assert not [record for record in caplog.records if "hello" in record.getMessage()]
+        told = served.service.ledger.decisions("run-here-1", 1000)
+        assert len(told) == bounds.NOTES_AT_ONCE_MOST
+
+    run(test, tmp_path)
+
+
+def test_notes_are_taken_once_a_second_and_those_dropped_are_counted() -> None:
+    notes, progress = Notes(), ProgressReport(1.0, 1, 1.0)
+    reports = [*[NoteReport(1.0, f"note {number}") for number in range(14)], progress]
+    taken = notes.taken("a", reports, 100.0)
+    assert len(taken) == bounds.NOTES_AT_ONCE_MOST + 1
+    assert taken[-1] is progress
+    assert notes.taken("a", reports[:1], 100.5) == []
+    (later,) = notes.taken("a", reports[:1], 101.5)
+    assert isinstance(later, NoteReport)
+    assert later.text == "note 0 (5 more notes were too many and are not kept)"
+    assert len(notes.taken("b", reports, 101.5)) == bounds.NOTES_AT_ONCE_MOST + 1, "each trainer has his own"
+
+
+def test_what_is_written_down_is_charged_to_who_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Budgets, "charge", lambda self, uid, units, now_s: charged.append(units))
+
+    async def test(served: Served) -> None:
+        as_user(monkeypatch, "ann")
+        _, first = await served.ask("POST", "/v1/trainers", TRAINER)
+        progress = [{"op": "progress", "at_s": 1, "step": step, "samples": step} for step in range(1, 201)]
+        await served.ask("POST", REPORT, {"epoch": 1, "events": progress})
+        assert sum(charged) > 200 * 200 / 4096
+        charged.clear()
+        await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s=0")
+        assert charged == [], "that a driver was heard is not written"
+
+    run(test, tmp_path)
+
+
+def test_what_was_charged_has_to_be_waited_for() -> None:
+    budgets = Budgets()
+    budgets.charge(7, 3 * BURST, 0.0)
+    assert not budgets.spend(7, 1.0, 0.0)
+    assert not budgets.spend(7, 1.0, BURST / 100 - 1)
+    assert budgets.spend(7, 1.0, BURST / 100 + 1), "no more than a burst is owed"
+    assert budgets.spend(8, BURST, 0.0)
+
+
+def test_beyond_a_days_share_of_the_ledger_a_users_reports_act_and_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_quota, "BYTES_A_DAY", 50_000)
+
+    async def test(served: Served) -> None:
+        for name, user in (("run-here-1", "ann"), ("run-here-2", "bob")):
+            await served.ask("POST", "/v1/trainers", TRAINER | {"id": name, "user": user})
+        step = 0
+        for _ in range(4):
+            events = []
+            for _ in range(100):
+                step += 1
+                events.append({"op": "progress", "at_s": 1, "step": step, "samples": step})
+            assert (await served.ask("POST", REPORT, {"epoch": 1, "events": events}))[0] == 200
+        assert served.service.state.trainers["run-here-1"].step == 400
+        kept = [event for event in served.service.ledger.events(0, 10_000) if event["kind"] == "progress"]
+        assert 100 <= len(kept) < 300
+        await served.ask("POST", "/v1/trainers/run-here-2/report", {"epoch": 1, "events": [events[0]]})
+        assert served.service.ledger.events(0, 10_000)[-1]["trainer"] == "run-here-2", "others are kept"
+
+    with caplog.at_level(logging.WARNING, logger="bftd"):
+        run(test, tmp_path)
+    assert len([record for record in caplog.records if "drivers of ann" in record.getMessage()]) == 1
+
+
+def test_a_large_report_lets_others_be_served_in_between(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        events = [{"op": "crash", "at_s": 1, "node": f"n{number}", "text": "x" * 500} for number in range(500)]
+        applied: list[int] = []
+        real = served.service.apply
+
+        def apply(*told: Any) -> None:
+            applied.append(turns)
+            real(*told)
+
+        served.service.apply = apply  # type: ignore[method-assign]
+        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": events}))[0] == 200
+        counting.cancel()
+        assert len(applied) > 3
+        assert applied == sorted(set(applied)), "the loop has turned between any two"
+
+    run(test, tmp_path)
+
+
+def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        monkeypatch.setattr(Connections, "unread_bytes", lambda self, transport: 9 * 2**20)
+        for path in ("/v1/status", "/v1/events?after=0", "/v1/trainers/run-here-1/explain"):
+            code, answer = await served.ask("GET", path)
+            assert (code, "read the answers" in answer["error"]) == (429, True)
+        assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
+
+    run(test, tmp_path)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bftd.http.reading.BODY_S", 0.1)
+
+    async def test(served: Served) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
+        writer.write(b"POST /v1/trainers HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{")
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 408")
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_and_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FRESH_MOST", 0)
+    made: list[bool] = []
+    real = status.overview
+
+    def noted(*told: Any) -> dict[str, Any]:
+        made.append(threading.current_thread() is threading.main_thread())
+        return real(*told)
+
+    monkeypatch.setattr(status, "overview", noted)
+
+    async def test(served: Served) -> None:
+        served.see("n1", "n2")
+        answers = await asyncio.gather(*(served.ask("GET", "/v1/status") for _ in range(5)))
+        assert len({answer["time_s"] for _, answer in answers}) == 1
+        assert made == [False]
+        as_user(monkeypatch, "bob")
+        assert (await served.ask("GET", "/v1/status"))[0] == 200
+        assert made == [False, False], "what another may see is made apart"
+
+    run(test, tmp_path)
+
+
+def test_a_question_to_the_ledger_that_takes_too_long_or_answers_too_much_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE | {"text": "x" * 900}] * 10})
+        code, whole = await served.ask("GET", "/v1/events?after=0")
+        assert code == 200
+        monkeypatch.setattr(reader, "ANSWER_BYTES_MOST", 2_000)
+        _, part = await served.ask("GET", "/v1/events?after=0")
+        assert part["events"] == whole["events"][: len(part["events"])]
+        assert 0 < len(part["events"]) < len(whole["events"])
+        _, rest = await served.ask("GET", f"/v1/events?after={part['events'][-1]['rowid']}")
+        assert rest["events"][0] == whole["events"][len(part["events"])], "who asks on gets all"
+        monkeypatch.setattr(reader, "QUERY_S", -1.0)
+        monkeypatch.setattr(reader, "_STEPS", 1)
+        code, answer = await served.ask("GET", "/v1/events?after=0")
+        assert (code, "without an end" in answer["error"]) == (503, True)
+
+    run(test, tmp_path)
