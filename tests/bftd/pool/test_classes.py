@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.keys import PoolConfig
@@ -58,12 +58,14 @@ def test_cpus_and_memory_tell_gpu_nodes_apart_only_where_they_differ() -> None:
     assert other.of_node == {"n1": "a100x4-cpu64-251G", "n2": "a100x4-cpu64-503G", "n3": "a100x4-cpu96-251G"}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(250_000, 274_000), min_size=1, max_size=20))
 def test_memory_that_differs_by_less_than_a_tenth_makes_no_class_wherever_it_lies(megabytes: list[int]) -> None:
     found = of(*(a_node(f"n{at}", memory_bytes=size * 2**20) for at, size in enumerate(megabytes)))
     assert len(found.classes) == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_the_classes_are_those_of_the_nodes_in_whatever_order_they_come(megabytes: list[int], rng: Any) -> None:
     nodes = [a_node(f"n{at}", memory_bytes=size * 2**20) for at, size in enumerate(megabytes)]
