@@ -22,7 +22,7 @@ from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http import api
 from bftd.keys import Config
 from bftd.notify import notify
-from bftd.service.garbage import Garbage
+from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow.read_only_client import ReadingClient
@@ -231,6 +231,7 @@ def _command(path: str | None, check_config: bool, print_config: bool) -> None:
         return
     _set_up_log(settings.log.level)
     sys.setswitchinterval(SWITCH_S)
+    only_when_told()
     sys.exit(asyncio.run(_serve(settings, found)))
 
 
