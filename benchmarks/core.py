@@ -23,7 +23,19 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from bftd.core.domain import Configured, Event, PoolNode, PoolObserved, PoolView, Registered, Reported, Settings, State
+from bftd.core.domain import (
+    PoolNode,
+    PoolView,
+    Settings,
+    State,
+)
+from bftd.core.events import (
+    Configured,
+    Event,
+    PoolObserved,
+    Registered,
+    Reported,
+)
 from bftd.core.step import fold
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report

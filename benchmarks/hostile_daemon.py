@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale_drivers import ProcessWatch
-from bftd.core.domain import Event, Heard, PoolNode, PoolObserved, PoolView, Registered, Reported
+from bftd.core.domain import PoolNode, PoolView
+from bftd.core.events import (
+    Event,
+    Heard,
+    PoolObserved,
+    Registered,
+    Reported,
+)
 from bftd.daemon import SWITCH_S
 from bftd.http import api
 from bftd.keys import ApiConfig, Config, DaemonConfig, DecideConfig, LedgerConfig, LimitsConfig, SlurmConfig
@@ -29,7 +36,7 @@ from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes
-from bftd.service.garbage import Garbage
+from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 
@@ -129,10 +136,10 @@ async def serve(folder: Path, trainers: int, leases: int, watch: Watch) -> dict[
     watch.turns.clear()
     tasks = [asyncio.create_task(probe()), asyncio.create_task(poll())]
     await stop.wait()
+    turns = sorted(watch.turns)  # what comes is the end: all connections at once
     await asyncio.gather(*tasks)
     site.service.stop()
     await runner.cleanup()
-    turns = sorted(watch.turns)
     return {
         "loop_lag_ms": spread(lags_s),
         "turn_ms": {"max": 1e3 * turns[-1][0], "max_cpu": 1e3 * max(cpu for _, cpu in turns), "count": len(turns)},
@@ -163,6 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     sys.setswitchinterval(SWITCH_S)
+    only_when_told()
     watch = Watch()
     loop = asyncio.SelectorEventLoop(watch)
     try:

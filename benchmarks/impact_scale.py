@@ -26,7 +26,8 @@ from typing import Any
 
 from benchmarks import site_lines
 from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, request
-from bftd.core.domain import PoolObserved, Registered, Settings, State
+from bftd.core.domain import Settings, State
+from bftd.core.events import PoolObserved, Registered
 from bftd.core.step import step
 from bftd.keys import PoolConfig
 from bftd.pool import judgement

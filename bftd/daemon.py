@@ -24,7 +24,7 @@ import click
 
 import milp
 from bftd import __version__, config, entry, journal, keys
-from bftd.core.domain import Tick
+from bftd.core.events import Tick
 from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http import api
 from bftd.keys import Config
@@ -32,9 +32,10 @@ from bftd.notify import notify, watchdog_s
 from bftd.service import dry_run as dry_runs
 from bftd.service import neighbours
 from bftd.service.cancelling import Canceller
-from bftd.service.garbage import Garbage
+from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
-from bftd.service.live import IDENTITY, Service
+from bftd.service.live import Service
+from bftd.service.neighbours import IDENTITY
 from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
@@ -366,6 +367,7 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
         return
     _set_up_log(settings.log.level)
     sys.setswitchinterval(SWITCH_S)
+    only_when_told()
     code = asyncio.run(_serve(settings, found))
     if threading.active_count() > 1:  # a command of Slurm's hangs, and systemd would kill who waits for it
         logging.shutdown()

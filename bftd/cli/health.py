@@ -96,10 +96,12 @@ def _nodes_and_jobs(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
 
 def _ledger(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
     ledger = status.get("ledger") or {}
-    used, most = ledger.get("bytes"), ledger.get("bytes_most")
+    if failure := ledger.get("failure"):
+        return [("CRITICAL", failure)]
+    used, most = ledger.get("bytes"), ledger.get("max_bytes")
     if not used or not most or used < LEDGER_WARNING * most:
         return []
-    return [("WARNING", f"the ledger has {used / most:.0%} of the size that it may have")]
+    return [("WARNING", f"the ledger has {used / most:.0%} of the size that it may have (max_bytes)")]
 
 
 def _figures(status: Mapping[str, Any]) -> dict[str, str]:

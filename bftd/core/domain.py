@@ -1,4 +1,4 @@
-"""The words of the decision core: pool, trainers, leases, and the events and actions of `bftd.core.step`.
+"""The words of the decision core: pool, trainers, leases, and the actions of `bftd.core.step`.
 
 Everything here is immutable. Times are unix seconds and come in on events; the core has no clock of its own.
 Three sets are never mixed up: *planned* (what the last plan wants), *requested* (leases granted and not revoked) and
@@ -15,13 +15,12 @@ from bftd.core.classes import Classes
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import Cancels, ElasticJob, Stray
-from bftd.core.pause import Pause, Paused, Unpaused
+from bftd.core.pause import Pause
 from bftd.core.sentences import Mood, sentence
 from bftd.hours import UTC, Zone
 from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
-from bftd.protocol.reports import NO_SUMMARY, Report, Summary
 from bftd.protocol.sizes import Sizes
 
 TrainerState = Literal["waiting", "running", "suspended", "finished"]
@@ -304,80 +303,6 @@ class State:
     usage: Usage = field(default=Usage(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     plan_due: bool = False
-
-
-# Events: what happened, each with its time.
-
-
-@dataclass(frozen=True, slots=True)
-class PoolObserved:
-    """A good snapshot was read."""
-
-    time_s: float
-    view: PoolView
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time went on without a good snapshot."""
-
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A driver came, for the first time or again."""
-
-    time_s: float
-    request: Registration
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A driver asked for its leases."""
-
-    time_s: float
-    trainer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A driver told what happened."""
-
-    time_s: float
-    trainer: str
-    reports: tuple[Report, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A driver ended its trainer."""
-
-    time_s: float
-    trainer: str
-    exit_code: int
-    reason: str
-    summary: Summary = NO_SUMMARY
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """Settings changed: by a reload, which ends latched alarms, or by `bft tune`."""
-
-    time_s: float
-    settings: Settings
-    reloaded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ClockSet:
-    """The wall clock went `by_s` seconds further than time itself, or back; `time_s` is what it shows now."""
-
-    time_s: float
-    by_s: float
-
-
-Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured | Paused | Unpaused | ClockSet
 
 
 # Actions: what the daemon does and writes down.

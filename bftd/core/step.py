@@ -17,18 +17,20 @@ import milp
 from bftd.core import caps, clock, confines, drivers, learn, observation, refusals
 from bftd.core.domain import (
     Action,
+    Lease,
+    State,
+    Trainer,
+)
+from bftd.core.events import (
     ClockSet,
     Configured,
     Event,
     Finished,
     Heard,
-    Lease,
     PoolObserved,
     Registered,
     Reported,
-    State,
     Tick,
-    Trainer,
 )
 from bftd.core.outsiders import Cancels
 from bftd.core.pause import Paused, Unpaused

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from bftd.core.domain import Event, Trainer
+from bftd.core.domain import Trainer
+from bftd.core.events import Event
 from bftd.errors import BftError
 from bftd.http.budget import WRITTEN_BYTES_PER_UNIT, Budgets
 from bftd.http.connections import Connections

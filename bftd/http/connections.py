@@ -45,6 +45,7 @@ class Connections:
         self._open: dict[Hashable, OrderedDict[Door, None]] = {}
         self._doors: dict[Any, Door] = {}
         self._sweeper: asyncio.TimerHandle | None = None
+        self._stopped = False
         # Connections of the daemon's own user and of root are not bounded by holder: they must reach it to help.
         self._trusted: frozenset[Hashable] = frozenset({0, os.geteuid()})
 
@@ -59,6 +60,8 @@ class Connections:
 
     def admit(self, door: Door, transport: asyncio.Transport) -> bool:
         """Take a new connection in, if its holder may have one more."""
+        if self._stopped:
+            return False
         holder = holder_of(transport)
         mine = self._open.get(holder, OrderedDict())
         trusted = holder in self._trusted
@@ -101,6 +104,7 @@ class Connections:
 
     def stop(self) -> None:
         """Pass nothing on any more, and look after nothing."""
+        self._stopped = True
         self.turns.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()

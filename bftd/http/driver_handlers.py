@@ -7,7 +7,13 @@ from collections import Counter
 
 from aiohttp import web
 
-from bftd.core.domain import Finished, Heard, Registered, Reported, Trainer
+from bftd.core.domain import Trainer
+from bftd.core.events import (
+    Finished,
+    Heard,
+    Registered,
+    Reported,
+)
 from bftd.http import bodies
 from bftd.http.asked import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer
 from bftd.http.caller import Caller

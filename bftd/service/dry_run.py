@@ -22,7 +22,8 @@ from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.service.ledger import Ledger
-from bftd.service.live import IDENTITY, settings_of
+from bftd.service.neighbours import IDENTITY
+from bftd.service.settings import settings_of
 from slurm_plugin.nodeset import fold
 from slurm_plugin.types import Snapshot
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import grp
 import logging
-import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from bftd import keys
@@ -19,34 +17,35 @@ from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, Node
 from bftd.core.domain import (
     Action,
     CancelPilot,
+    Decided,
+    Happened,
+    LeaseChanged,
+    State,
+)
+from bftd.core.events import (
     ClockSet,
     Configured,
-    Decided,
     Event,
     Finished,
-    Happened,
     Heard,
-    LeaseChanged,
     PoolObserved,
     Registered,
     Reported,
-    Settings,
-    State,
     Tick,
 )
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
-from bftd.errors import ConfigError, LedgerError
-from bftd.hours import UTC, Zone
+from bftd.errors import LedgerError
 from bftd.keys import Config
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
-from bftd.service import status, steered
+from bftd.service import neighbours, status, steered
 from bftd.service.clock import Clock
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.ledger import GIVE_BACKS, Ledger
+from bftd.service.settings import settings_of, still_good
 from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
 
@@ -55,8 +54,6 @@ log = logging.getLogger("bftd")
 # Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
 # others for too long to be done for each of many that come together: they wait for the next snapshot.
 PLANNED_AT_ONCE_MOST = 500
-# Under this name the ledger keeps by which words this daemon's pilots name it.
-IDENTITY = "identity"
 # Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
 _ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
 _SAID_BY_DRIVERS = (Noted, Saved)
@@ -66,37 +63,6 @@ UNWRITTEN = "bftd cannot write its ledger"
 RETRY_S = 5.0
 # How often the ledger's size is looked at.
 TEND_EVERY_S = 1.0
-
-
-def settings_of(config: Config, zone: Zone = UTC) -> Settings:
-    """The core's settings as the configuration file has them."""
-    return Settings(
-        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators), zone
-    )
-
-
-def _administrators(group: str) -> frozenset[str]:
-    """Root and the listed members of a Unix group: they may have jobs of their own in the harvested partition."""
-    try:
-        members = grp.getgrnam(group).gr_mem if group else []
-    except KeyError:
-        members = []
-    return frozenset({"root", *members})
-
-
-def _still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings of `bft tune` that this bftd takes too: another version may have remembered them."""
-    known = {key.name: key for key in keys.tunable()}
-    good = {}
-    for name, value in tuned.items():
-        if name not in known:
-            log.warning("dropping what bft tune has set: %r cannot be tuned", name)
-            continue
-        try:
-            good[name] = known[name].checked(value, name)
-        except ConfigError as error:
-            log.warning("dropping what bft tune has set: %s", error)
-    return good
 
 
 def _is_history_of(user: str, action: Action, state: State) -> bool:
@@ -127,15 +93,6 @@ def _level(decision: Decision) -> int:
     if isinstance(decision, _ALARMS):
         return logging.WARNING
     return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO
-
-
-def _identities(ledger: Ledger) -> tuple[str, ...]:
-    """The words by which pilots name this daemon, its own first: they stay with the ledger, wherever that is moved."""
-    kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ()))
-    if not kept:
-        kept = (secrets.token_hex(4),)
-        ledger.keep(IDENTITY, {"words": list(kept)})
-    return kept
 
 
 class Service:
@@ -173,7 +130,7 @@ class Service:
         self._held_since_s: float | None = None
         self._unwritten = self._untended = ""
         self._tried_s = self._tended_s = float("-inf")
-        self.identities = _identities(ledger)
+        self.identities = neighbours.identities(ledger)
         now_s = now()
         loaded = ledger.load(now_s)
         self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
@@ -215,7 +172,7 @@ class Service:
     def configure(self, config: Config) -> None:
         """Take another configuration; what `bft tune` has set stays."""
         self.config = config
-        self._tuned = _still_good(self.ledger.tuned())
+        self._tuned = still_good(self.ledger.tuned())
         settings = settings_of(config, local_zone(self.now()))
         settings = dataclasses.replace(settings, identities=frozenset(self.identities))
         self.apply(Configured(self.now(), settings.changed(**self._tuned), reloaded=True))

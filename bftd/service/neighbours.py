@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import socket
 import struct
 from collections.abc import Collection, Mapping
@@ -12,13 +13,25 @@ from bftd.core.domain import Trainer
 from bftd.core.sentences import foreign_pilots
 from bftd.errors import BftError
 from bftd.protocol import comment
+from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
+# Under this name the ledger keeps by which words this daemon's pilots name it.
+IDENTITY = "identity"
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
 
 class AnotherDaemon(BftError):
     """The partition is harvested by another daemon."""
+
+
+def identities(ledger: Ledger) -> tuple[str, ...]:
+    """The words by which pilots name this daemon, its own first: they stay with the ledger, wherever that is moved."""
+    kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ()))
+    if not kept:
+        kept = (secrets.token_hex(4),)
+        ledger.keep(IDENTITY, {"words": list(kept)})
+    return kept
 
 
 async def claim(cluster: str, partition: str, believed: Collection[int]) -> asyncio.AbstractServer | None:

@@ -9,7 +9,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from bftd.core import timing
-from bftd.core.domain import Event, State, Trainer
+from bftd.core.domain import State, Trainer
+from bftd.core.events import Event
 from bftd.core.step import fold
 
 SENTENCE = "bftd runs in shadow mode: it grants nothing"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from bftd.core.domain import Event, Lease, Registered, Reported, State, Trainer
+from bftd.core.domain import Lease, State, Trainer
+from bftd.core.events import Event, Registered, Reported
 from bftd.pool.imagined import PREFIX
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport, SuspendReport
 from bftd.simulated import measured

@@ -14,16 +14,18 @@ from bftd.core.decisions import Cancelled, Waits
 from bftd.core.domain import (
     Action,
     CancelPilot,
+    Decided,
+    State,
+)
+from bftd.core.events import (
     ClockSet,
     Configured,
-    Decided,
     Event,
     Finished,
     Heard,
     PoolObserved,
     Registered,
     Reported,
-    State,
 )
 from bftd.errors import LedgerError
 from bftd.keys import Config

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol
 
-from bftd.core.domain import Event, Finished, Lease, Reported
+from bftd.core.domain import Lease
+from bftd.core.events import Event, Finished, Reported
 from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport

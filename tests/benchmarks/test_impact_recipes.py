@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.impact.recipe import RECIPES, Recipe, edited_conf, without_bftd
-from bftd.core.domain import Registered
+from bftd.core.events import Registered
 from bftd.keys import Config, PoolConfig
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes

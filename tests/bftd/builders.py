@@ -8,22 +8,24 @@ from typing import Any, TypeVar, cast
 
 from bftd.core.domain import (
     Action,
-    Configured,
     Decided,
-    Event,
-    Finished,
-    Heard,
     Lease,
     LeaseChanged,
     PoolNode,
-    PoolObserved,
     PoolView,
-    Registered,
-    Reported,
     Settings,
     State,
-    Tick,
     Trainer,
+)
+from bftd.core.events import (
+    Configured,
+    Event,
+    Finished,
+    Heard,
+    PoolObserved,
+    Registered,
+    Reported,
+    Tick,
 )
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge

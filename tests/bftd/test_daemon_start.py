@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftd.core.domain import Registered
+from bftd.core.events import Registered
 from bftd.daemon import _command, next_delay_s
 from bftd.keys import Config, SlurmConfig
 from bftd.notify import watchdog_s
 from bftd.service.cancelling import Canceller
 from bftd.service.ledger import Ledger
-from bftd.service.live import IDENTITY, Service
-from bftd.service.neighbours import AnotherDaemon, claim
+from bftd.service.live import Service
+from bftd.service.neighbours import IDENTITY, AnotherDaemon, claim
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError
 from slurm_plugin.preemption import UNREAD, Preemption
@@ -76,6 +76,7 @@ def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_p
     )
 
 
+@pytest.mark.slow
 def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry_run_does(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         config = tmp_path / "second.toml"
@@ -104,6 +105,7 @@ def test_S9_a_controller_that_is_down_is_waited_for_and_nothing_is_granted_befor
         assert daemon.client.status()["hold"] is None
 
 
+@pytest.mark.slow
 def test_regression_a_hanging_controller_got_the_daemon_killed_and_held_up_its_stop(tmp_path: Path) -> None:
     faults = faulty(tmp_path)
     env = commands(tmp_path) | {"WATCHDOG_USEC": "900000"}

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Sequence
 from math import nextafter
 
 from bftd.core.domain import (
-    Event,
     Lease,
     LeaseChanged,
     PoolNode,
-    PoolObserved,
     PoolView,
-    Reported,
     Settings,
     SolverFailed,
     State,
 )
+from bftd.core.events import Event, PoolObserved, Reported
 from bftd.core.step import fold
 from bftd.errors import BftError
 from bftd.simulated.driver import Drivers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bftd.core.domain import Event, Registered
+from bftd.core.events import Event, Registered
 from bftd.errors import UsageError
 from bftd.protocol.registration import Registration
 from bftd.simulated import measured

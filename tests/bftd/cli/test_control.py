@@ -57,6 +57,7 @@ def lent(status: dict[str, Any]) -> int:
     return int(sum(trainer["requested"] for trainer in status["trainers"]))
 
 
+@pytest.mark.slow
 def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs(
     tmp_path: Path, bft: Callable[..., Ran]
 ) -> None:

@@ -40,7 +40,12 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"nodes": [QUARANTINED]}, "WARNING", "1 node is in quarantine"),
     ({"strays": [{}, {}]}, "WARNING", "no lease stands behind 2 jobs"),
     ({"silent": ["17"]}, "WARNING", "no word from the driver of 17"),
-    ({"ledger": {"bytes": 95, "bytes_most": 100}}, "WARNING", "the ledger has 95% of the size that it may have"),
+    (
+        {"ledger": {"bytes": 95, "max_bytes": 100}},
+        "WARNING",
+        "the ledger has 95% of the size that it may have (max_bytes)",
+    ),
+    ({"ledger": {"failure": "the ledger cannot be written"}}, "CRITICAL", "the ledger cannot be written"),
 ]
 
 
@@ -57,7 +62,7 @@ def test_each_fault_has_its_level_and_its_text(fault: dict[str, Any], level: str
     [
         {"hold": "job 9 waits", "held_s": 30.0},
         {"snapshot_age_s": SNAPSHOT_WARNING_S - 1},
-        {"ledger": {"bytes": 50, "bytes_most": 100}},
+        {"ledger": {"bytes": 50, "max_bytes": 100, "failure": None}},
         {"ledger": {"bytes": 50}},
         {"hours": {"open": False, "until_s": 9.0, "text": "harvesting begins again at Mon 20:00"}},
     ],
@@ -86,6 +91,7 @@ def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> N
     core.pool("n1", "n2")
     core.place_all()
     core.pause("node n1", release=True, why="new disk")
+    core.silent.add("1")
     core.pool("n1", "n2", after_s=70.0)
     found = judged(overview(core.state, core.time_s, "1.0", "live", [], []))
     assert found.problems == (

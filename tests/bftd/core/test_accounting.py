@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bftd.core.accounting import counted_s
-from bftd.core.domain import Charged, PoolNode, PoolObserved, Settings, Share
+from bftd.core.domain import (
+    Charged,
+    PoolNode,
+    Settings,
+    Share,
+)
+from bftd.core.events import PoolObserved
 from bftd.core.step import fold
 from tests.bftd.builders import Core, lease, of, registration
 

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 import milp
 from bftd.core.caps import at_caps, rule
-from bftd.core.domain import (
-    Configured,
-    Settings,
-    Trainer,
-)
+from bftd.core.domain import Settings, Trainer
+from bftd.core.events import Configured
 from bftd.core.outsiders import ElasticJob
 from bftd.core.planning import build_problem, by_preference
 from bftd.core.turn import Turn

@@ -9,7 +9,8 @@ import pytest
 
 from bftd.core import learn
 from bftd.core.classes import NodeClass, unmet, usable
-from bftd.core.domain import Configured, ElasticJob, PoolObserved, Settings
+from bftd.core.domain import ElasticJob, Settings
+from bftd.core.events import Configured, PoolObserved
 from bftd.core.learn import Knowledge
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
@@ -171,20 +172,20 @@ def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
 
 
 def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -> None:
-    known = learn.observe_rate(Knowledge(), 2, 100.0, "v100x2")
-    known = learn.observe_rate(known, 2, 400.0, "a100x4")
-    known = learn.observe_rate(known, 1, 200.0, "a100x4")
+    known = learn.observe_rate(Knowledge(), 2, 100.0, node_class="v100x2")
+    known = learn.observe_rate(known, 2, 400.0, node_class="a100x4")
+    known = learn.observe_rate(known, 1, 200.0, node_class="a100x4")
     assert known.seen_on("v100x2") == ((2, 100.0),)
     assert known.seen_on("a100x4") == ((1, 200.0), (2, 400.0))
     assert known.seen_on("h100x8") == known.seen_on("a100x4"), "where it never ran it is taken for as fast"
-    back = learn.observe_rate(known, 2, 100.0, "v100x2")
+    back = learn.observe_rate(known, 2, 100.0, node_class="v100x2")
     assert (back.node_class, back.seen) == ("v100x2", ((2, 100.0),))
     assert dict(back.elsewhere) == {"a100x4": ((1, 200.0), (2, 400.0))}
 
 
 def test_what_was_learned_before_there_were_classes_is_kept() -> None:
     known = learn.observe_rate(Knowledge(), 2, 100.0)
-    known = learn.observe_rate(known, 4, 190.0, "a100x4")
+    known = learn.observe_rate(known, 4, 190.0, node_class="a100x4")
     assert known.seen_on("a100x4") == ((2, 100.0), (4, 190.0))
 
 
@@ -193,7 +194,9 @@ def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -
     core = Mixed(A100 | {name: V100[name] for name in ("n3", "n4")})
     core.apply(Configured(core.time_s, core.state.settings.changed(objective=objective)))
     core.arrive(registration("1", 1, 2))
-    known = learn.observe_rate(learn.observe_rate(Knowledge(), 2, 100.0, "a100x4"), 2, 300.0, "v100x2")
+    known = learn.observe_rate(
+        learn.observe_rate(Knowledge(), 2, 100.0, node_class="a100x4"), 2, 300.0, node_class="v100x2"
+    )
     trainers = {"1": replace(core.state.trainers["1"], knowledge=known)}
     core.state = replace(core.state, trainers=trainers)
     settle(core)

@@ -17,7 +17,6 @@ from bftd.core import clock
 from bftd.core.domain import (
     Action,
     CancelPilot,
-    ClockSet,
     Lease,
     LeaseChanged,
     PoolView,
@@ -25,6 +24,7 @@ from bftd.core.domain import (
     State,
     Trainer,
 )
+from bftd.core.events import ClockSet
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import ElasticJob
@@ -36,7 +36,7 @@ from tests.bftd.builders import NOW_S, Core, lease, of, registration
 STEPS = st.sampled_from([-86400.0, -3600.0, -61.0, -5.0, 5.0, 61.0, 3600.0, 31e6])
 # What seconds mean where they are no time: lengths, and Slurm's own times, which no clock of ours moves.
 # Those by the clock of a driver's host, and the time at which an administrator spoke, are not the daemon's to move.
-DURATIONS = {Lease: {"limit_s", "leaving_s"}, Trainer: {"idled_s"}, Pause: {"since_s"}}
+DURATIONS = {Lease: {"limit_s", "leaving_s"}, Trainer: {"idled_s", "worked_s"}, Pause: {"since_s"}}
 FOREIGN = {Settings, PoolView, ElasticJob, Registration, Knowledge}
 
 

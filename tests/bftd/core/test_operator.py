@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import (
-    CancelPilot,
-    Configured,
-    Happened,
-    PoolObserved,
-    Settings,
-)
+from bftd.core.domain import CancelPilot, Happened, Settings
+from bftd.core.events import Configured, PoolObserved
 from bftd.core.outsiders import FLOOR, Cancels, ElasticJob, most
 from bftd.service.status import overview
 from tests.bftd.builders import Core, Pool, lease, node, of, pilot, registration

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from bftd.core.confines import bound
-from bftd.core.domain import CancelPilot, Configured, Happened, PoolNode, PoolView, Settings, Tick
+from bftd.core.domain import (
+    CancelPilot,
+    Happened,
+    PoolNode,
+    PoolView,
+    Settings,
+)
+from bftd.core.events import Configured, Tick
 from bftd.core.pausing import folded
 from bftd.core.timing import PLACE_WITHIN_S
 from tests.bftd.builders import Core, granted, lease, of, registration, revoked

@@ -9,20 +9,22 @@ import pytest
 
 from bftd.core import timing
 from bftd.core.domain import (
-    Configured,
     ElasticJob,
-    Event,
-    Finished,
-    Heard,
     Lease,
     PoolNode,
-    PoolObserved,
     PoolView,
-    Registered,
-    Reported,
     Settings,
     State,
     Trainer,
+)
+from bftd.core.events import (
+    Configured,
+    Event,
+    Finished,
+    Heard,
+    PoolObserved,
+    Registered,
+    Reported,
 )
 from bftd.core.invariants import validate_state
 from bftd.core.refusals import unproven

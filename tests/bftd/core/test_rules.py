@@ -17,6 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bftd.core.domain import (
     CancelPilot,
     Charged,
+    Settings,
+    State,
+)
+from bftd.core.events import (
     ClockSet,
     Configured,
     Event,
@@ -24,8 +28,6 @@ from bftd.core.domain import (
     Heard,
     PoolObserved,
     Registered,
-    Settings,
-    State,
     Tick,
 )
 from bftd.core.invariants import validate_state

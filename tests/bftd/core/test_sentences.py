@@ -34,16 +34,18 @@ from bftd.core.decisions import (
     Waits,
 )
 from bftd.core.domain import (
-    Configured,
     Decided,
-    Event,
-    Finished,
     PoolNode,
-    PoolObserved,
     PoolView,
-    Registered,
     Settings,
     State,
+)
+from bftd.core.events import (
+    Configured,
+    Event,
+    Finished,
+    PoolObserved,
+    Registered,
 )
 from bftd.core.step import fold
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport

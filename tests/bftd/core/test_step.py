@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 import milp
-from bftd.core.domain import CancelPilot, Configured, Happened, PoolNode, Settings
+from bftd.core.domain import (
+    CancelPilot,
+    Happened,
+    PoolNode,
+    Settings,
+)
+from bftd.core.events import Configured
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
 from milp import solving

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Finished, Registered
+from bftd.core.events import Finished, Registered
 from bftd.errors import ConfigError
 from bftd.http import driver_handlers
 from bftd.http.budget import BURST, UNITS_PER_S, Budgets

@@ -123,7 +123,7 @@ def test_regression_a_suspended_jobs_node_was_lent_because_slurm_shows_it_idle(s
 
 def test_in_shadow_mode_a_suspended_jobs_node_is_no_idle_one_either() -> None:
     snapshot = Snapshot(1.0, {"n1": node("n1"), "n2": node("n2")}, (job("9", "SUSPENDED", nodes=("n1",)),), ())
-    assert idle_nodes(snapshot, "elastic") == {"n2"}
+    assert idle_nodes(snapshot, ("elastic",)) == {"n2"}
 
 
 def test_a_pilot_that_came_to_a_suspended_jobs_node_leaves_it() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import PoolObserved, PoolView
+from bftd.core.domain import PoolView
+from bftd.core.events import PoolObserved
 from bftd.keys import PoolConfig
 from bftd.pool.spares import SPARED
 from slurm_plugin.types import Job, Node

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Registered, Reported
+from bftd.core.events import Registered, Reported
 from bftd.keys import Config, DaemonConfig
 from bftd.service.clock import LONGEST_PAUSE_S, Clock
 from bftd.service.ledger import Ledger

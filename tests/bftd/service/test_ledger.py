@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Finished, Heard, Registered, State
+from bftd.core.domain import State
+from bftd.core.events import Finished, Heard, Registered
 from bftd.core.invariants import validate_state
 from bftd.errors import LedgerError
 from bftd.keys import Config

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Happened, Registered, State
+from bftd.core.domain import Happened, State
+from bftd.core.events import Registered
 from bftd.errors import LedgerError
 from bftd.protocol.reports import ProgressReport
 from bftd.service import ledger as ledgers

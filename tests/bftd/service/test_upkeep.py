@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Finished, Happened, Registered, State
+from bftd.core.domain import Happened, State
+from bftd.core.events import Finished, Registered
 from bftd.protocol.reports import ProgressReport, SuspendReport
 from bftd.service import checkpoints, upkeep
 from bftd.service.ledger import Ledger

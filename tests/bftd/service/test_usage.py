@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bftd.core.domain import Charged, Registered, Share, State
+from bftd.core.domain import Charged, Share, State
+from bftd.core.events import Registered
 from bftd.errors import LedgerError
 from bftd.service import usage
 from bftd.service.ledger import Ledger
@@ -96,7 +97,7 @@ def test_S10_what_users_are_charged_is_what_was_counted_also_after_a_kill(path: 
     code = """
 import os, sys
 from pathlib import Path
-from bftd.core.domain import Registered
+from bftd.core.events import Registered
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
 clock = Clock()

@@ -19,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bftd.core.domain import Action, Decided, Finished, Heard, PoolObserved, Registered, State, Tick
+from bftd.core.domain import Action, Decided, State
+from bftd.core.events import (
+    Finished,
+    Heard,
+    PoolObserved,
+    Registered,
+    Tick,
+)
 from bftd.core.invariants import validate_state
 from bftd.core.pause import Pause
 from bftd.daemon import ledger_path

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import Finished, Lease, Reported
+from bftd.core.domain import Lease
+from bftd.core.events import Finished, Reported
 from bftd.protocol.reports import LeaseReport
 from bftd.simulated.driver import Charge, Drivers, SimulatedDriver, Terms
 from bftd.simulated.trainers import SimTrainer

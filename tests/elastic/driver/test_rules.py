@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Registered
+from bftd.core.events import Registered
 from bftd.keys import Config, PoolConfig
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes

@@ -1,0 +1,47 @@
+"""The settings that the core decides by: the configuration's, and those of `bft tune` in their place."""
+
+from __future__ import annotations
+
+import grp
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from bftd import keys
+from bftd.core.domain import Settings
+from bftd.errors import ConfigError
+from bftd.hours import UTC, Zone
+from bftd.keys import Config
+
+log = logging.getLogger("bftd")
+
+
+def settings_of(config: Config, zone: Zone = UTC) -> Settings:
+    """The core's settings as the configuration file has them."""
+    return Settings(
+        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators), zone
+    )
+
+
+def _administrators(group: str) -> frozenset[str]:
+    """Root and the listed members of a Unix group: they may have jobs of their own in the harvested partition."""
+    try:
+        members = grp.getgrnam(group).gr_mem if group else []
+    except KeyError:
+        members = []
+    return frozenset({"root", *members})
+
+
+def still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings of `bft tune` that this bftd takes too: another version may have remembered them."""
+    known = {key.name: key for key in keys.tunable()}
+    good = {}
+    for name, value in tuned.items():
+        if name not in known:
+            log.warning("dropping what bft tune has set: %r cannot be tuned", name)
+            continue
+        try:
+            good[name] = known[name].checked(value, name)
+        except ConfigError as error:
+            log.warning("dropping what bft tune has set: %s", error)
+    return good
