@@ -6,11 +6,11 @@ asks back at once, as Slurm would: then the nodes are free within the bound that
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from bftd.core import pausing, sentences
+from bftd.core import caps, classes, pausing, sentences
 from bftd.core.decisions import Decision, GaveBack, GrowthPaused, PauseLifted, Stays, Waits
 from bftd.core.domain import Lease, PoolNode, Settings, Trainer
 from bftd.core.pause import Pause, Paused, Unpaused
@@ -88,7 +88,7 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
 
 
 def _out(node: PoolNode, why: str) -> PoolNode:
-    return PoolNode(node.name, node.state, False, why, node.window_s, node.wanted, node.pilot, node.gres, node.gpus)
+    return replace(node, in_pool=False, why=why)
 
 
 def _barred(turn: Turn) -> dict[str, str]:
@@ -133,9 +133,57 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
     left = max(0, most - len(leases))
     if len(taken) <= most and len(free) <= left:
         return {}, turn.pool.bound
-    over = sorted(taken, key=usefulness)[most:] + sorted(free, key=usefulness)[left:]
+    over = sorted(taken, key=usefulness)[most:] + _unchosen(turn, sorted(free, key=usefulness), left)
     text = sentences.bounded(most, by)
     return {node.name: f"stays free: {text}" for node in over}, text
+
+
+def _unchosen(turn: Turn, free: list[PoolNode], count: int) -> list[PoolNode]:
+    """The free nodes, best first, without the `count` to offer.
+
+    On several classes the trainers choose in turn among those that they may use, each first its least number; what they
+    leave is filled up.
+    """
+    if len(turn.pool.classes) < 2:
+        return free[count:]
+    queues: dict[str, deque[tuple[int, PoolNode]]] = defaultdict(deque)
+    for rank, node in enumerate(free):
+        queues[node.node_class].append((rank, node))
+    chosen: set[str] = set()
+
+    def choose(kinds: Iterable[str], wanted: int) -> None:
+        for _ in range(wanted):
+            kind = min((name for name in kinds if queues[name]), key=lambda name: queues[name][0][0])
+            chosen.add(queues[kind].popleft()[1].name)
+
+    held = turn.live_nodes()
+    ruling = caps.rule(turn, held, count + sum(map(len, held.values())))
+    wanting: deque[tuple[tuple[str, ...], int]] = deque()
+    for trainer in ruling.admitted:
+        mine = held.get(trainer.id, ())
+        first, most = max(0, trainer.sizes.low - len(mine)), ruling.most[trainer.id] - len(mine)
+        kinds = _kinds(turn, trainer, mine, {name: len(queue) for name, queue in queues.items()}, first)
+        if most > 0 and first <= min(count - len(chosen), sum(len(queues[name]) for name in kinds)):
+            choose(kinds, first)
+            wanting.append((kinds, most - first))
+    while wanting and len(chosen) < count:
+        kinds, more = wanting.popleft()
+        if more > 0 and any(queues[name] for name in kinds):
+            choose(kinds, 1)
+            wanting.append((kinds, more - 1))
+    rest = [node for node in free if node.name not in chosen]
+    return rest[count - len(chosen) :]
+
+
+def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
+    """The classes of which a trainer may be lent more: one where it does not mix, that of its nodes if it has any."""
+    wish = trainer.request.wish
+    names = tuple(name for name in classes.usable(turn.pool.classes, wish, trainer.request.partition) if name in free)
+    if wish.mix:
+        return names
+    if mine:
+        return tuple({turn.class_of(node) for node in mine}.intersection(names))
+    return tuple(name for name in names if free[name] >= wanted)[:1]
 
 
 def _best_kept(turn: Turn, leases: dict[str, Lease]) -> list[str]:

@@ -286,6 +286,7 @@ class Service:
         number must survive us. Everything else is taken in without, but nothing grows until it is written.
         """
         now_s = self.now()
+        events = tuple(self._timed(event, now_s) for event in events)
         if not self._unwritten or not 0.0 <= now_s - self._tried_s < RETRY_S:
             self._tried_s = now_s
             try:
@@ -299,6 +300,12 @@ class Service:
         if any(isinstance(event, Registered) for event in events):
             raise LedgerError(self._unwritten)
         self._take(events, now_s, owed=True)
+
+    def _timed(self, event: Event, now_s: float) -> Event:
+        """The event by the clock as it is now, which may have been set since; of an old snapshot nothing is left."""
+        if self._clock.believes(event.time_s):
+            return event
+        return Tick(now_s) if isinstance(event, PoolObserved) else dataclasses.replace(event, time_s=now_s)
 
     def _take(self, events: Sequence[Event], now_s: float, owed: bool = False) -> None:
         """Fold events into the state, and write down what comes of it as far as its teller's share of history goes."""

@@ -30,12 +30,14 @@ HARDWARE = A100 | V100 | CPU
 class Mixed(Core):
     """A core whose pool comes from snapshots of such nodes, with the pilots that it knows."""
 
-    def __init__(self, hardware: dict[str, dict[str, int]] = HARDWARE, **fields: Any) -> None:
+    def __init__(
+        self, hardware: dict[str, dict[str, int]] = HARDWARE, settings: Settings | None = None, **fields: Any
+    ) -> None:
         self.hardware, self.fields = hardware, fields
         self.harvest = fields.pop("harvest", Harvest.of("elastic"))
         self.partitions: dict[str, tuple[str, ...]] = {}
         self.memory = PoolMemory()
-        super().__init__(Settings().changed(pj_max=50))
+        super().__init__(settings or Settings().changed(pj_max=50))
 
     def node(self, name: str) -> Node:
         gpus = self.hardware[name]
@@ -169,6 +171,36 @@ def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
     settle(core)
     assert core.nodes("1") == set(CPU)
     assert not [text for text in core.sentences() if "more would add" in text]
+
+
+def test_regression_under_a_bound_a_trainer_starved_whose_class_came_last_by_name() -> None:
+    core = Mixed(V100 | {"n7": {"a100": 4}, "n8": {"a100": 4}}, Settings().changed(max_nodes=2))
+    core.look()
+    core.arrive(registration("1", nodes_max=8, wish=Wish(gpu="a100")))
+    settle(core)
+    assert core.nodes("1") == {"n7", "n8"}
+    core.arrive(registration("2", nodes_max=8, wish=Wish(gpu="v100")))
+    settle(core)
+    assert core.nodes("1") == {"n7", "n8"}, "nobody moves for another class"
+
+
+def test_under_a_bound_trainers_of_different_classes_take_turns_and_each_begins_with_its_least_number() -> None:
+    hardware = {f"n{number}": {"v100": 2} for number in range(1, 9)}
+    hardware |= {f"n{number}": {"a100": 4} for number in range(11, 19)}
+    core = Mixed(hardware, Settings().changed(max_nodes=6))
+    core.arrive(registration("1", nodes_max=8, wish=Wish(gpu="v100")))
+    core.arrive(registration("2", nodes_min=3, nodes_max=8, wish=Wish(gpu="a100"), user="bob"))
+    settle(core)
+    assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 4)
+
+
+def test_regression_a_node_that_was_barred_lost_its_class() -> None:
+    core = Mixed(settings=Settings().changed(max_nodes=1))
+    core.pause("node n1")
+    core.look()
+    shown = {name: item.node_class for name, item in core.state.pool.nodes.items()}
+    assert set(shown.values()) == set(core.state.pool.classes)
+    assert shown["n1"] == "a100x4"
 
 
 def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bftd.core.events import Registered, Reported
 from bftd.keys import Config, DaemonConfig
+from bftd.pool import judgement
 from bftd.service.clock import LONGEST_PAUSE_S, Clock
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
@@ -141,6 +143,25 @@ def test_a_snapshot_that_was_taken_before_the_step_is_left_out(host: Host) -> No
         assert not host.service.core.pool.seen
         host.poll()
         assert host.service.core.pool.seen
+
+
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_regression_a_clock_set_while_a_snapshot_was_judged_left_the_pool_ahead_of_it(
+    host: Host, by_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = judgement.observe
+
+    def slowly(*known: Any) -> Any:
+        host.wall_s += by_s
+        return judge(*known)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judgement, "observe", slowly)
+        host.poll()
+    assert not host.service.core.pool.seen
+    assert host.service.core.time_s == host.wall_s
+    host.poll(busy=ALL)
+    assert not any(item.in_pool for item in host.service.core.pool.nodes.values())
 
 
 def test_a_host_that_slept_for_an_hour_takes_nobody_for_silent(host: Host) -> None:
