@@ -88,7 +88,8 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
 
 
 def _out(node: PoolNode, why: str) -> PoolNode:
-    return PoolNode(node.name, node.state, False, why, node.window_s, node.wanted, node.pilot, node.gres, node.gpus)
+    kind = (node.gres, node.gpus, node.node_class)
+    return PoolNode(node.name, node.state, False, why, node.window_s, node.wanted, node.pilot, *kind)
 
 
 def _barred(turn: Turn) -> dict[str, str]:
