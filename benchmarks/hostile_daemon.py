@@ -70,7 +70,7 @@ class Site:
         config = Config(
             slurm=SlurmConfig(submit_rate_per_min=10**6),
             decide=DecideConfig(pj_max=10**4),
-            limits=LimitsConfig(),
+            limits=LimitsConfig(trainers_per_user=0),
             api=ApiConfig(str(folder / "socket")),
             ledger=LedgerConfig(str(folder / "ledger")),
             daemon=DaemonConfig(),
