@@ -236,6 +236,7 @@ class Service:
         way = "forward" if by_s > 0 else "back"
         log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
         self._memory = self._memory.moved(by_s)
+        self._history.move(by_s)
         if self._held_since_s is not None:
             self._held_since_s += by_s
         self.apply(ClockSet(now_s, by_s))

@@ -14,6 +14,7 @@ from bftd.errors import LedgerError
 from bftd.keys import Config, DaemonConfig
 from bftd.pool import judgement
 from bftd.service.clock import LONGEST_PAUSE_S, Clock
+from bftd.service.history_quota import BYTES_A_DAY
 from bftd.service.ledger import Ledger
 from bftd.service.live import UNWRITTEN, Service
 from bftd.shadow.service import ShadowService
@@ -144,6 +145,17 @@ def test_regression_after_a_step_of_the_clock_growth_seemed_held_for_as_long_as_
     host.wall_s += by_s
     host.poll(jobs=(job("900"),))
     assert host.service.overview("1")["held_s"] == 5.0
+
+
+@pytest.mark.parametrize("by_s", [-720 * HOUR_S, 720 * HOUR_S])
+def test_regression_after_a_step_of_the_clock_a_users_history_was_lost_for_as_long_as_that(
+    host: Host, by_s: float
+) -> None:
+    history = host.service._history
+    history.spend("ann", BYTES_A_DAY + 1, host.service.now())
+    host.wall_s += by_s
+    assert history.is_spent("ann", host.service.now())
+    assert not history.is_spent("ann", host.service.now() + HOUR_S)
 
 
 @pytest.mark.parametrize("by_s", [0.0, -HOUR_S, HOUR_S])
