@@ -72,6 +72,9 @@ def parse(text: str, name: str = "configuration") -> Config:
             raise ConfigError(f"{name}: [slurm] partition {alone} is none of partitions: give one of the two keys")
         config = dataclasses.replace(config, slurm=dataclasses.replace(config.slurm, partition=partitions[0]))
     _check_together(config, name)
+    host, _, port = config.api.tcp.rpartition(":")
+    if config.api.tcp and not (host and port.isdecimal() and int(port) < 65536):
+        raise ConfigError(f"{name}: [api] tcp must be host:port, such as 0.0.0.0:6820, not {config.api.tcp!r}")
     if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
         raise ConfigError(
             f'{name}: [api] auth = "token" needs token_file, the file with the token that TCP clients show'

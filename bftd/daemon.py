@@ -25,7 +25,7 @@ import click
 import milp
 from bftd import __version__, config, entry, journal, keys
 from bftd.core.events import Tick
-from bftd.errors import BftError, ConfigError, LedgerError
+from bftd.errors import BftError, ConfigError, LedgerError, UsageError
 from bftd.http import api
 from bftd.keys import Config
 from bftd.notify import notify, watchdog_s
@@ -350,6 +350,8 @@ class Daemon:
 @click.version_option(__version__, prog_name="bftd")
 def _command(path: str | None, check_config: bool, print_config: bool, dry_run: bool, take_over: bool) -> None:
     """Harvest the idle nodes of a Slurm cluster for elastic training jobs."""
+    if sum((check_config, print_config, dry_run, take_over)) > 1:
+        raise UsageError("--check-config, --print-config, --dry-run and --take-over exclude each other: give one")
     found = config.find(path)
     # without any file the defaults are shown, but a daemon is never started on a file that is missing
     settings = Config() if print_config and path is None and not found.exists() else load(found)

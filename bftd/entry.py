@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -13,6 +14,9 @@ from bftd.protocol.fields import printable
 
 # Called without what it needs, click 8.2 and later raise this; earlier ones print the help and end.
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+# Of a file that standard output was sent to, say.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
@@ -35,17 +39,24 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
-    except BrokenPipeError:
-        # the reader has seen enough; the interpreter must not complain about it when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough
+        _silence()
         code = 0
     except Exception as error:
-        known = getattr(error, "exit_code", None)
+        known, told = getattr(error, "exit_code", None), str(error)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            known, told = 1, f"cannot write {error.filename or 'what was asked for'}: {error.strerror}"
+            _silence()
         if known is None:
             raise
-        click.echo(f"{prefix}{program}: {_one_line(str(error))}", err=True)
+        click.echo(f"{prefix}{program}: {_one_line(told)}", err=True)
         code = known
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _silence() -> None:
+    """Drop what is not written yet: the interpreter must not complain about it when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(message: str) -> str:

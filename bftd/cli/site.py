@@ -32,9 +32,10 @@ def site() -> None:
 
 
 @site.command("check")
+@click.option("--partition", metavar="NAME", help="The harvested partition to look at [of the configuration].")
 @options.config
 @options.as_json
-def check_command(config_path: str | None, as_json: bool) -> None:
+def check_command(partition: str | None, config_path: str | None, as_json: bool) -> None:
     """Say line by line what is right, what costs something (advice) and what must change.
 
     Ends with 0 when nothing must change, else with 1.
@@ -42,7 +43,7 @@ def check_command(config_path: str | None, as_json: bool) -> None:
     from slurm_plugin.site import RULES, check, read
 
     settings = config.load_found(config_path)
-    found = read(common.slurm_client(settings), wanted_of(settings))
+    found = read(common.slurm_client(settings), _looked_at(wanted_of(settings), partition))
     findings = check(found, RULES)
     if as_json:
         click.echo(
@@ -79,9 +80,7 @@ def config_command(
     settings = config.load_found(config_path)
     configured = wanted_of(settings)
     wanted = dataclasses.replace(
-        configured,
-        partition=partition or configured.partition,
-        driver_partition=driver_partition or configured.driver_partition,
+        _looked_at(configured, partition), driver_partition=driver_partition or configured.driver_partition
     )
     if wanted.partition == wanted.driver_partition:
         raise UsageError("pilots and drivers need partitions of their own: give --partition and --driver-partition")
@@ -103,6 +102,17 @@ def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / 
     for section in (settings.slurm, settings.pool, settings.api):
         values |= dataclasses.asdict(section)
     return Wanted(**{field.name: values[field.name] for field in dataclasses.fields(Wanted)})
+
+
+def _looked_at(configured: Wanted, partition: str | None) -> Wanted:
+    """The keys for one harvested partition: a site with several of them has to say which."""
+    if partition is None:
+        if len(configured.partitions) > 1:
+            several = ", ".join(configured.partitions)
+            raise UsageError(f"several partitions are harvested: look at each with --partition NAME, of {several}")
+        return configured
+    together = configured.partitions if partition in configured.partitions else ()
+    return dataclasses.replace(configured, partition=partition, partitions=together)
 
 
 def _refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Times as Slurm's sacct and sreport take them: dates, times of today, and so long ago."""
+"""Times in the commonest forms that Slurm's sacct and sreport take: dates, times of today, and so long ago."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 8
 _RELATIVE = re.compile(r"now(?:([+-])(\d{1,9})([a-z]*))?")
 _OF_DAY = {"today": 0, "midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
+_LATEST_S = 1e11  # as the daemon takes them: the year 5138
 FORMS = "2026-01-31, 2026-01-31T08:00, now-7days or noon"
 
 
@@ -40,7 +41,10 @@ def option(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[.
         if value is None:
             return None
         try:
-            return moment(value, time.time())
+            at_s = moment(value, time.time())
+            if not 0.0 <= at_s <= _LATEST_S:
+                raise ValueError(value)
+            return at_s
         except ValueError:
             raise click.BadParameter(f"{value!r} is no time such as {FORMS}.") from None
 

@@ -91,7 +91,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
 @click.option("--events", metavar="FILE", help="Output of sacctmgr -P show event: nodes that were down or drained.")
 @click.option("--reservations", metavar="FILE", help="Output of sacctmgr -P show reservation.")
 @click.option("--ignore-partition", "ignored", multiple=True, metavar="NAME",
-              help="Jobs here are no use of a node [the harvested partition of the configuration].")  # fmt: skip
+              help="Jobs here are no use of a node [the harvested partitions of the configuration].")  # fmt: skip
 @click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=_not_negative,
               metavar="SECONDS", help="Leave out idle periods that are shorter.")  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write: .csv.gz or .csv.")
@@ -116,7 +116,7 @@ def from_sacct(
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
     # pilots are no use of a node: it would be harvested again in a replay
-    ignored = [name for name in ignored if name] if ignored else [config.load_found(config_path).slurm.partition]
+    ignored = [name for name in ignored if name] if ignored else config.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
     if path is not None:
         accounts.add_jobs(_text(path), _named(path), ignored)

@@ -43,6 +43,11 @@ async def body_of(request: web.Request) -> object:
         raise Refused(error.status, str(error)) from None
 
 
+async def turn(request: web.Request) -> None:
+    """Wait until it is the caller's turn again."""
+    await request.app[CONNECTIONS].turn(request.transport)
+
+
 async def beside(request: web.Request, work: Callable[[], _T]) -> _T:
     """What `work` makes, in a thread: what is large is read and written beside the loop."""
     return await asyncio.get_running_loop().run_in_executor(request.app[THREADS], work)

@@ -102,6 +102,16 @@ class Connections:
         mine = self._open.get(door.holder, ()) if door is not None else ()
         return sum(other.proxy.get_write_buffer_size() for other in mine)
 
+    async def turn(self, transport: object) -> None:
+        """Wait for the next turn of a connection's holder: what takes milliseconds is done in one."""
+        door = self._doors.get(transport)
+        if self._stopped or door is None:
+            await asyncio.sleep(0)
+            return
+        woken = asyncio.get_running_loop().create_future()
+        self.turns.wait(door.holder, lambda: None if woken.done() else woken.set_result(None))
+        await woken
+
     def stop(self) -> None:
         """Pass nothing on any more, and look after nothing."""
         self._stopped = True

@@ -15,7 +15,7 @@ from bftd.core.events import (
     Reported,
 )
 from bftd.http import bodies
-from bftd.http.asked import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer
+from bftd.http.asked import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer, turn
 from bftd.http.caller import Caller
 from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
@@ -44,6 +44,7 @@ async def register(request: web.Request) -> web.Response:
     caller = caller_of(request)
     body, user = await body_of(request), None if caller.admin else caller.user
     asked = await beside(request, lambda: bodies.registration(body, service.partitions, user))
+    await turn(request)
     known = service.state.trainers.get(asked.id)
     owners = service.job_user(asked.id), known.user if known else None
     uid, private = None if caller.admin else caller.uid, service.private and not caller.admin
@@ -112,12 +113,12 @@ async def report(request: web.Request) -> web.Response:
     service, trainer = own_trainer(request)
     epoch, items = reports_of(await body_of(request))
     reports: list[Report] = []
-    told = Slices(items)
+    told = Slices(items, lambda: turn(request))
     while some := told.take():
         reports += map(report_from_json, some)
         await told.rest()
     taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
-    left = Slices(taken)
+    left = Slices(taken, lambda: turn(request))
     while True:
         _, current = own_trainer(request)  # while others were served it may have ended, or got a newer driver
         _check_epoch(current, epoch)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -18,8 +17,10 @@ _MOST = 500
 class Slices(Generic[_T]):
     """Items to be worked on: `take` the next ones, do the work, and `rest`."""
 
-    def __init__(self, items: Sequence[_T]) -> None:
+    def __init__(self, items: Sequence[_T], turn: Callable[[], Awaitable[None]]) -> None:
+        """`turn` returns when it is time for more."""
         self._items = items
+        self._next_turn = turn
         self._at, self._size = 0, _FIRST
         self._begun_s = 0.0
 
@@ -35,4 +36,4 @@ class Slices(Generic[_T]):
         took_s = max(time.perf_counter() - self._begun_s, 1e-6)
         self._size = max(1, min(_MOST, 2 * self._size, int(self._size * SLICE_S / took_s)))
         if self._at < len(self._items):
-            await asyncio.sleep(0)
+            await self._next_turn()

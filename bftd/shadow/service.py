@@ -35,6 +35,7 @@ from bftd.service.live import Service
 from bftd.shadow import guests
 from bftd.shadow.imaginary import ImaginaryTrainers, in_order
 from bftd.shadow.totals import Totals
+from bftd.whatif.replay.options import Objective, Options
 from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -137,7 +138,7 @@ class ShadowService(Service):
         """What makes all of `GET /v1/status`, with what would have been under `shadow`."""
         live = super().overview_later(version)
         really = self._snapshot.nodes if self._snapshot else {}
-        totals = self._totals.shown(self.core.usage.pool_node_seconds, self._pj_max)
+        totals = self._totals.shown(self.core.usage.pool_node_seconds, self._as_planned)
         shadow = totals | {
             "samples_per_s": self._imaginary.rate,
             "submissions_last_min": len(self.core.grants),
@@ -168,8 +169,10 @@ class ShadowService(Service):
             self._recorder.close()
 
     @property
-    def _pj_max(self) -> int:
-        return min(self.core.settings.decide.pj_max, self.config.daemon.shadow_trainers)
+    def _as_planned(self) -> Options:
+        decide = self.core.settings.decide
+        objective: Objective = "throughput" if decide.objective == "throughput" else "efficiency"  # all weights are 1
+        return Options(pj_max=min(decide.pj_max, self.config.daemon.shadow_trainers), objective=objective)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
         """Write down what would be done."""
@@ -222,7 +225,7 @@ class ShadowService(Service):
     def _count(self, before: State, counted_s: float, earned: float, done: int) -> None:
         totals, calls = self._totals, self._calls()
         pool_s = self.core.usage.pool_node_seconds - before.usage.pool_node_seconds
-        totals.pass_time(counted_s, self._idle, pool_s, self._pj_max)
+        totals.pass_time(counted_s, self._idle, pool_s, self._as_planned)
         totals.samples += earned
         totals.completed += done
         totals.submissions += self.core.sequence - before.sequence

@@ -49,30 +49,33 @@ class Totals:
         """All counts, for `restored`."""
         return codec.encode(self)
 
-    def pass_time(self, passed_s: float, idle: int, pool_node_seconds: float, pj_max: int) -> None:
+    def pass_time(self, passed_s: float, idle: int, pool_node_seconds: float, as_planned: Options) -> None:
         """Book time that counts; `pool_node_seconds` is what it adds to the pool's account."""
         self.observed_s += passed_s
         self.idle_node_seconds += passed_s * idle
         self.window_s += passed_s
         self.window_node_seconds += pool_node_seconds
         if self.window_s >= WINDOW_S:
-            self.dedicated_samples = self.dedicated(pj_max)
+            self.dedicated_samples = self.dedicated(as_planned)
             self.window_s = self.window_node_seconds = 0.0
 
-    def dedicated(self, pj_max: int) -> float:
-        """A_s: samples that the same trainers would make of as many dedicated nodes as the pool had on average."""
+    def dedicated(self, as_planned: Options) -> float:
+        """A_s: samples that the same trainers would make of as many dedicated nodes as the pool had on average.
+
+        They are allocated by the objective and the pj_max that the daemon plans with.
+        """
         if self.window_s <= 0:
             return self.dedicated_samples
         nodes = self.window_node_seconds / self.window_s
-        return self.dedicated_samples + static.outcome(NETWORKS, nodes, self.window_s, Options(pj_max=pj_max))
+        return self.dedicated_samples + static.outcome(NETWORKS, nodes, self.window_s, as_planned)
 
-    def shown(self, pool_node_seconds: float, pj_max: int) -> dict[str, Any]:
+    def shown(self, pool_node_seconds: float, as_planned: Options) -> dict[str, Any]:
         """The figures as `bft status --json` shows them.
 
         efficiency is U = A_e / A_s, and the recovered node-seconds are that part of the pool's: those of dedicated
         nodes that would have made as many samples.
         """
-        dedicated = self.dedicated(pj_max)
+        dedicated = self.dedicated(as_planned)
         efficiency = self.samples / dedicated if dedicated > 0 else None
         minutes = self.observed_s / 60.0
         return {

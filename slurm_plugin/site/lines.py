@@ -167,7 +167,7 @@ def _names(wanted: Wanted, configured: Wanted, rules: Iterable[Rule]) -> list[tu
     return [
         (rule, Edit("bftd.toml", "[slurm]", key, getattr(wanted, key)))
         for key, rule in keys.items()
-        if getattr(wanted, key) != getattr(configured, key)
+        if getattr(wanted, key) != getattr(configured, key) and getattr(wanted, key) not in configured.partitions
     ]
 
 

@@ -27,7 +27,8 @@ HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
 class Wanted:
     """What the daemon's configuration says, as far as Slurm has to agree with it; the fields are its keys.
 
-    `driver` is the one that is none: the path of the program bft-driver on the service nodes.
+    `driver` is the one that is none: the path of the program bft-driver on the service nodes. Where `partitions` are
+    harvested together, `partition` is the one of them that is looked at.
     """
 
     partition: str
@@ -40,6 +41,12 @@ class Wanted:
     submit_rate_per_min: int
     socket: str
     driver: str
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def harvested(self) -> tuple[str, ...]:
+        """All harvested partitions."""
+        return self.partitions or (self.partition,)
 
     @property
     def pilot_limit_min(self) -> int:
@@ -105,8 +112,8 @@ class Site:
 
     @property
     def regular(self) -> tuple[str, ...]:
-        """The partitions of the regular queue: all but the two of ours."""
-        ours = {self.wanted.partition, self.wanted.driver_partition}
+        """The partitions of the regular queue: all but ours."""
+        ours = {*self.wanted.harvested, self.wanted.driver_partition}
         return tuple(name for name in self.partitions if name not in ours)
 
 

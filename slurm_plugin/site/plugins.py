@@ -51,7 +51,7 @@ def expected_settings(site: Site) -> dict[str, str]:
     """The settings of bftd.lua that follow from the daemon's configuration."""
     wanted = site.wanted
     return {
-        "partition": wanted.partition,
+        "partition": ",".join(wanted.harvested),
         "driver_partition": wanted.driver_partition,
         "pilot_mode": wanted.pilot_mode,
         "pilot_limit_min": str(wanted.pilot_limit_min),
@@ -122,8 +122,12 @@ def _disagreeing(site: Site, settings: dict[str, str]) -> list[str]:
     return [
         f"{key} = {given[key]} (bftd: {value})"
         for key, value in expected_settings(site).items()
-        if not (int(given[key]) >= int(value) if value.isdecimal() else value in given[key].split(","))
+        if not (int(given[key]) >= int(value) if value.isdecimal() else _all_of(value) <= _all_of(given[key]))
     ]
+
+
+def _all_of(text: str) -> frozenset[str]:
+    return frozenset(text.split(","))
 
 
 def _lua_agrees(site: Site) -> bool:

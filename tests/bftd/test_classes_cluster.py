@@ -31,6 +31,8 @@ def site() -> Iterator[SandboxSite]:
     with SandboxSite(config, plugins=True, **shape) as site:
         for node in V100:
             site.slurm("scontrol", "update", f"nodename={node}", "availablefeatures=ib", "activefeatures=ib")
+        # a driver goes to the lightest node that is free for it
+        site.slurm("scontrol", "update", "nodename=svc2", "weight=1000")
         site.start_daemon()
         (site.work / "train.py").write_text(SCRIPT)
         (site.work / "inside.py").write_text(SCRIPT.replace("import", "#SBATCH -C ib\nimport", 1))

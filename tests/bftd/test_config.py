@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from bftd import config
 from bftd.daemon import _command
-from bftd.errors import ConfigError
+from bftd.errors import ConfigError, UsageError
 from bftd.keys import tunable
 
 
@@ -143,6 +143,22 @@ def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp
     path.write_text("[decide]\nsolver = 'exact'\n")
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
     assert 'solver = "exact"' in CliRunner().invoke(_command, ["--config", str(path), "--print-config"]).output
+
+
+@pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])
+def test_regression_an_address_without_a_port_passed_the_check(told: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[api\] tcp must be host:port, such as 0\.0\.0\.0:6820, not "):
+        config.parse(f'[api]\ntcp = "{told}"\n')
+    assert config.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
+
+
+@pytest.mark.parametrize("words", [("--dry-run", "--take-over"), ("--check-config", "--take-over")])
+def test_regression_of_two_words_that_exclude_each_other_one_was_left_out_without_a_word(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = CliRunner().invoke(_command, ["--config", str(tmp_path / "none.toml"), *words])
+    assert isinstance(run.exception, UsageError)
+    assert "--dry-run and --take-over exclude each other: give one" in str(run.exception)
 
 
 def test_several_partitions_are_harvested_by_one_daemon() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.sandbox import Sandbox, processes
 from slurm_plugin.sandbox.config import Shape, gres_conf, slurm_conf
@@ -145,9 +146,8 @@ def test_the_folder_stays_when_asked_for_and_the_default_one_is_fresh() -> None:
 
 @pytest.mark.cluster
 def test_a_job_sees_the_gpus_of_its_node_and_many_drivers_fit_on_the_service_node(
-    sandbox: Sandbox, tmp_path: Path, until: Until
+    client: SlurmClient, tmp_path: Path, until: Until
 ) -> None:
-    client = sandbox.client()
     script = "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES\n"
     client.submit([f"--output={tmp_path}/gpus", "--nodelist=n1", "--gres=gpu:a100:4"], script)
     until(lambda: (tmp_path / "gpus").exists() and (tmp_path / "gpus").read_text() == "0,1,2,3\n", "four GPUs")

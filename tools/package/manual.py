@@ -178,7 +178,7 @@ def bftd_page() -> Page:
     page.items(
         [
             _CONFIG_VARIABLE,
-            ("NOTIFY_SOCKET", "Where systemd is told of start, reload, stop and each poll."),
+            ("NOTIFY_SOCKET", "Where systemd is told of start, reload and stop, and that the daemon is alive."),
             ("JOURNAL_STREAM", "Set by systemd: lines then begin with their priority, as in sd-daemon(3)."),
         ]
     )

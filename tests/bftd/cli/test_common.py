@@ -41,6 +41,20 @@ def on_a_terminal(columns: int, *words: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.parametrize("words", [("solve", "problem.json"), ("solve", "problem.json", "--json"), ("--help",)])
+def test_regression_an_output_that_went_to_a_full_disk_ended_in_a_traceback(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "problem.json").write_text(json.dumps(PROBLEM))
+    command = [sys.executable, "-m", "bftd.cli.main", *words]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ, check=False
+        )
+    assert (run.returncode, run.stderr) == (1, "bft: cannot write what was asked for: No space left on device\n")
+
+
 def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(PROBLEM))

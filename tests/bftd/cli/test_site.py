@@ -122,6 +122,26 @@ def test_names_and_nodes_that_are_asked_for_are_in_the_lines(run: Run) -> None:
     assert seen["left"] == []
 
 
+def test_regression_of_several_harvested_partitions_each_can_be_looked_at(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "several.toml"
+    path.write_text('[slurm]\npartitions = ["elastic-gpu", "elastic-cpu"]\n')
+    for command in ("check", "config"):
+        code, out, err = run("stock", command, "--config", str(path))
+        assert (code, out) == (2, "")
+        assert err.strip() == (
+            "bft: several partitions are harvested: look at each with --partition NAME, of elastic-gpu, elastic-cpu"
+        )
+    code, out, err = run("stock", "check", "--partition", "elastic-cpu", "--config", str(path))
+    assert (code, err) == (1, "")
+    assert re.search(r"must +harvested partition +.*elastic-cpu", out)
+    words = ("--partition", "elastic-cpu", "--nodes", "n1", "--driver-nodes", "n2", "--config", str(path))
+    code, out, err = run("stock", "config", *words)
+    assert (code, err) == (0, "")
+    assert "PartitionName=elastic-cpu Nodes=n1 " in out
+    assert 'partition = "elastic-gpu,elastic-cpu"' in out, "the plug-ins are told of both"
+    assert "[slurm]" not in out, "the daemon knows the partition already"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -99,6 +99,8 @@ def test_regression_pilots_are_no_use_of_a_node_unless_somebody_says_so(run: Run
     config = tmp_path / "night.toml"
     config.write_text('[slurm]\npartition = "night"\n')
     assert told not in run(f"{words} --config {config}")[1]
+    config.write_text('[slurm]\npartitions = ["night", "elastic"]\n')
+    assert told in run(f"{words} --config {config}")[1], "those of every harvested partition"
 
 
 def test_without_events_the_user_is_told_what_that_means(run: Run) -> None:

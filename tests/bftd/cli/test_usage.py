@@ -121,6 +121,8 @@ def test_json_is_the_answer_of_the_daemon(asked: list[Any]) -> None:
     [
         (["--since", "soon"], "'soon' is no time such as 2026-01-31, 2026-01-31T08:00, now-7days or noon."),
         (["--since", "now+1hour"], "--since must be earlier than --until"),
+        (["--since", "now-999999999weeks"], "'now-999999999weeks' is no time such as"),
+        (["--until", "999999999999"], "'999999999999' is no time such as"),
     ],
 )
 def test_a_wrong_question_is_told_in_one_line(asked: list[Any], words: list[str], told: str) -> None:

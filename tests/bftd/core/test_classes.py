@@ -321,3 +321,16 @@ def test_a_trainer_of_a_partition_may_use_only_its_classes() -> None:
 def test_nothing_is_said_of_a_pool_that_is_not_known_or_too_small_of_one_class() -> None:
     assert unmet({}, Wish(gpu="h100"), "", 1) is None
     assert unmet({"a": kind("a")}, Wish(), "", 9) is None
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_regression_a_node_that_was_paused_or_beyond_the_bound_had_no_class(bounded: bool) -> None:
+    core = Mixed(V100)
+    if bounded:
+        core.apply(Configured(core.time_s, core.state.settings.changed(max_nodes=1)))
+    else:
+        core.pause("all")
+    core.look()
+    seen = core.state.pool.nodes.values()
+    assert not all(node.in_pool for node in seen)
+    assert {node.node_class for node in seen} == {"v100x2"}

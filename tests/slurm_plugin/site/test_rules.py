@@ -155,6 +155,23 @@ def test_names_of_partitions_reach_all_files() -> None:
     assert (daemon.partition, daemon.driver_partition, daemon.pilot_mode) == ("harvest", "services", "salloc")
 
 
+@pytest.mark.parametrize(("told", "level"), [("elastic,night", "ok"), ("night,elastic,old", "ok"), ("night", "advice")])
+def test_the_plugins_are_told_of_every_harvested_partition(told: str, level: str) -> None:
+    site = recorded("recommended")
+    lua = replace(site.lua, text=site.lua.text.replace("{}", f'{{ partition = "{told}" }}'))
+    several = replace(site, lua=lua, wanted=replace(site.wanted, partitions=("elastic", "night")))
+    (found,) = (finding for finding in check(several, RULES) if finding.rule.name == "job_submit.lua")
+    assert found.level == level
+
+
+def test_another_harvested_partition_is_no_regular_one() -> None:
+    site = recorded("recommended")
+    partitions = {**site.partitions, "night": site.partitions["elastic"]}
+    several = replace(site, partitions=partitions, wanted=replace(site.wanted, partitions=("elastic", "night")))
+    assert set(several.regular) == set(site.regular)
+    assert not [finding for finding in check(several, RULES) if finding.level == "must"]
+
+
 def test_a_harvested_partition_goes_below_the_regular_ones_without_touching_them() -> None:
     raised = option("batch", "PriorityTier", "10")(recorded("stock"))
     for site, tier in ((recorded("stock"), "0"), (raised, "1")):
