@@ -20,7 +20,7 @@ from bftd.core.domain import (
     Trainer,
 )
 from bftd.core.outsiders import Stray
-from bftd.core.timing import BACKOFF_MOST_S, CLOCK_STEP_S
+from bftd.core.timing import BACKOFF_MOST_S
 
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.
 PAST: Mapping[type, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ def restored(state: State, now_s: float, quarantine_s: float) -> State:
     left alone for longer than it would be anew.
     """
     newest_s = max(_past(state), default=-inf)
-    if newest_s > now_s + CLOCK_STEP_S:
+    if newest_s > now_s:
         state = moved(state, now_s - newest_s)
     latest_s = now_s + BACKOFF_MOST_S
     return replace(

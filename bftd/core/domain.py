@@ -87,10 +87,10 @@ class PoolView:
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
     trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
     by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
-    without a plan that hold growth no more. `classes` are those of all harvested nodes. `barred` are the nodes that
-    pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond what all
-    trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told. `refused` says why
-    the partition must not be harvested; "" where nothing speaks against it.
+    without a plan that hold growth no more, or never did. `classes` are those of all harvested nodes. `barred` are the
+    nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond
+    what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told. `refused`
+    says why the partition must not be harvested; "" where nothing speaks against it.
     """
 
     version: int = 0

@@ -26,7 +26,7 @@ from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import holds_growth, unplanned_since, waited_out
+from slurm_plugin.waiting import holds_growth, unplanned_since, waited_out, waits_for_room, whole
 
 RUNS_A_JOB = "runs a job"
 
@@ -90,6 +90,7 @@ def observe(
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
     view = _view(version, snapshot, planless, config, seen, jobs, classified)
+    view = replace(view, waited_out=(*view.waited_out, *_of_other_partitions(snapshot, harvest)))
     return PoolMemory(version, members, remembered, planless, vacated, free, classified), view
 
 
@@ -223,6 +224,13 @@ def _view(
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )
+
+
+def _of_other_partitions(snapshot: Snapshot, harvest: Harvest) -> dict[str, None]:
+    """The jobs that wait for one of several harvested partitions: a driver of another takes them for regular ones."""
+    if len(harvest.partitions or ()) < 2:
+        return {}
+    return dict.fromkeys(whole(job) for job in snapshot.jobs if waits_for_room(job) and harvest.is_pilot(job))
 
 
 def _owners(jobs: Occupancy) -> dict[str, str]:

@@ -34,6 +34,11 @@ class HistoryQuota:
             )
         return True
 
+    def move(self, by_s: float) -> None:
+        """Let all times be `by_s` later: the clock was set."""
+        self._left = {user: (left, at_s + by_s) for user, (left, at_s) in self._left.items()}
+        self._told = {user: at_s + by_s for user, at_s in self._told.items()}
+
     def _filled(self, user: str, now_s: float) -> float:
         left, at_s = self._left.get(user, (float(BYTES_A_DAY), now_s))
         return min(float(BYTES_A_DAY), left + max(0.0, now_s - at_s) / _DAY_S * BYTES_A_DAY)

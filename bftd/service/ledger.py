@@ -68,7 +68,7 @@ class Ledger:
         working: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = Path(path)
-        # What this process has written so far: all bodies, and those of events, which stay.
+        # What this process has written so far: all bodies; and those of events, which stay, as soon as they are owed.
         self.written_bytes = 0
         self.history_bytes = 0
         self._mode = mode
@@ -133,12 +133,14 @@ class Ledger:
             self._write(owed)
         self._thinning.settle()
         self._owed = None
+        self.history_bytes += owed.new_bytes
 
     def owe(self, before: State, after: State, actions: Iterable[Action]) -> None:
         """Remember a step that cannot be written now: it is written with the next that can."""
         self._owed = self._with(before, after, actions)
         del self._owed.events[:-_MOST_OWED]
         self._thinning.settle()
+        self.history_bytes += self._owed.new_bytes
 
     def _with(self, before: State, after: State, actions: Iterable[Action]) -> _Owed:
         """What is owed already, and one more step."""
@@ -149,7 +151,8 @@ class Ledger:
                 tally.take(after.time_s, action.shares)
             else:
                 happened.append(rows.of(after.time_s, action))
-        return _Owed(owed.before, after, owed.events + self._thinning.plan(happened), tally)
+        new = self._thinning.plan(happened)
+        return _Owed(owed.before, after, owed.events + new, tally, _size(new))
 
     def _write(self, owed: _Owed) -> None:
         before, after = owed.before, owed.after
@@ -164,9 +167,7 @@ class Ledger:
 
     def _insert(self, events: Sequence[EventRow]) -> None:
         self._db.executemany("INSERT INTO events (at_s, kind, trainer, node, data) VALUES (?, ?, ?, ?, ?)", events)
-        size = sum(len(row[-1]) + _ROW_BYTES for row in events)
-        self.history_bytes += size
-        self.written_bytes += size
+        self.written_bytes += _size(events)
 
     def maintain(self, now_s: float) -> None:
         """A few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError where that cannot be."""
@@ -363,6 +364,11 @@ class Ledger:
         self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
 
 
+def _size(events: Iterable[EventRow]) -> int:
+    """The bytes that events take in the file."""
+    return sum(len(row[-1]) + _ROW_BYTES for row in events)
+
+
 def _differs(before: Trainer | Lease | None, after: Trainer | Lease) -> bool:
     """Whether what lasts of an item is another than before; that a driver was heard of alone is not worth a write."""
     if not isinstance(before, Trainer) or not isinstance(after, Trainer):
@@ -377,12 +383,16 @@ def _lasting(item: Trainer | Lease) -> Trainer | Lease:
 
 @dataclass
 class _Owed:
-    """What is to be written: from which state to which, what happened, and who had the node-seconds."""
+    """What is to be written: from which state to which, what happened, and who had the node-seconds.
+
+    `new_bytes` is what the events of the last step take.
+    """
 
     before: State
     after: State
     events: list[EventRow]
     tally: usage.Tally
+    new_bytes: int = 0
 
 
 def _advice(error: Exception) -> str:

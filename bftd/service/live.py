@@ -236,6 +236,9 @@ class Service:
         way = "forward" if by_s > 0 else "back"
         log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
         self._memory = self._memory.moved(by_s)
+        self._history.move(by_s)
+        if self._held_since_s is not None:
+            self._held_since_s += by_s
         self.apply(ClockSet(now_s, by_s))
 
     def job_user(self, job_id: str) -> str | None:
@@ -365,7 +368,7 @@ class Service:
         """Write down what one step made of the core's state, or owe it, and carry it out."""
         (self.ledger.owe if owed else self.ledger.save)(before, after, actions)
         self.core = after
-        self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.pool.time_s
+        self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.time_s
         for action in actions:
             if isinstance(action, Decided):
                 log.log(_level(action.decision), "%s", action.text)

@@ -107,6 +107,16 @@ def test_a_step_back_while_nobody_ran_leaves_nothing_ahead_of_the_clock() -> Non
     assert clock.restored(replace(core.state, quarantined={}), core.time_s, 300.0) == core.state
 
 
+def test_regression_after_a_restart_with_the_clock_a_moment_back_a_new_trainer_came_before_the_others() -> None:
+    core = Core()
+    core.arrive(registration("1"))
+    core.state = clock.restored(core.state, core.time_s - 2.0, 300.0)
+    core.state = replace(core.state, time_s=float("-inf"))  # which no ledger keeps
+    core.time_s -= 1.5
+    core.arrive(registration("2", user="bob"))
+    assert [item.id for item in sorted(core.state.trainers.values(), key=lambda item: item.arrived_s)] == ["1", "2"]
+
+
 # One history with a step of the clock and without.
 
 OPS = st.lists(

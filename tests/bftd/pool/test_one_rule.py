@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from bftd.core.domain import PoolView
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
+from bftd.pool.judgement import PoolMemory, observe
 from slurm_plugin import parse
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.guard import guard
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.types import Job, Node, Partition, Reservation
+from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
 from slurm_plugin.waiting import SiteRules, may_use, unplanned_since
 from tests.bftd.builders import PARTITION, Pool, job, members, node
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
@@ -276,3 +279,28 @@ def test_pool_and_guard_decide_alike_on_each_job_of_a_recorded_queue_of_arrays(r
     for waiting in parse.jobs(recorded(release, name), SEPARATOR):
         if waiting.state == "PENDING":
             agrees(waiting.reason, waiting.partition, None, ())
+
+
+def test_regression_a_job_waiting_in_one_harvested_partition_kept_drivers_of_another_from_nodes_of_both() -> None:
+    both = node("n1", partitions=("batch", PARTITION, "elastic2"))
+    waits, regular = job("5_[1-9]", partition=("elastic2",)), job("6")
+    harvest = Harvest.of(PARTITION, "elastic2")
+    config = PoolConfig(debounce_polls=1)
+
+    def refused(*jobs: Job) -> str | None:
+        snapshot = Snapshot(1000.0, {"n1": both}, jobs, ())
+        _, view = observe(PoolMemory(), snapshot, config, harvest, {}, {})
+        why = guard(
+            jobs,
+            "n1",
+            1000.0,
+            SiteRules(config.plan_wait_s, config.min_window_s),
+            node_partitions=both.partitions,
+            pilot_partition=PARTITION,
+            since=dict.fromkeys(view.waited_out, -math.inf),
+        )
+        assert (why is None) == (view.hold is None)
+        return why
+
+    assert refused(waits) is None
+    assert "job 6" in (refused(waits, regular) or "")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from bftd.core.events import Registered, Reported
+from bftd.core.events import Registered, Reported, Tick
+from bftd.errors import LedgerError
 from bftd.keys import Config, DaemonConfig
 from bftd.pool import judgement
 from bftd.service.clock import LONGEST_PAUSE_S, Clock
+from bftd.service.history_quota import BYTES_A_DAY
 from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.live import UNWRITTEN, Service
 from bftd.shadow.service import ShadowService
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, lease, node, registration
@@ -133,6 +135,44 @@ def test_a_job_without_a_plan_holds_growth_for_as_long_as_without_a_step(host: H
         host.poll(jobs=waits)
         held.append(host.service.core.pool.hold is not None)
     assert held == [True] * 10 + [False] * 10
+
+
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_regression_after_a_step_of_the_clock_growth_seemed_held_for_as_long_as_that(host: Host, by_s: float) -> None:
+    for _ in range(5):
+        host.poll(jobs=(job("900"),))
+    assert host.service.overview("1")["held_s"] == 4.0
+    host.wall_s += by_s
+    host.poll(jobs=(job("900"),))
+    assert host.service.overview("1")["held_s"] == 5.0
+
+
+@pytest.mark.parametrize("by_s", [-720 * HOUR_S, 720 * HOUR_S])
+def test_regression_after_a_step_of_the_clock_a_users_history_was_lost_for_as_long_as_that(
+    host: Host, by_s: float
+) -> None:
+    history = host.service._history
+    history.spend("ann", BYTES_A_DAY + 1, host.service.now())
+    host.wall_s += by_s
+    assert history.is_spent("ann", host.service.now())
+    assert not history.is_spent("ann", host.service.now() + HOUR_S)
+
+
+@pytest.mark.parametrize("by_s", [0.0, -HOUR_S, HOUR_S])
+def test_regression_with_a_full_disk_and_no_snapshot_yet_growth_seemed_held_for_ever(
+    tmp_path: Path, by_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise LedgerError("the disk is full")
+
+    host = Host(tmp_path)
+    monkeypatch.setattr(host.service.ledger, "save", full)
+    host.wall_s += by_s
+    host.service.apply(Tick(host.service.now()))
+    for _ in range(3):
+        host.poll()
+    shown = host.service.overview("1")
+    assert (shown["hold"], shown["held_s"]) == (UNWRITTEN, 3.0)
 
 
 def test_a_snapshot_that_was_taken_before_the_step_is_left_out(host: Host) -> None:

@@ -16,7 +16,8 @@ import pytest
 from bftd.core.domain import Happened, State
 from bftd.core.events import Registered
 from bftd.errors import LedgerError
-from bftd.protocol.reports import ProgressReport
+from bftd.protocol.reports import NoteReport, ProgressReport
+from bftd.service import history_quota
 from bftd.service import ledger as ledgers
 from bftd.service.ledger import Ledger
 from bftd.service.live import RETRY_S, Service
@@ -229,3 +230,27 @@ def test_a_limit_on_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) 
     assert run.stdout.splitlines()[-1:] == ["True"], run.stderr
     assert "cannot be written" in run.stdout
     Ledger(tmp_path / "ledger").close()
+
+
+def test_regression_who_wrote_first_after_a_full_disk_paid_for_the_history_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    service = start(tmp_path / "ledger", clock)
+    for id_, user in (("1", "ann"), ("2", "bob")):
+        service.apply(Registered(clock.now, registration(id_, user=user)))
+    monkeypatch.setattr(history_quota, "BYTES_A_DAY", 5_000)
+
+    def full(*_: object) -> None:
+        raise LedgerError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service.ledger, "save", full)
+        for number in range(60):
+            service.apply(reported(clock.now, "2", NoteReport(clock.now, f"{number} {'x' * 100}")))
+    clock.now += RETRY_S
+    for id_ in ("1", "2", "1", "2"):
+        service.apply(reported(clock.now, id_, NoteReport(clock.now, "y")))
+    notes = [event for event in service.ledger.events(0, 1000) if event["kind"] == "note"]
+    assert sum(event["trainer"] == "1" for event in notes) == 2, "ann told next to nothing"
+    assert 0 < sum(event["trainer"] == "2" for event in notes) < 20, "a full disk gives nobody a larger share"
