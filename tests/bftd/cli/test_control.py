@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from bftd.cli.main import bft as command
 from bftd.cli.main import main
+from bftd.errors import UsageError
 from bftd.http.client import Client
 from tests.bftd.test_daemon import running
 
@@ -151,3 +154,9 @@ def test_a_daemon_that_does_not_answer_fails_the_check_on_standard_output(bft: C
     check = bft("status", "--check")
     assert (check.returncode, check.stderr) == (2, "")
     assert check.stdout.startswith("BFTD CRITICAL: no daemon answers at ")
+
+
+def test_regression_a_range_wider_than_any_cluster_was_written_out_for_minutes() -> None:
+    run = CliRunner().invoke(command, ["pause", "--nodes", "n[1-100000000]", "--why", "x"])
+    assert isinstance(run.exception, UsageError)
+    assert str(run.exception) == "--nodes: n[1-100000000] is a wider range than any cluster has; write n[1-4,7]"
