@@ -95,7 +95,8 @@ def features_of(constraint: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(constraint.split("&")))
     if not all(map(FEATURE.fullmatch, names)):
         raise UsageError(
-            f"--constraint={constraint!r}: an elastic job takes features joined by &, for example --constraint=a100&ib"
+            f"--constraint={constraint!r}: an elastic job takes features joined by &, "
+            "for example --constraint='a100&ib'"
         )
     return names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -9,6 +10,9 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from ClusterShell.NodeSet import expand as _expand
 
 from slurm_plugin.errors import SlurmError
+
+# Of the numbers in a range: a wider one would take minutes to write out, and no cluster has it.
+_WIDEST = 1_000_000
 
 
 def fold(names: Iterable[str]) -> str:
@@ -19,7 +23,7 @@ def fold(names: Iterable[str]) -> str:
 def expand(text: str) -> list[str]:
     """List the node names of a folded set, in order; "" and Slurm's "(null)" are the empty set.
 
-    Raises SlurmError for text that is no node set.
+    Raises SlurmError for text that is no node set, or one wider than any cluster.
     """
     if text in ("", "(null)"):
         return []
@@ -30,6 +34,8 @@ def expand(text: str) -> list[str]:
 
 @lru_cache(maxsize=8192)  # a large cluster shows the same few thousand sets every second
 def _expanded(text: str) -> tuple[str, ...]:
+    if any(int(last) - int(first) >= _WIDEST for first, last in re.findall(r"(\d{1,18})-(\d{1,18})", text)):
+        raise SlurmError(f"{text} is a wider range than any cluster has")
     try:
         return tuple(_expand(text))
     except NodeSetException as error:

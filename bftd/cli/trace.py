@@ -127,6 +127,8 @@ def from_sacct(
     else:
         client = common.slurm_client(config.load_found(config_path))
         until_s = min(time.time(), math.inf if until_s is None else until_s)  # nobody is idle yet tomorrow
+        if since_s >= until_s:
+            raise UsageError("--since must be before --until, and before now")
         nodes = nodes or _ask(client, "scontrol", "show", "nodes", "-o")
         _ask_accounts(client, accounts, since_s, until_s, ignored, events is None, reservations is None)
     if events is not None:

@@ -78,6 +78,8 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
         yield "so operator mode would cancel none of them, stop, and raise an alarm"
     elif would:
         yield "of these it cancels those that were submitted after it had started"
+    if not config.slurm.operator:
+        yield "operator is false under [slurm]: none of them is cancelled"
 
 
 def _spared(job: ElasticJob, view: PoolView, settings: Settings, identities: frozenset[str]) -> str | None:

@@ -160,7 +160,7 @@ local function take_constraint(job_desc)
     return nil
   end
   if ("&" .. wanted .. "&"):find("&&", 1, true) or wanted:find("[^%w_.:=+&-]") then
-    refuse("--constraint=%s: an elastic job takes features joined by &, for example --constraint=a100&ib",
+    refuse("--constraint=%s: an elastic job takes features joined by &, for example --constraint='a100&ib'",
       (wanted:gsub("%c", "?")))
   end
   job_desc.features = ""

@@ -44,3 +44,9 @@ def test_what_is_no_node_set_is_one_error() -> None:
 def test_folding_and_expanding_gives_the_same_nodes(numbers: set[int]) -> None:
     names = [f"n{number}" for number in sorted(numbers)]
     assert expand(fold(names)) == names
+
+
+def test_regression_a_range_wider_than_any_cluster_was_written_out_for_minutes() -> None:
+    with pytest.raises(SlurmError, match=r"^n\[1-100000000\] is a wider range than any cluster has$"):
+        expand("n[1-100000000]")
+    assert len(expand("n[1-100000]")) == 100_000
