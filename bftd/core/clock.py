@@ -80,6 +80,7 @@ def restored(state: State, now_s: float, quarantine_s: float) -> State:
         },
         backoff={node: replace(item, until_s=min(item.until_s, latest_s)) for node, item in state.backoff.items()},
         quarantined={node: min(until_s, now_s + quarantine_s) for node, until_s in state.quarantined.items()},
+        grants=tuple(min(at_s, now_s) for at_s in state.grants),
     )
 
 

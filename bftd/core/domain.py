@@ -299,7 +299,7 @@ class State:
     cancels: Cancels = field(default_factory=Cancels)
     alarms: Mapping[str, str] = field(default_factory=dict)
     preempted_s: float = float("-inf")
-    grants: tuple[float, ...] = ()
+    grants: tuple[float, ...] = field(default=(), metadata=KEPT)
     usage: Usage = field(default=Usage(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     plan_due: bool = False

@@ -11,7 +11,7 @@ import pytest
 
 from bftd.core.events import Registered, Reported, Tick
 from bftd.errors import LedgerError
-from bftd.keys import Config, DaemonConfig
+from bftd.keys import Config, DaemonConfig, SlurmConfig
 from bftd.pool import judgement
 from bftd.service.clock import LONGEST_PAUSE_S, Clock
 from bftd.service.history_quota import BYTES_A_DAY
@@ -115,6 +115,32 @@ def test_regression_a_step_forward_of_the_clock_ended_trainers_that_no_queue_sho
     host.poll(busy=ALL[:1])
     host.poll(busy=ALL[:1])
     assert ALL[0] not in {item.node for item in host.service.core.leases.values()}, "time stands still"
+
+
+@pytest.mark.parametrize("by_s", [0.0, -HOUR_S])
+def test_S8_regression_each_restart_let_as_many_pilots_be_asked_for_again_as_a_minute_may(
+    tmp_path: Path, by_s: float
+) -> None:
+    wall_s = 1_700_000_000.0
+    config = Config(slurm=SlurmConfig(submit_rate_per_min=2))
+
+    def looks(service: Service, polls: int = 4) -> int:
+        nonlocal wall_s
+        for _ in range(polls):
+            wall_s += 1.0
+            service.observe(Snapshot(wall_s, {name: node(name) for name in ALL}, (), ()))
+        service.ledger.close()
+        return len([item for item in service.core.grants if wall_s - item < 60.0])
+
+    service = Service(config, Ledger(tmp_path / "ledger"), lambda _: None, lambda: wall_s)
+    service.apply(Registered(wall_s, registration("1", nodes_max=8)))
+    assert looks(service) == 2
+    wall_s += by_s
+    again = Service(config, Ledger(tmp_path / "ledger"), lambda _: None, lambda: wall_s)
+    assert (looks(again), again.core.sequence) == (2, 2)
+    later = Service(config, Ledger(tmp_path / "ledger"), lambda _: None, lambda: wall_s)
+    looks(later, 70)
+    assert later.core.grants == (), "a minute later more may be asked for"
 
 
 def test_windows_are_those_of_the_wall_clock_after_a_step(host: Host) -> None:
