@@ -139,14 +139,14 @@ def _to_try(turn: Turn, stray: Stray) -> bool:
 def _due(turn: Turn, stray: Stray) -> bool:
     """Whether a job that is not one of our own trainers' is to be cancelled for the site."""
     job = stray.job
-    if job.user in turn.settings.spared or _trainer(turn, turn.pool, job.id) is not None:
+    if _trainer(turn, turn.pool, job.id) is not None:
         return False
-    if turn.pool.daemons.get(job.id, "") not in {"", *turn.settings.identities}:
+    if turn.pool.daemons.get(job.id, "") not in {"", *turn.settings.identities} or spared_because(job, turn.settings):
         return False
     if job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
         due_s = max(stray.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
         return turn.now > due_s
-    if spared_because(job, turn.settings) or job.submit_s <= turn.watched_s or whole(job.id) in turn.elders:
+    if job.submit_s <= turn.watched_s or whole(job.id) in turn.elders:
         return False
     return turn.now > stray.seen_s + timing.STRAY_GRACE_S
 

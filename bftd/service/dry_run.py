@@ -87,6 +87,4 @@ def _spared(job: ElasticJob, view: PoolView, settings: Settings, identities: fro
     daemon = view.daemons.get(job.id, "")
     if daemon and daemon not in identities:
         return f"it is a pilot of another bftd ({daemon})"
-    if job.id in view.owners and job.user not in settings.spared:
-        return None
     return strays.spared_because(job, settings)

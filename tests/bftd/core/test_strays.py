@@ -170,9 +170,15 @@ def test_after_a_start_a_pilot_waits_for_its_driver_to_register_before_it_is_can
 
 def test_a_pilot_of_an_unknown_trainer_is_cancelled_when_no_driver_came_for_it() -> None:
     core = Core(OPERATOR)
-    core.pilots, core.owners = {"70": "n1"}, {"70": "run-a-1"}
+    core.elastic["70"], core.owners = own("70", "ann", "n1"), {"70": "run-a-1"}
     found = cancelled(core, 70)
     assert timing.DRIVER_SILENT_S < found["70"] <= timing.DRIVER_SILENT_S + 2
+
+
+def test_the_comment_of_a_pilot_gets_no_job_cancelled_that_is_none_by_its_shape() -> None:
+    core = Core(OPERATOR)
+    core.elastic["70"], core.owners = own("70", "ann", "n1", "n2"), {"70": "run-a-1"}
+    assert not cancelled(core, 90)
 
 
 def test_a_comment_that_names_another_users_trainer_makes_no_orphan_of_it() -> None:
