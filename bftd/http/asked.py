@@ -13,6 +13,7 @@ from bftd.core.domain import Trainer
 from bftd.core.events import Event
 from bftd.errors import BftError
 from bftd.http.budget import WRITTEN_BYTES_PER_UNIT, Budgets
+from bftd.http.caller import Caller
 from bftd.http.connections import Connections
 from bftd.http.gate import caller_of
 from bftd.http.reading import BodyRefused, decoded
@@ -62,6 +63,14 @@ def apply(request: web.Request, *events: Event) -> None:
     if written and caller.uid is not None and not caller.admin:
         now_s = asyncio.get_running_loop().time()
         request.app[BUDGETS].charge(caller.uid, written / WRITTEN_BYTES_PER_UNIT, now_s)
+
+
+def administrator(request: web.Request, may: str) -> Caller:
+    """The caller, refused where he is no administrator; `may` says what only those may."""
+    caller = caller_of(request)
+    if not caller.admin:
+        raise Refused(403, f"only administrators may {may}, and {caller.user} is none ([daemon] administrators)")
+    return caller
 
 
 def own_trainer(request: web.Request) -> tuple[Service, Trainer]:

@@ -7,9 +7,7 @@ from aiohttp import web
 from bftd.core import pausing
 from bftd.core.domain import State
 from bftd.core.pause import Pause, PauseKind
-from bftd.http.asked import SERVICE, Refused, body_of
-from bftd.http.caller import Caller
-from bftd.http.gate import caller_of
+from bftd.http.asked import SERVICE, Refused, administrator, body_of
 from bftd.protocol.bounds import NAME_MOST
 from bftd.protocol.fields import Fields
 from bftd.service import steered
@@ -17,13 +15,15 @@ from bftd.service import steered
 # More nodes than any machine has.
 _MOST_NODES = 100_000
 
+_MAY = "pause and resume"
+
 # What is paused or lifted: its kind and its name.
 _What = list[tuple[PauseKind, str]]
 
 
 async def pause(request: web.Request) -> web.Response:
     """Lend nothing more, on some nodes, to a user's or an account's trainers or at all; for administrators."""
-    service, caller = request.app[SERVICE], _administrator(request)
+    service, caller = request.app[SERVICE], administrator(request, _MAY)
     fields = Fields(await body_of(request), "pause")
     why = fields.text("why")
     if not why:
@@ -40,7 +40,7 @@ async def pause(request: web.Request) -> web.Response:
 
 async def resume(request: web.Request) -> web.Response:
     """Lift pauses; for administrators."""
-    service, caller = request.app[SERVICE], _administrator(request)
+    service, caller = request.app[SERVICE], administrator(request, _MAY)
     fields, before = Fields(await body_of(request), "resume"), service.state.pauses
     every = fields.flag("all", False)
     chosen = [] if every else _chosen(fields, "resume")
@@ -50,15 +50,6 @@ async def resume(request: web.Request) -> web.Response:
     service.resume(caller.user, [item.key for item in lifted])
     told = f"{pausing.what(lifted)}: lent again from the next snapshot on"
     return web.json_response({"text": told, "pauses": steered.pauses(service.state)})
-
-
-def _administrator(request: web.Request) -> Caller:
-    caller = caller_of(request)
-    if not caller.admin:
-        raise Refused(
-            403, f"only administrators may pause and resume, and {caller.user} is none ([daemon] administrators)"
-        )
-    return caller
 
 
 def _chosen(fields: Fields, where: str) -> _What:

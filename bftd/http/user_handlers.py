@@ -11,7 +11,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from bftd.http import bodies
-from bftd.http.asked import CONNECTIONS, SERVICE, Refused, body_of, number_of
+from bftd.http.asked import CONNECTIONS, SERVICE, Refused, administrator, body_of, number_of
 from bftd.http.connections import UNREAD_BYTES_MOST
 from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
@@ -60,11 +60,7 @@ async def status(request: web.Request) -> web.Response:
 async def tune(request: web.Request) -> web.Response:
     """Change tunable keys, or go back to the configuration's values with `reset`, for administrators."""
     service = request.app[SERVICE]
-    caller = caller_of(request)
-    if not caller.admin:
-        raise Refused(
-            403, f"only administrators may tune the daemon, and {caller.user} is none ([daemon] administrators)"
-        )
+    administrator(request, "tune the daemon")
     body = await body_of(request)
     names = bodies.reset(body)
     if names is None:
