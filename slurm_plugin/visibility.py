@@ -25,13 +25,21 @@ _OPERATORS = frozenset({"Operator", "Administrator"})
 _UID = re.compile(r"\((\d+)\)$")
 
 
-def hidden_from_us(client: SlurmClient) -> tuple[str, ...]:
+def hidden_from_us(client: SlurmClient, config: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Name what PrivateData hides from the user of this process; one RPC where that is nothing, and none for root.
 
     Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
-    the level is taken for none. Raises SlurmError when the configuration cannot be read.
+    the level is taken for none. Raises SlurmError when the configuration, `config` where it was read already, cannot
+    be read.
     """
-    return () if os.geteuid() == 0 else _hidden(client, _configuration(client))
+    if os.geteuid() == 0:
+        return ()
+    config = _configuration(client) if config is None else config
+    words = HIDING & private_data(config)
+    slurm_user = _UID.search(config.get("SlurmUser", ""))
+    if not words or (slurm_user and os.geteuid() == int(slurm_user[1])):
+        return ()
+    return () if _level(client) in _OPERATORS else tuple(sorted(words))
 
 
 def private_data(config: Mapping[str, str]) -> frozenset[str]:
@@ -47,14 +55,6 @@ def _configuration(client: SlurmClient) -> Mapping[str, str]:
     if "PrivateData" not in config:
         raise SnapshotError("scontrol does not show PrivateData: is slurmctld up?")
     return config
-
-
-def _hidden(client: SlurmClient, config: Mapping[str, str]) -> tuple[str, ...]:
-    words = HIDING & private_data(config)
-    slurm_user = _UID.search(config.get("SlurmUser", ""))
-    if not words or (slurm_user and os.geteuid() == int(slurm_user[1])):
-        return ()
-    return () if _level(client) in _OPERATORS else tuple(sorted(words))
 
 
 class Visibility:
@@ -76,14 +76,13 @@ class Visibility:
         """
         now_s = self._clock()
         age_s = now_s - self._seen_s
-        is_root = os.geteuid() == 0  # from whom nothing is hidden
-        believed = is_root or age_s < _BELIEVED_S
+        believed = os.geteuid() == 0 or age_s < _BELIEVED_S  # nothing is hidden from root
         if age_s < _LOOK_EVERY_S or (believed and now_s - self._tried_s < _LOOK_AGAIN_S):
             return
         self._tried_s = now_s
         try:
             config = _configuration(self._client)
-            words = () if is_root else _hidden(self._client, config)
+            words = hidden_from_us(self._client, config)
         except SlurmError as error:
             if believed:
                 return

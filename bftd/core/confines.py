@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bftd.core import caps, classes, pausing, sentences
 from bftd.core.decisions import Decision, GaveBack, GrowthPaused, PauseLifted, Stays, Waits
-from bftd.core.domain import Lease, PoolNode, Settings, Trainer
+from bftd.core.domain import PoolNode, Settings, Trainer
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.turn import Turn
 
@@ -83,12 +83,8 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
         return
     nodes = dict(turn.pool.nodes)
     for name, why in (barred | over).items():
-        nodes[name] = _out(nodes[name], why)
+        nodes[name] = replace(nodes[name], in_pool=False, why=why)
     turn.pool = replace(turn.pool, nodes=nodes, barred=turn.pool.barred | barred.keys() | over.keys(), bound=bound)
-
-
-def _out(node: PoolNode, why: str) -> PoolNode:
-    return replace(node, in_pool=False, why=why)
 
 
 def _barred(turn: Turn) -> dict[str, str]:
@@ -120,7 +116,7 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
         return {}, turn.pool.bound
     pool = [node for node in turn.pool.nodes.values() if node.in_pool and node.name not in barred]
     leases = {lease.node: lease for lease in turn.leases.values()}
-    places = {name: place for place, name in enumerate(_best_kept(turn, leases))}
+    places = {name: place for place, name in enumerate(_best_kept(turn))}
 
     def usefulness(node: PoolNode) -> tuple[int, bool, bool, float, int, str]:
         window_s = -node.window_s if node.window_s is not None else float("-inf")
@@ -186,15 +182,12 @@ def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, 
     return tuple(name for name in names if free[name] >= wanted)[:1]
 
 
-def _best_kept(turn: Turn, leases: dict[str, Lease]) -> list[str]:
+def _best_kept(turn: Turn) -> list[str]:
     """The nodes that trainers hold, in the order in which they are to be kept.
 
     Each trainer's least number first, by arrival, so that a lower bound suspends as few of them as it can.
     """
-    held: dict[str, list[str]] = defaultdict(list)
-    for lease in leases.values():
-        if lease.live:
-            held[lease.trainer].append(lease.node)
+    held = turn.live_nodes()
     trainers = [trainer for trainer in turn.trainers.values() if trainer.id in held]
     least = [name for trainer in trainers for name in held[trainer.id][: trainer.sizes.low]]
     return least + [name for trainer in trainers for name in held[trainer.id][trainer.sizes.low :]]

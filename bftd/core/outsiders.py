@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-_MINUTE_S = 60.0
+from bftd.core.timing import MINUTE_S
+
 # Beyond a tenth of the jobs of the partition within this time it is a setting that is wrong, and no longer users.
 WITHIN_S = 3600.0
 SHARE = 0.1
@@ -61,12 +62,12 @@ class Cancels:
     def at(self, now_s: float) -> Cancels:
         """Without what is too long ago to count."""
         if all(now_s - at_s < WITHIN_S for at_s in self.jobs.values()) and (
-            not self.attempts or now_s - self.attempts[0] < _MINUTE_S
+            not self.attempts or now_s - self.attempts[0] < MINUTE_S
         ):
             return self
         return Cancels(
             {id_: at_s for id_, at_s in self.jobs.items() if now_s - at_s < WITHIN_S},
-            tuple(at_s for at_s in self.attempts if now_s - at_s < _MINUTE_S),
+            tuple(at_s for at_s in self.attempts if now_s - at_s < MINUTE_S),
         )
 
     def exceeded(self, due: Collection[str], running: int) -> bool:

@@ -62,8 +62,7 @@ def spared_because(job: ElasticJob, settings: Settings) -> str | None:
         return f"{job.user} is an administrator"
     if len(job.nodes) != 1:
         return f"it has {len(job.nodes)} nodes, and a pilot has one"
-    most_s = max(timing.MINUTE_S, settings.pool.pilot_limit_s // timing.MINUTE_S * timing.MINUTE_S)
-    if job.limit_s is None or job.limit_s > most_s:
+    if job.limit_s is None or job.limit_s > timing.whole_minutes(settings.pool.pilot_limit_s):
         return "its time limit is longer than that of any pilot"
     return None
 

@@ -62,3 +62,8 @@ FORGET_FINISHED_S = 3600.0
 PREEMPTED_REST_S = 5.0
 # Until that next cycle the job counts on other idle nodes beside those that it preempted: none of them is lent.
 PREEMPTED_HOLD_S = 2.0
+
+
+def whole_minutes(length_s: float) -> float:
+    """The longest time limit of a pilot within `length_s`, or the shortest that there is."""
+    return max(MINUTE_S, length_s // MINUTE_S * MINUTE_S)

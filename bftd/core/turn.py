@@ -42,12 +42,12 @@ from bftd.core.timing import (
     BACKOFF_ONE_USER_S,
     CANCEL_AGAIN_S,
     GRANT_SILENT_S,
-    MINUTE_S,
     PREEMPTED_HOLD_S,
     PREEMPTED_REST_S,
     RATE_WINDOW_S,
     REFUSED_ROUNDS,
     SOUND_AFTER_S,
+    whole_minutes,
 )
 from bftd.protocol.lease import Phase
 
@@ -177,7 +177,7 @@ class Turn:
         self.sequence += 1
         limit_s = self.settings.pool.pilot_limit_s if node.window_s is None else node.window_s
         limit_s = min(limit_s, pausing.longest_limit_s(self.settings, self.now))
-        limit_s = max(MINUTE_S, min(limit_s, self.settings.pool.pilot_limit_s) // MINUTE_S * MINUTE_S)
+        limit_s = whole_minutes(min(limit_s, self.settings.pool.pilot_limit_s))
         lease = Lease(
             id=f"{node.name}.{self.sequence}",
             node=node.name,

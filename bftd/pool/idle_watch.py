@@ -8,10 +8,9 @@ from dataclasses import replace
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.occupancy import RUNNING
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Snapshot
-
-_RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
 
 class IdleWatch:
@@ -39,7 +38,7 @@ class IdleWatch:
     def see(self, snapshot: Snapshot, nodes: Collection[str]) -> frozenset[str]:
         """The idle ones of `nodes`."""
         watched = {name: node for name, node in snapshot.nodes.items() if name in nodes}
-        running = [job for job in snapshot.jobs if job.state in _RUNNING and _is_pilot(job)]
+        running = [job for job in snapshot.jobs if job.state in RUNNING and _is_pilot(job)]
         leased = {node: job.id for job in running for node in job.nodes if node in watched}
         self.pilots_seen += len(leased.keys() - self._pilots)
         self._pilots = frozenset(leased)

@@ -9,7 +9,8 @@ from bftd.pool.harvest import Harvest
 from slurm_plugin.types import Job, Node, Snapshot
 from slurm_plugin.waiting import may_use, waits_for_room
 
-_RUNNING = frozenset({"RUNNING", "CONFIGURING"})
+# The states of a job that is at work on its nodes, or about to be.
+RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
     """Sort the jobs of a snapshot."""
     nodes = harvest.nodes(snapshot)
     # one that is still completing no longer counts
-    running = [job for job in snapshot.jobs if job.state in _RUNNING and harvest.is_pilot(job)]
+    running = [job for job in snapshot.jobs if job.state in RUNNING and harvest.is_pilot(job)]
     ours = {job.id for job in running}
     pending = [job for job in snapshot.jobs if job.state == "PENDING" and not harvest.is_pilot(job)]
     # the partitions whose jobs may need harvested nodes: looked up once, for thousands of jobs

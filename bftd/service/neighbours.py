@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping
 from bftd.core.domain import Trainer
 from bftd.core.sentences import foreign_pilots
 from bftd.errors import BftError
+from bftd.pool.occupancy import RUNNING
 from bftd.protocol import comment
 from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
 # Under this name the ledger keeps by which words this daemon's pilots name it.
 IDENTITY = "identity"
-_RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 
 
 class AnotherDaemon(BftError):
@@ -79,7 +79,7 @@ def foreign(
     found: dict[str, dict[str, str]] = {}
     for job in snapshot.jobs:
         identity = comment.daemon_of(job.comment)
-        if not identity or identity in identities or job.state not in _RUNNING:
+        if not identity or identity in identities or job.state not in RUNNING:
             continue
         trainer = trainers.get((comment.parse(job.comment) or ("",))[0])
         if not set(partitions).isdisjoint(job.partition) and (trainer is None or trainer.user != job.user):
