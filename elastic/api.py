@@ -10,9 +10,6 @@ from typing import Any
 from elastic import session as _session
 from elastic.session import Saved
 
-_SAVE_EVERY_S = 10.0
-"""How often `step` asks for a save when the script names no interval of its own."""
-
 
 class _Progress:
     """Where this worker is: counted steps and samples, and what the last save covers."""
@@ -20,8 +17,6 @@ class _Progress:
     def __init__(self) -> None:
         self.step = 0
         self.samples = 0
-        self.saved_at_s = time.monotonic()
-        self.save_due = False
 
 
 _progress = _Progress()
@@ -49,7 +44,9 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     Args:
         samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
         loss: the loss to show, if any.
-        save_every: ask for a save every so many steps; without it, every 10 s (on rank 0).
+        save_every: ask for a save every so many steps; without it, about every 10 s.
+
+    All workers are asked at the same step, so the save may use collectives; call this once a step on every one of them.
     """
     rank, size = _rank_and_size()
     progress = _progress
@@ -57,12 +54,11 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     progress.samples += samples * size
     session = _session.current()
     session.step(progress.step, progress.samples, rank, size, loss)
-    if save_every is not None:
-        due = progress.step % save_every == 0
-    else:
-        due = time.monotonic() - progress.saved_at_s >= _SAVE_EVERY_S
-    progress.save_due = due or (rank == 0 and session.pause_requested.is_set())
-    return progress.save_due
+    session.fence.by_clock = save_every is None
+    gate = session.fence.passed(progress.step, time.monotonic())
+    if gate is not None and gate.pause:
+        session.pause_requested.set()
+    return gate is not None or (save_every is not None and progress.step % save_every == 0)
 
 
 def save(state: Any) -> None:
@@ -72,7 +68,6 @@ def save(state: Any) -> None:
     this call does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
     rank, _ = _rank_and_size()
-    _progress.saved_at_s = time.monotonic()
     session = _session.current()
     if rank != 0 or not session.attached:
         return

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from elastic.link.channel import BlockingChannel
+from elastic.link.fence import ASKED, Fence
 from elastic.link.wire import Message
 from elastic.timing import REPORT_S, SHIP_SHARE
 
@@ -64,6 +65,7 @@ class Session:
         self._first = True
         self._previous_step_s = 0.0
         self.pause_requested = threading.Event()
+        self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
 
     @classmethod
@@ -187,6 +189,9 @@ class Session:
                 self._send({"op": "pong"})
             elif op == "ship":
                 self.ship()
+            elif op in ASKED:
+                if answer := self.fence.answer(message):
+                    self._send(answer)
             elif op == "pause":
                 self.pause_requested.set()
             elif op == "abort":

@@ -26,6 +26,9 @@ WARM_S = 120.0
 # Newcomers get warm 0.1-1 s apart. One resize for all of them costs less than one each.
 COALESCE_S = 1.0
 
+# How long workers may take to agree on a step: some round trips, on nodes that may be busy with the step itself.
+AGREE_S = 2.0
+
 # How long rank 0 may take to reach a step boundary and save there before its last saved state must do.
 PAUSE_S = 5.0
 

@@ -47,6 +47,9 @@ class Kind:
     ships_in_background: bool = False
     """Whether the driver fetches the workers' last state from time to time; else workers send it by themselves."""
 
+    saves_together: bool = False
+    """Whether workers save at a step that all of them agree on (elastic.link.fence); else rank 0 saves by itself."""
+
     noise: str | None = None
     """A regular expression of lines that a worker on a revoked node prints as it ends: they would alarm the user."""
 

@@ -11,7 +11,7 @@ from elastic.backends import Kind
 from elastic.driver.crew import Crew
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
-from elastic.timing import BEAT_S, FROZEN_S, LIMIT_MARGIN_S, PING_S, SHIP_EVERY_S
+from elastic.timing import AGREE_S, BEAT_S, FROZEN_S, LIMIT_MARGIN_S, PING_S, SHIP_EVERY_S
 
 
 class Clockwork:
@@ -25,7 +25,12 @@ class Clockwork:
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, each for ever."""
-        return [self._beat(), self._ping(), *([self._ship()] if self._kind.ships_in_background else [])]
+        works = [self._beat(), self._ping()]
+        if self._kind.ships_in_background:
+            works.append(self._ship())
+        if self._kind.saves_together:
+            works.append(self._save())
+        return works
 
     async def _beat(self) -> None:
         while True:
@@ -55,3 +60,11 @@ class Clockwork:
                 if pilot.working and pilot.workers:
                     next(iter(pilot.workers.values())).send({"op": "ship"})
                     break
+
+    async def _save(self) -> None:
+        """Has all workers save at one step, for scripts that leave it to bftd when."""
+        while True:
+            await asyncio.sleep(SHIP_EVERY_S)
+            workers = [peer for pilot in self._crew.all if pilot.working for peer in pilot.workers.values()]
+            if workers:
+                await self._run.agreement.agree(workers, pause=False, limit_s=AGREE_S)

@@ -10,6 +10,7 @@ from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost, code_text
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import CANCELLED, Run
+from elastic.link.fence import ANSWERS
 from elastic.link.peer import Peer
 from elastic.link.wire import Message, Payload
 
@@ -46,6 +47,7 @@ class Connections:
         """An agent's connection is its pilot's life; how a worker ended is told by its agent."""
         self._pongs.pop(peer, None)
         self._run.saver.gone(peer)
+        self._run.agreement.gone(peer)
         for pilot in self._crew.all:
             if pilot.agent is peer:
                 pilot.agent = None
@@ -66,6 +68,8 @@ class Connections:
             self._from_step(peer, message)
         elif op == "pong":
             self._pongs[peer] = time.monotonic()
+        elif op in ANSWERS:
+            self._run.agreement.received(peer, message)
         elif op == "fetch":
             await self._run.saver.fetched(peer)
         else:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 
 from bftd.protocol.reports import CrashReport
+from elastic.backends import KINDS
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
-from elastic.timing import CRASHES_WITHOUT_A_STEP
+from elastic.timing import AGREE_S, CRASHES_WITHOUT_A_STEP
 
 
 class TrainerHost:
@@ -31,7 +32,11 @@ class TrainerHost:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
-        await self._run.saver.save(workers, graceful=graceful)
+        asked = False
+        if graceful and KINDS[self.settings.backend].saves_together:
+            # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
+            graceful = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
+        await self._run.saver.save(workers, graceful=graceful, asked=asked)
 
     def broke(self, step: int, at_s: float) -> None:
         """Notes how far training had come, for what the crash costs."""

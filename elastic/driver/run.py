@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 from bftd.protocol.reports import Report
+from elastic.driver.agreement import Agreement
 from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.progress import Progress
 from elastic.driver.settings import DriverSettings
@@ -25,6 +26,7 @@ class Run:
         self.report = report
         self.store = CheckpointStore(settings.state_dir)
         self.saver = StateSaver(self.store)
+        self.agreement = Agreement()
         self.progress = Progress()
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()

@@ -23,14 +23,22 @@ class StateSaver:
         self._news = asyncio.Event()
 
     async def save(
-        self, workers: Sequence[Peer], *, graceful: bool, pause_s: float = PAUSE_S, ship_s: float = SHIP_S
+        self,
+        workers: Sequence[Peer],
+        *,
+        graceful: bool,
+        asked: bool = False,
+        pause_s: float = PAUSE_S,
+        ship_s: float = SHIP_S,
     ) -> None:
         """Returns when the state is in the store, or when nobody has delivered one in time.
 
-        `graceful` lets rank 0 come to the end of its step and save there; it then waits to be ended.
+        `graceful` lets rank 0 come to the end of a step and save there; it then waits to be ended. `asked`: the workers
+        have agreed on the step already.
         """
         if graceful:
-            self._ask(workers, "pause")
+            if not asked:
+                self._ask(workers, "pause")
             if await self._answered(workers, {"paused"}, pause_s):
                 return
         for worker in workers:

@@ -62,14 +62,27 @@ def test_samples_are_those_of_every_worker(channel: FakeChannel, monkeypatch: py
     assert (channel.sent[0][0]["samples"], channel.sent[0][0]["size"]) == (24, 3)
 
 
-def test_a_save_is_due_when_bftd_wants_to_resize_and_only_for_rank_0(
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_save_with_a_collective_hung_since_a_resize_asked_rank_0_alone(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    fence = sessions.current().fence
+    assert api.step(save_every=100) is False
+    assert fence.answer({"op": "gate", "step": 3, "number": 1, "pause": True}) == {"op": "gated", "number": 1}
+    fence.answer({"op": "open", "step": 3, "number": 1})
+    assert [api.step(save_every=100) for _ in range(3)] == [False, True, False]
+    assert sessions.current().pause_requested.is_set()
+
+
+def test_without_an_interval_every_rank_asked_for_a_save_by_its_own_clock(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert api.step(save_every=100) is False
-    sessions.current().pause_requested.set()
-    assert api.step(save_every=100) is True
-    monkeypatch.setenv("RANK", "1")
-    assert api.step(save_every=100) is False
+    now_s = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(api.time, "monotonic", lambda: float(next(now_s)))  # type: ignore[attr-defined]
+    assert not any(api.step() for _ in range(20))
+    answer = sessions.current().fence.answer({"op": "where"})
+    assert answer == {"op": "at", "step": 20, "step_s": 100.0, "by_clock": True}
 
 
 @pytest.mark.torch

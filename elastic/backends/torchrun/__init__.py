@@ -19,6 +19,7 @@ KIND = Kind(
     library="torch",
     rank_variable="RANK",
     interface_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    saves_together=True,
     # How a process ends whose peers were taken away.
     noise=r"terminate called after throwing",
 )

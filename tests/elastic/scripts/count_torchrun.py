@@ -34,5 +34,6 @@ while step < steps:
         with open("steps.jsonl", "a") as log:
             log.write(json.dumps({**row, "node": os.environ["SLURMD_NODENAME"]}) + "\n")
     if elastic.step(samples=1, save_every=save_every):
+        dist.barrier()  # as a save that gathers a sharded model: it hangs unless every rank comes here
         elastic.save({"model": network.state_dict(), "step": step})
 dist.destroy_process_group()

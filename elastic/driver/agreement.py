@@ -1,0 +1,90 @@
+"""The driver's side of elastic.link.fence: finds a step at whose end all workers of a group save."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+
+_TRIP_S = 0.1
+"""So far ahead a step is chosen, at the pace of the quickest worker; twice as far after each try that came late."""
+
+
+class Agreement:
+    """Agrees with workers on a step; one agreement at a time."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Peer, Message] = {}
+        self._asked: set[Peer] = set()
+        self._gone = False
+        self._number = 0
+        self._expected = 0
+        self._news = asyncio.Event()
+        self._one = asyncio.Lock()
+
+    def received(self, worker: Peer, message: Message) -> None:
+        """Takes a worker's answer; one to an earlier question that comes late is left alone."""
+        if worker in self._asked and message.get("number", 0) == self._expected:
+            self._answers[worker] = message
+            self._news.set()
+
+    def gone(self, worker: Peer) -> None:
+        """No answer will come from this worker."""
+        if worker in self._asked:
+            self._gone = True
+            self._news.set()
+
+    async def agree(self, workers: Sequence[Peer], *, pause: bool, limit_s: float) -> bool:
+        """Whether all workers will save at the end of one and the same step; with `pause` they stop there.
+
+        False when a worker does not answer in time or is lost, and when none has counted a step: then none saves.
+        Without `pause` also when the script itself says when to save.
+        """
+        async with self._one:
+            self._asked, self._gone = set(workers), False
+            try:
+                return await asyncio.wait_for(self._agree(workers, pause), limit_s)
+            except asyncio.TimeoutError:
+                return False
+            finally:
+                self._asked = set()
+
+    async def _agree(self, workers: Sequence[Peer], pause: bool) -> bool:
+        trip_s = _TRIP_S
+        while True:
+            if not await self._ask(workers, {"op": "where"}):
+                return False
+            found = [self._answers[worker] for worker in workers]
+            furthest = max(int(answer["step"]) for answer in found)
+            if not furthest or not (pause or any(answer["by_clock"] for answer in found)):
+                return False
+            paces_s = [float(answer["step_s"]) for answer in found if float(answer["step_s"]) > 0]
+            step = furthest + 1 + (int(trip_s / min(paces_s)) if paces_s else 0)
+            self._number += 1
+            word, gate = "clear", {"step": step, "number": self._number, "pause": pause}
+            try:
+                if not await self._ask(workers, {"op": "gate", **gate}):
+                    return False
+                if all(answer["op"] == "gated" for answer in self._answers.values()):
+                    word = "open"
+                    return True
+            finally:
+                # Also when this is given up: a worker that comes to a gate waits until it hears of it.
+                for worker in workers:
+                    worker.send({"op": word, **gate})
+            trip_s *= 2
+
+    async def _ask(self, workers: Sequence[Peer], question: Message) -> bool:
+        """Whether all have answered; False once one is gone."""
+        self._answers.clear()
+        self._expected = int(question.get("number", 0))
+        for worker in workers:
+            worker.send(question)
+        while len(self._answers) < len(workers):
+            if self._gone:
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True

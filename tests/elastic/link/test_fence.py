@@ -1,0 +1,71 @@
+"""Gates in front of a step: all workers save at it, or none does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elastic.link.fence import Fence, Gate
+
+LIMIT_S = 20.0
+
+
+def gate(fence: Fence, step: int, *, number: int = 1, pause: bool = False) -> str:
+    answer = fence.answer({"op": "gate", "step": step, "number": number, "pause": pause})
+    assert answer is not None
+    assert answer["number"] == number
+    return str(answer["op"])
+
+
+def test_a_step_that_has_ended_gets_no_gate() -> None:
+    fence = Fence()
+    fence.passed(7, 1.0)
+    assert [gate(fence, step) for step in (6, 7, 8)] == ["late", "late", "gated"]
+
+
+def test_a_step_has_one_gate_so_a_second_agreement_cannot_take_the_first_ones_away() -> None:
+    fence = Fence()
+    gate(fence, 4)
+    assert gate(fence, 4, number=2, pause=True) == "late"
+    fence.answer({"op": "clear", "step": 4, "number": 2})
+    fence.answer({"op": "open", "step": 4, "number": 1})
+    assert fence.passed(4, 1.0) == Gate(1, pause=False, opened=True)
+
+
+def test_an_open_gate_is_passed_once_without_a_wait() -> None:
+    fence = Fence()
+    gate(fence, 2, pause=True)
+    assert fence.answer({"op": "open", "step": 2, "number": 1}) is None
+    assert fence.passed(1, 1.0) is None
+    assert fence.passed(2, 2.0) == Gate(1, pause=True, opened=True)
+    assert fence.passed(3, 3.0) is None
+
+
+@pytest.mark.parametrize(("word", "saves"), [("open", True), ("clear", False)])
+def test_who_comes_to_a_gate_waits_until_the_others_have_answered(word: str, saves: bool) -> None:
+    fence, found = Fence(), list[Gate | None]()
+    gate(fence, 1)
+    training = threading.Thread(target=lambda: found.append(fence.passed(1, 1.0)), daemon=True)
+    training.start()
+    training.join(0.05)
+    assert training.is_alive()
+    fence.answer({"op": word, "step": 1, "number": 1})
+    training.join(LIMIT_S)
+    assert [one is not None for one in found] == [saves]
+
+
+def test_a_gate_that_was_jumped_over_is_forgotten() -> None:
+    fence = Fence()
+    gate(fence, 3)
+    assert fence.passed(5, 1.0) is None  # a script that counts in fives
+    fence.answer({"op": "open", "step": 3, "number": 1})
+    assert fence.passed(3, 2.0) is None
+
+
+def test_where_a_worker_is_it_tells_with_its_pace() -> None:
+    fence = Fence()
+    assert fence.answer({"op": "where"}) == {"op": "at", "step": 0, "step_s": 0.0, "by_clock": False}
+    fence.passed(8, 10.0)
+    fence.passed(9, 10.5)
+    assert fence.answer({"op": "where"}) == {"op": "at", "step": 9, "step_s": 0.5, "by_clock": False}
