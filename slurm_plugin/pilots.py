@@ -24,10 +24,10 @@ Mode = Literal["salloc", "sbatch"]
 _PARTITIONS_EVERY_S = 60.0  # which partitions a node is in changes by an administrator's hand only
 _SBATCH_LIFE_S = 1.0  # one poll: what sbatch did not start by then would pend, and pending pilots lock jobs out
 _SBATCH_LOOK_S = 0.1
-# Of many placings at once: how far apart they look at the queue, how many ask Slurm for their nodes at the same time,
-# and after how long a wait for that turn the queue is looked at again before.
+# Of many placings at once: how far apart they look at the queue at most, how many ask Slurm for their nodes at the same
+# time, and after how long a wait for that turn the queue is looked at again before.
 _LOOKS_APART_S = 0.5
-_AT_ONCE = 16
+_AT_ONCE = 32
 _OLD_LOOK_S = 2.0
 _HAS_NODE = frozenset({"RUNNING", "CONFIGURING"})  # a prolog, or a node that boots, comes first at some sites
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
