@@ -23,10 +23,12 @@ SECRET = "5a17"
 class Listener:
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
+        self.addresses: list[str] = []
         self.welcome = True
 
     def connected(self, peer: Peer) -> bool:
         self.log.append(("connected", peer.hello["host"]))
+        self.addresses.append(peer.address)
         return self.welcome
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
@@ -75,6 +77,7 @@ def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
         writer.close()
         await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
         assert listener.log == [("connected", "n1.1"), ("ready", "n1.1"), ("disconnected", "n1.1")]
+        assert listener.addresses == ["127.0.0.1"], "as an IPv4 address, by which Horovod's server knows its guests"
 
     assert scene(body) == []
 

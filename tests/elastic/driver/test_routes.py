@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import Routes, Unreachable, given_address
 from elastic.errors import UsageError
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots import Placed
+from slurm_plugin.pilots import Leftover, Placed, Refused
 from slurm_plugin.types import NodeAddress
-from tests.elastic.fakes import settings_for
+from tests.elastic.fakes import settings_for, until
 
 HERE = socket.gethostname()
 ROOT = str(Path(__file__).parents[3])
@@ -231,18 +232,25 @@ def test_a_name_is_given_only_if_it_resolves_or_nobody_can_tell_now(monkeypatch:
     assert given_address() == ""
 
 
+class FakeLauncher:
+    """Slurm's side of a starter."""
+
+    def __init__(self, *_: object) -> None:
+        self.cleared: list[Leftover] = []
+
+    def agent_env(self, environ: object) -> dict[str, str]:
+        return {}
+
+    def clear(self, leftover: Leftover) -> None:
+        self.cleared.append(leftover)
+
+
 def test_each_pilots_agent_is_told_its_own_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     resolved(monkeypatch, {"10.1.0.1": "10.1.0.5", "10.2.0.1": "fd00::5"})
     told: dict[str, str] = {}
 
-    class Launcher:
-        def __init__(self, *_: object) -> None:
-            pass
-
-        def agent_env(self, environ: object) -> dict[str, str]:
-            return {}
-
+    class Launcher(FakeLauncher):
         def place(self, request: Any, argv: object, env: dict[str, str]) -> Placed:
             told[request.node] = env["BFT_DRIVER"]
             return Placed("7")
@@ -263,3 +271,35 @@ def test_each_pilots_agent_is_told_its_own_address(tmp_path: Path, monkeypatch: 
     assert third
     assert third.startswith("Slurm shows no node n3")
     assert told == {"n1": "10.1.0.5:4711", "n2": "[fd00::5]:4711"}
+
+
+def test_what_a_refused_placing_left_is_cleared_and_so_is_one_that_the_drivers_end_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Launcher(FakeLauncher):
+        def place(self, request: Any, argv: object, env: dict[str, str]) -> Refused:
+            if request.node == "n2":
+                asked.set()
+                assert answer.wait(20)
+            return Refused("withdrawn: a job came", Leftover(request, "7"))
+
+    monkeypatch.setattr(pilots, "PilotLauncher", Launcher)
+
+    async def body() -> list[tuple[str, str | None]]:
+        starter = PilotStarter(settings_for(tmp_path), 4711, "secret", print)
+        starter.go_by(Leases(1, 30.0, 20.0, ()))
+        launcher: Any = starter._launcher
+        assert await starter.place(Pilot("n1.1", "n1", 600.0, "")) == "withdrawn: a job came"
+        await until("cleared", lambda: launcher.cleared)
+        placing = asyncio.create_task(starter.place(Pilot("n2.1", "n2", 600.0, "")))
+        await until("asked", asked.is_set)
+        placing.cancel()
+        await asyncio.gather(placing, return_exceptions=True)
+        await until("looked for", lambda: len(launcher.cleared) == 2)
+        answer.set()
+        await starter.close()
+        return [(leftover.request.node, leftover.job_id) for leftover in launcher.cleared[:2]]
+
+    assert asyncio.run(body()) == [("n1", "7"), ("n2", None)]
