@@ -30,6 +30,7 @@ _UNKNOWN_EVERY_S = 5.0
 _NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?"
 )
+_DENIED = re.compile("permission denied", re.IGNORECASE)
 _ANY_PORT = 9
 # Nobody has these addresses (RFC 5737, RFC 3849): the way to them is the way out.
 _OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
@@ -77,6 +78,7 @@ class Routes:
         self._ipv4_only = ipv4_only
         self._lock = threading.Lock()
         self._read_s = float("-inf")
+        self._hidden = False
         self._where: Mapping[str, NodeAddress] = {}
         self._found: dict[str, str] = {}
 
@@ -90,7 +92,7 @@ class Routes:
         if found is None:
             found = _source_for(node, where, self._ipv4_only)
             with self._lock:
-                if self._where.get(node) == where:
+                if self._hidden or self._where.get(node) == where:
                     self._found[node] = found
         return found
 
@@ -108,13 +110,19 @@ class Routes:
 
     def _of(self, node: str) -> NodeAddress:
         age_s = time.monotonic() - self._read_s
-        if age_s > _READ_EVERY_S or (node not in self._where and age_s > _UNKNOWN_EVERY_S):
+        unknown = node not in self._where and not self._hidden
+        if age_s > _READ_EVERY_S or (unknown and age_s > _UNKNOWN_EVERY_S):
             try:
-                self._where = self._nodes()
+                self._where, self._hidden = self._nodes(), False
             except SlurmError as error:
-                raise Unreachable(f"Slurm does not say where {node} is: {error}") from None
+                if not _DENIED.search(str(error)):
+                    raise Unreachable(f"Slurm does not say where {node} is: {error}") from None
+                self._where, self._hidden = {}, True
             self._read_s = time.monotonic()
             self._found.clear()
+        if self._hidden:
+            # PrivateData=nodes: nobody but operators sees them. A node's name is its host's unless a site says other.
+            return NodeAddress(node, node)
         if node not in self._where:
             raise Unreachable(f"Slurm shows no node {node}{advice()}")
         return self._where[node]

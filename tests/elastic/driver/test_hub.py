@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from elastic.driver import hub as hubs
 from elastic.driver.hub import Hub, listen
 from elastic.errors import WireError
-from elastic.link.channel import SealedReader, introduce
+from elastic.link.address import join_address
+from elastic.link.channel import BlockingChannel, SealedReader, introduce
 from elastic.link.peer import Peer
 from elastic.link.seal import Examination, Introduction, Seals
 from elastic.link.wire import Message, Payload, decode, encode
@@ -68,6 +70,18 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
         return await reader.read() == b""
     except ConnectionError:
         return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_worker_connects_by_ipv4_and_by_ipv6(host: str) -> None:
+    async def body(listener: Listener, port: int) -> None:
+        connect = functools.partial(BlockingChannel.connect, join_address(host, port), SECRET, {"host": "n1.1"})
+        channel = await asyncio.to_thread(connect)
+        await until("connected", lambda: listener.addresses)
+        channel.close()
+        assert listener.addresses == [host]
+
+    scene(body)
 
 
 def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:

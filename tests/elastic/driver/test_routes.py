@@ -192,6 +192,25 @@ def test_a_node_whose_address_slurm_cannot_tell_is_refused_and_not_taken_for_thi
         Routes(away).to("n1")
 
 
+def test_where_slurm_hides_its_nodes_from_users_a_nodes_name_is_taken_for_its_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved(monkeypatch, {"n1": "10.0.0.5", "n2": "127.0.0.1"})
+    asked: list[int] = []
+
+    def hidden() -> dict[str, NodeAddress]:
+        asked.append(1)
+        raise SnapshotError("scontrol failed: slurm_load_node error: Access/permission denied")
+
+    found = Routes(hidden)
+    assert [found.to("n1"), found.to("n1")] == ["10.0.0.5"] * 2
+    with pytest.raises(Unreachable, match="another host"):
+        found.to("n2")
+    with pytest.raises(Unreachable, match="n3, the address of n3, does not resolve"):
+        found.to("n3")
+    assert len(asked) == 1
+
+
 def test_a_given_address_holds_for_every_node_but_a_loopback_only_for_this_host() -> None:
     known = {"n1": NodeAddress("10.0.0.1", HERE), "n2": NodeAddress("10.0.0.2", "n2")}
     assert Routes(lambda: {}, "driver.cluster").to("n1") == "driver.cluster"
