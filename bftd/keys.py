@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 from bftd import hours
 from bftd.errors import ConfigError
 from bftd.protocol.address import DEFAULT_USER
+from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S
 
 # TOML promises no longer integers, and SQLite and C take none.
 _LARGEST = 2**63 - 1
@@ -79,7 +80,13 @@ class SlurmConfig:
 
     conf: str = _key("", "Path of slurm.conf; empty leaves the choice to Slurm.", example="/etc/slurm/slurm.conf")
     poll_s: float = _key(1.0, "Time between two snapshots.", unit="s", minimum=0.1, maximum=60.0)
-    timeout_s: float = _key(5.0, "A Slurm command that takes longer has failed.", unit="s", minimum=0.5, maximum=60.0)
+    timeout_s: float = _key(
+        5.0,
+        "A Slurm command that takes longer has failed, also one of a driver.",
+        unit="s",
+        minimum=COMMAND_LEAST_S,
+        maximum=COMMAND_MOST_S,
+    )
     backend: str = _key(
         "text",
         "How snapshots are read: text (Slurm's commands) or pyslurm (of this Slurm release, installed by the site).",

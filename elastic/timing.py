@@ -14,6 +14,9 @@ DRIVER_LOST_S = 5.0
 # srun, Python's start and the connection take 0.3 s; a node that boots or a slow file system takes longer.
 CONNECT_S = 30.0
 
+# A node that no packet comes back to says so before its driver gives it up; four tries of the kernel's.
+REACH_S = 16.0
+
 # How long the proof of both ends may take: three small messages, on a host that may be busy starting eight workers.
 HANDSHAKE_S = 10.0
 

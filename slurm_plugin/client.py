@@ -15,13 +15,15 @@ from pathlib import Path
 from slurm_plugin import parse
 from slurm_plugin.ending import end, left
 from slurm_plugin.env import READABLE, scrubbed
-from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
-from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
+from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
+from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation, Snapshot
 
 # Reservations change by an administrator's hand: reading them every tick would cost a third more RPCs for nothing.
 _RESERVATIONS_EVERY_S = 15.0
 _TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
+# How a command says that it ends without the controller's answer, in the releases 22.05 to 26.05.
+_UNHEARD = re.compile("timed out|[Uu]nable to contact|[Zz]ero [Bb]ytes|[Cc]onnection|[Tt]ransport endpoint")
 # Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs, and
 # a federation with fed_display shows those of its other clusters.
 _ALL_HERE = ("--all", "--local")
@@ -44,6 +46,11 @@ class Answer:
         """The command's last words, on one line."""
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.code}"
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the command failed because the controller's answer did not come."""
+        return self.code != 0 and _UNHEARD.search(self.err) is not None
 
 
 class SlurmClient:
@@ -74,6 +81,10 @@ class SlurmClient:
     def nodes(self) -> dict[str, Node]:
         """Read all nodes by name."""
         return parse.nodes(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))
+
+    def node_addresses(self) -> dict[str, NodeAddress]:
+        """Read where each node is on the network, by its name."""
+        return parse.node_addresses(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))
 
     def pending(self) -> tuple[Job, ...]:
         """List the pending jobs of all users, with the plan the scheduler has for them; two RPCs (jobs, partitions)."""
@@ -128,14 +139,15 @@ class SlurmClient:
         """Submit a batch script with sbatch's options `argv` and return the job's id.
 
         `env` is the environment the job inherits (default: the caller's), less Slurm's own variables. Raises
-        CommandError with Slurm's reason when the job is refused.
+        CommandError with Slurm's reason when the job is refused, and NoAnswer when there may be a job of unknown id.
         """
         answer = self.run("sbatch", "--parsable", *argv, stdin=script, env=env)
         if answer.code != 0:
-            raise CommandError(f"sbatch refused the job: {answer.complaint.removeprefix('sbatch: error: ')}")
+            refused = NoAnswer if answer.is_unheard else CommandError
+            raise refused(f"sbatch refused the job: {answer.complaint.removeprefix('sbatch: error: ')}")
         job_id = answer.out.strip().split("\n")[-1].split(";")[0]
         if not _JOB_ID.match(job_id):
-            raise CommandError(f"sbatch gave no job id: {answer.complaint}")
+            raise NoAnswer(f"sbatch gave no job id: {answer.complaint}")
         return job_id
 
     def run(
@@ -146,7 +158,10 @@ class SlurmClient:
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Run one of Slurm's commands; raises CommandError past the time-out and SlurmMissing where it is not there."""
+        """Run one of Slurm's commands; raises NoAnswer past the time-out and SlurmMissing where it is not there.
+
+        Raises CommandError where it cannot be run at all.
+        """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         argv = [self.path(command), *arguments]
         pipe = subprocess.PIPE
@@ -169,7 +184,7 @@ class SlurmClient:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
             end(process, _TERM_GRACE_S)
-            raise CommandError(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
+            raise NoAnswer(f"{command} gave no answer for {limit_s:g} s: is slurmctld up?") from None
         except BaseException:
             end(process)
             raise
@@ -214,7 +229,9 @@ class SlurmClient:
 
     def _scancel(self, *arguments: str) -> None:
         answer = self.run("scancel", *arguments)
-        if answer.code != 0 and not _ALREADY_OVER.search(answer.err):
+        # One line for each job that it could not end: that one of them is over says nothing of the others.
+        complaints = [line for line in answer.err.splitlines() if line.strip()]
+        if answer.code != 0 and not (complaints and all(map(_ALREADY_OVER.search, complaints))):
             raise CommandError(f"scancel failed: {answer.complaint}")
 
     def reservations_are_due(self) -> bool:

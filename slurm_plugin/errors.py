@@ -17,6 +17,10 @@ class CommandError(SlurmError):
     """A Slurm command failed, or gave no answer within its time-out."""
 
 
+class NoAnswer(CommandError):
+    """Slurm did not say what became of a request: it may have been carried out, or may yet be."""
+
+
 class SnapshotError(SlurmError):
     """The cluster's state could not be read whole; nothing may be concluded from what was read."""
 

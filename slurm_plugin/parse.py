@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.types import Job, Node, Partition, Reservation
+from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation
 
 # squeue's letter for each field we read, in the order of the output. Free text (name, comment) may hold any character,
 # line ends included, hence the separator that nobody can guess.
@@ -69,6 +69,16 @@ def nodes(text: str) -> dict[str, Node]:
     if not found:
         raise SnapshotError("scontrol shows no node at all")
     return {node.name: node for node in found}
+
+
+def node_addresses(text: str) -> dict[str, NodeAddress]:
+    """Read where each node of `scontrol show nodes -o` is; one that has not registered yet may have its name alone."""
+    found: dict[str, NodeAddress] = {}
+    for fields in map(_fields, _records(text, "NodeName=")):
+        name = fields["NodeName"]
+        host_name = _text(fields.get("NodeHostName", "")) or name
+        found[name] = NodeAddress(_text(fields.get("NodeAddr", "")) or host_name, host_name)
+    return found
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from slurm_plugin.client import Answer, SlurmClient
-from slurm_plugin.errors import CommandError, SlurmError, SnapshotError
+from slurm_plugin.errors import CommandError, NoAnswer, SlurmError, SnapshotError
 from slurm_plugin.guard import guard
+from slurm_plugin.looks import SharedLook
+from slurm_plugin.types import Job
 from slurm_plugin.waiting import SiteRules, unplanned_since
 
 Mode = Literal["salloc", "sbatch"]
@@ -20,6 +24,11 @@ Mode = Literal["salloc", "sbatch"]
 _PARTITIONS_EVERY_S = 60.0  # which partitions a node is in changes by an administrator's hand only
 _SBATCH_LIFE_S = 1.0  # one poll: what sbatch did not start by then would pend, and pending pilots lock jobs out
 _SBATCH_LOOK_S = 0.1
+# Of many placings at once: how far apart they look at the queue at most, how many ask Slurm for their nodes at the same
+# time, and after how long a wait for that turn the queue is looked at again before.
+_LOOKS_APART_S = 0.5
+_AT_ONCE = 32
+_OLD_LOOK_S = 2.0
 _HAS_NODE = frozenset({"RUNNING", "CONFIGURING"})  # a prolog, or a node that boots, comes first at some sites
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
 
@@ -55,18 +64,40 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a call may have left behind: an allocation that could not be ended, or of which Slurm has not told."""
+
+    request: PilotRequest
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
-    """No pilot was started, or it was withdrawn; `reason` is a sentence."""
+    """No pilot was started, or it was withdrawn; `reason` is a sentence.
+
+    A `leftover` has to be cleared by the caller, however often that takes.
+    """
 
     reason: str
+    leftover: Leftover | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The pending jobs as one look showed them, and since when each that lacks a plan has been seen so."""
+
+    pending: tuple[Job, ...]
+    time_s: float
+    since: Mapping[str, float]
 
 
 class PilotLauncher:
     """Places pilots for one user. Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less.
 
-    Either way the guard looks at the queue before and after, and a call that does not end in Placed leaves no
-    allocation behind. `rules` are the site's, `waited_out` the jobs without a plan that the daemon has waited for long
-    enough; both may be set anew at any time: the next look goes by them.
+    Either way the guard looks at the queue before and after. Many threads may place pilots at once: they share looks,
+    each of which begins after what it is to show. `rules` are the site's, `waited_out` the jobs without a plan that the
+    daemon has waited for long enough, `clock` tells the time as the site's controller does; all may be set anew at any
+    time: the next look goes by them.
     """
 
     def __init__(
@@ -78,11 +109,15 @@ class PilotLauncher:
     ) -> None:
         self.rules = rules
         self.waited_out: frozenset[str] = frozenset()
+        self.clock = clock
         self._client = client
         self._mode = mode
-        self._clock = clock
         self._since: dict[str, float] = {}
+        self._queue = SharedLook(self._look, _LOOKS_APART_S)
+        self._own: dict[tuple[str, str], SharedLook[dict[str, Job]]] = {}
+        self._turns = threading.BoundedSemaphore(_AT_ONCE)
         self._partitions_of: tuple[float, dict[str, set[str]]] | None = None
+        self._reading_partitions = threading.Lock()
 
     def place(
         self, request: PilotRequest, agent_argv: Sequence[str] = (), agent_env: Mapping[str, str] | None = None
@@ -90,24 +125,27 @@ class PilotLauncher:
         """Try once to start a pilot. In mode "sbatch" the pilot runs the agent itself.
 
         Refused covers all that may happen to a healthy caller: a busy node, a queued job in the way, a slow or dead
-        controller. Raises SlurmError only when a pilot that must go cannot be cancelled.
+        controller.
         """
+        if reason := self._refusal(request):
+            return Refused(reason)
         try:
-            if reason := self._objection(request):
-                return Refused(reason)
+            outcome = self._asked(request, agent_argv, agent_env)
         except SlurmError as error:
-            return Refused(f"the queue cannot be read: {error}")
-        outcome = self._sbatch(request, agent_argv, agent_env) if self._mode == "sbatch" else self._salloc(request)
-        if isinstance(outcome, Refused):
-            return outcome
-        try:
-            reason = self._objection(request)
-        except SlurmError as error:
-            reason = f"the queue cannot be read: {error}"
-        if reason:
-            self.withdraw(outcome.job_id)
-            return Refused(f"withdrawn: {reason}")
+            return Refused(str(error))
+        if isinstance(outcome, Placed) and (reason := self._refusal(request)):
+            return self._withdrawn(request, outcome.job_id, f"withdrawn: {reason}")
         return outcome
+
+    def clear(self, leftover: Leftover) -> None:
+        """End what a call may have left behind; raises SlurmError unless Slurm says that nothing is left of it."""
+        if leftover.job_id is not None:
+            self.withdraw(leftover.job_id)
+            return
+        request = leftover.request
+        for job in self._client.own_jobs(request.name, request.partition):
+            if job.comment == request.comment and job.nodes in ((), (request.node,)):
+                self.withdraw(job.id)
 
     def withdraw(self, job_id: str) -> None:
         """End a pilot at once, without the farewell that Slurm grants its processes."""
@@ -138,41 +176,62 @@ class PilotLauncher:
         """Make the environment for `agent_command` from the caller's: nothing of the caller's own job is left in it."""
         return self._client.environ(environ, reading=False)
 
+    def _refusal(self, request: PilotRequest) -> str | None:
+        """Why this pilot must not start now; a queue that cannot be read is a reason too."""
+        try:
+            return self._objection(request)
+        except SlurmError as error:
+            return f"the queue cannot be read: {error}"
+
     def _objection(self, request: PilotRequest) -> str | None:
-        pending, now_s, rules = self._client.pending(), self._clock(), self.rules
-        self._since = unplanned_since(self._since, pending, now_s, rules.min_window_s)
+        """Why this pilot must not start, by a look at the queue that begins now; raises SlurmError."""
+        queue = self._queue.fresh()
         return guard(
-            pending,
+            queue.pending,
             request.node,
-            now_s,
-            rules,
+            queue.time_s,
+            self.rules,
             node_partitions=self._node_partitions(request.node),
             pilot_partition=request.partition,
-            since={**self._since, **dict.fromkeys(self.waited_out, -math.inf)},
+            since={**queue.since, **dict.fromkeys(self.waited_out, -math.inf)},
         )
 
+    def _look(self) -> _Queue:
+        pending, now_s = self._client.pending(), self.clock()
+        self._since = unplanned_since(self._since, pending, now_s, self.rules.min_window_s)
+        return _Queue(pending, now_s, self._since)
+
     def _node_partitions(self, node: str) -> set[str]:
-        now_s = self._clock()
-        if self._partitions_of is None or now_s - self._partitions_of[0] >= _PARTITIONS_EVERY_S:
-            of_node: dict[str, set[str]] = {}
-            for partition in self._client.partitions().values():
-                for name in partition.nodes:
-                    of_node.setdefault(name, set()).add(partition.name)
-            self._partitions_of = (now_s, of_node)
-        return self._partitions_of[1].get(node, set())
+        with self._reading_partitions:
+            now_s = time.monotonic()
+            if self._partitions_of is None or now_s - self._partitions_of[0] >= _PARTITIONS_EVERY_S:
+                of_node: dict[str, set[str]] = {}
+                for partition in self._client.partitions().values():
+                    for name in partition.nodes:
+                        of_node.setdefault(name, set()).add(partition.name)
+                self._partitions_of = (now_s, of_node)
+            return self._partitions_of[1].get(node, set())
+
+    def _asked(self, request: PilotRequest, argv: Sequence[str], env: Mapping[str, str] | None) -> Placed | Refused:
+        """Ask Slurm for the node when it is this call's turn."""
+        asked_s = time.monotonic()
+        with self._turns:
+            if time.monotonic() - asked_s > _OLD_LOOK_S and (reason := self._refusal(request)):
+                return Refused(reason)
+            return self._sbatch(request, argv, env) if self._mode == "sbatch" else self._salloc(request)
 
     def _salloc(self, request: PilotRequest) -> Placed | Refused:
         try:
             answer = self._client.run("salloc", "--immediate=1", "--no-shell", *_options(request))
-        except CommandError as error:
-            self._sweep(request)
-            return Refused(str(error))
+        except NoAnswer as error:
+            return self._unanswered(request, str(error))
         granted = _GRANTED.search(answer.err)
         if granted and answer.code == 0:
             return Placed(granted[1])
+        reason = f"Slurm refused the pilot: {_why(answer)}"
         if granted:
-            self.withdraw(granted[1])
-        return Refused(f"Slurm refused the pilot: {_why(answer)}")
+            return self._withdrawn(request, granted[1], reason)
+        return self._unanswered(request, reason) if answer.is_unheard else Refused(reason)
 
     def _sbatch(self, request: PilotRequest, argv: Sequence[str], env: Mapping[str, str] | None) -> Placed | Refused:
         # In the batch script the allocation is the script's own, so the step joins it by the id that Slurm sets there.
@@ -180,34 +239,44 @@ class PilotLauncher:
         options = ["--no-requeue", "--output=/dev/null", *_options(request)]
         try:
             job_id = self._client.submit(options, f"#!/bin/sh\nexec {command}\n", env)
+        except NoAnswer as error:
+            return self._unanswered(request, str(error))
         except CommandError as error:
-            self._sweep(request)
             return Refused(str(error))
+        own = self._own.setdefault((request.name, request.partition), self._own_jobs(request))
         deadline_s = time.monotonic() + _SBATCH_LIFE_S
         while time.monotonic() < deadline_s:
             time.sleep(_SBATCH_LOOK_S)
             try:
-                job = self._client.job(job_id)
+                job = own.fresh().get(job_id)
             except SnapshotError:
                 continue
             if job is not None and job.state in _HAS_NODE:
                 return Placed(job_id)
-            if job is not None and job.state != "PENDING":
-                self.withdraw(job_id)  # what is suspended, say, still holds its node
-            if job is None or job.state != "PENDING":
-                return Refused(f"the pilot ended at once, as {job.state if job else 'an unknown job'}")
-        self.withdraw(job_id)
-        return Refused("Slurm did not start the pilot at once")
+            if job is None:
+                return Refused("the pilot ended at once, as an unknown job")
+            if job.state != "PENDING":  # what is suspended, say, still holds its node
+                return self._withdrawn(request, job_id, f"the pilot ended at once, as {job.state}")
+        return self._withdrawn(request, job_id, "Slurm did not start the pilot at once")
 
-    def _sweep(self, request: PilotRequest) -> None:
-        """Cancel what a call without an answer may have left: this pilot, on its node or waiting for it."""
+    def _own_jobs(self, request: PilotRequest) -> SharedLook[dict[str, Job]]:
+        name, partition = request.name, request.partition
+        return SharedLook(lambda: {job.id: job for job in self._client.own_jobs(name, partition)}, _SBATCH_LOOK_S)
+
+    def _withdrawn(self, request: PilotRequest, job_id: str, reason: str) -> Refused:
+        leftover = Leftover(request, job_id)
         try:
-            jobs = self._client.own_jobs(request.name, request.partition)
-        except SnapshotError:
-            return  # slurmctld is away; a grant that it cannot deliver it takes back by itself
-        for job in jobs:
-            if job.comment == request.comment and job.nodes in ((), (request.node,)):
-                self.withdraw(job.id)
+            self.clear(leftover)
+        except SlurmError:
+            return Refused(reason, leftover)
+        return Refused(reason)
+
+    def _unanswered(self, request: PilotRequest, reason: str) -> Refused:
+        """Slurm may have heard the request, and may yet carry it out: that nothing is there now proves nothing."""
+        leftover = Leftover(request)
+        with contextlib.suppress(SlurmError):
+            self.clear(leftover)
+        return Refused(reason, leftover)
 
 
 def _options(request: PilotRequest) -> list[str]:

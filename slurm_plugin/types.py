@@ -28,6 +28,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where a node is on the network, as Slurm knows it: a name or an address, and what its host calls itself."""
+
+    address: str
+    host_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job, or the tasks of a job array that still wait ("12_[3-5]").
 

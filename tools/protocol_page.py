@@ -28,6 +28,8 @@ _LISTED: dict[str, Any] = {
     "version": 7,
     "plan_wait_s": 30.0,
     "min_window_s": 20.0,
+    "timeout_s": 5.0,
+    "now_s": 1795306136.9,
     "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
 }
 _REPORTS: tuple[dict[str, Any], ...] = (
@@ -75,6 +77,7 @@ _BOUNDS = {
     "CURVE_POINTS_MOST": "points of a curve",
     "HELD_MOST": "leases that a driver brings along",
     "HELD_PER_NODE_MOST": "the same, for each node that its trainer may have at most",
+    "COMMAND_MOST_S": "seconds that a Slurm command of a driver may take; at least 0.5",
     "REPORTS_MOST": "reports in one request",
     "NOTES_PER_S_MOST": "notes of one trainer a second; the others are counted and dropped",
     "NOTES_AT_ONCE_MOST": "notes that may come at once, after a time without any",
@@ -164,7 +167,7 @@ def filled(page: str) -> str:
 
 def unshown() -> set[str]:
     """Kinds of reports and bounds that the page has no example or line for."""
-    bounded = {name for name in vars(bounds) if name.endswith("_MOST")}
+    bounded = {name for name in vars(bounds) if name.endswith(("_MOST", "_MOST_S"))}
     return (set(KINDS) - {body["op"] for body in _REPORTS}) | (bounded ^ set(_BOUNDS))
 
 

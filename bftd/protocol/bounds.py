@@ -33,6 +33,9 @@ HELD_MOST = 5_000
 HELD_PER_NODE_MOST = 4
 # The jobs without a plan that a list of leases names; where there are more, a new driver waits for the rest itself.
 WAITED_OUT_MOST = 1_000
+# How long a site may have its drivers wait for a Slurm command.
+COMMAND_LEAST_S = 0.5
+COMMAND_MOST_S = 60.0
 # Reports in one request: drivers send no more at a time.
 REPORTS_MOST = 500
 # Notes of one trainer that are taken, after a first few at once; the daemon counts the others and drops them.

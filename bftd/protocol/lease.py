@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from bftd.protocol.bounds import LEASE_ID_MOST, WAITED_OUT_MOST
+from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S, LEASE_ID_MOST, WAITED_OUT_MOST
 from bftd.protocol.fields import Fields
 
 # A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
@@ -84,7 +84,9 @@ class Leases:
     `version` counts the changes of the list. `plan_wait_s` and `min_window_s` are the site's keys for when a pilot must
     not start. They come with every list, because a driver registers once and a reload may change them at any time.
     `waited_out` names jobs without a plan for which the daemon has waited `plan_wait_s`, an array by its own id.
-    `daemon` is the word by which the pilots name the daemon that they run for; an older one has none.
+    `daemon` is the word by which the pilots name the daemon that they run for. `timeout_s` is after how long a Slurm
+    command has failed at this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in
+    the time of its controller, and a driver's host may have another one. An older daemon tells none of the three.
     """
 
     version: int
@@ -93,6 +95,8 @@ class Leases:
     leases: tuple[LeaseView, ...]
     waited_out: tuple[str, ...] = ()
     daemon: str = ""
+    timeout_s: float | None = None
+    now_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
@@ -103,6 +107,8 @@ class Leases:
             "leases": [lease.to_json() for lease in self.leases],
             "waited_out": list(self.waited_out),
             "daemon": self.daemon,
+            "timeout_s": self.timeout_s,
+            "now_s": self.now_s,
         }
 
     @classmethod
@@ -119,4 +125,6 @@ class Leases:
             leases=tuple(map(LeaseView.from_json, listed)),
             waited_out=tuple(id_ for id_ in told.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
             daemon=told.name("daemon", "", form=_DAEMON, wanted="a word") if told.raw("daemon") else "",
+            timeout_s=told.number("timeout_s", None, COMMAND_LEAST_S, COMMAND_MOST_S),
+            now_s=told.number("now_s", None),
         )

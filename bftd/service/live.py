@@ -252,7 +252,8 @@ class Service:
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""
-        return status.leases(self.state, self.state.trainers[trainer_id], self.config.pool, self.identities[0])
+        trainer = self.state.trainers[trainer_id]
+        return status.leases(self.state, trainer, self.config, self.now(), self.identities[0])
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""

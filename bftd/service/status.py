@@ -29,12 +29,13 @@ def lease(item: Lease) -> LeaseView:
     )
 
 
-def leases(state: State, trainer: Trainer, pool: keys.PoolConfig, daemon: str = "") -> Leases:
+def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, daemon: str = "") -> Leases:
     """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item) for item in (*own, *trainer.strays))
     waited_out = state.pool.waited_out[:WAITED_OUT_MOST]
-    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, waited_out, daemon)
+    pool, timeout_s = config.pool, config.slurm.timeout_s
+    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, waited_out, daemon, timeout_s, now_s)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

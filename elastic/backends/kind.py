@@ -41,6 +41,9 @@ class Kind:
     interface_variables: tuple[str, ...] = ()
     """Environment variables of the node process that name the network interface by which a node reaches the driver."""
 
+    ipv4_only: bool = False
+    """Whether its library reaches what is beside the driver by IPv4 alone."""
+
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the node process, where the pilot's own environment has none of that name."""
 

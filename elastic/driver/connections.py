@@ -89,9 +89,7 @@ class Connections:
         elif op == "node":
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":
-            pilot.state, pilot.ready_s = "ready", time.time()
-            self._crew.tell_state(pilot, "ready")
-            self._run.wake()
+            self._crew.ready(pilot)
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "cannot":

@@ -11,10 +11,14 @@ from bftd.protocol.lease import LeaseState, LeaseView
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.driver.routes import advice
 from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
+
+_ENDED_S = 10.0
+"""How long pilots that were cancelled may take to be over; a driver that is itself cancelled has KillWait seconds."""
 
 
 class Owner(Protocol):
@@ -47,6 +51,7 @@ class Crew:
         self._starter = starter
         self._report = report
         self._ended: set[str] = set()
+        self._early: dict[str, list[tuple[LeaseState, float]]] = {}
         self._closed = False
 
     @property
@@ -113,7 +118,13 @@ class Crew:
             # An agent that is told to end leaves nothing on its node; one that is killed does.
             await asyncio.wait(carriers, timeout=_FAREWELL_S)
         await self._starter.cancel([pilot.job_id for pilot in self.pilots.values() if pilot.job_id])
+        if carriers:
+            # Where Slurm does not answer, one would wait for an srun that nobody ends.
+            await asyncio.wait(carriers, timeout=_ENDED_S)
+            for carrier in carriers:
+                carrier.cancel()
         await asyncio.gather(*carriers, return_exceptions=True)
+        await self._starter.close()
 
     # -- one lease ---
 
@@ -129,30 +140,47 @@ class Crew:
     async def _carry_out(self, pilot: Pilot) -> None:
         refused = await self._starter.place(pilot)
         if refused is not None:
+            if pilot.agent is not None:  # Slurm had started it before the pilot was withdrawn
+                pilot.tell({"op": "end"})
+                self._owner.lost(pilot)
             self._forget(pilot, "refused", refused)
             return
-        pilot.state = "placed"
-        self.tell_state(pilot, "placed")
+        self._placed(pilot)
         if not (pilot.revoked or self._closed):
             self.spawn(self._give_up_late(pilot), pilot)
-            await self._starter.run_agent(pilot)
+            if failed := await self._starter.run_agent(pilot):
+                self._failed_on(pilot, failed)
         # Whatever ended the agent: an allocation without a process would hold the node to its time limit.
         await self._starter.cancel([pilot.job_id] if pilot.job_id else [])
         self._owner.lost(pilot)
         self._forget(pilot, "ended", pilot.reason)
 
+    def _placed(self, pilot: Pilot) -> None:
+        """The allocation stands. What its agent said before Slurm's answer was heard follows now, in its order."""
+        pilot.state = "placed"
+        self.tell_state(pilot, "placed")
+        for state, at_s in self._early.pop(pilot.lease, []):
+            if state == "ready":
+                pilot.state, pilot.ready_s = "ready", at_s
+            self.tell_state(pilot, state, at_s)
+        self._owner.wake()
+
+    def _failed_on(self, pilot: Pilot, what: str) -> None:
+        """The node did not serve: the user and the daemon are told, who keeps others from it if it goes on so."""
+        pilot.reason = what
+        self._owner.log(f"{what}; {pilot.node} is given back")
+        self._report(CrashReport(time.time(), pilot.node, rc=1, text=what))
+
     async def _give_up_late(self, pilot: Pilot) -> None:
         """Gives a pilot back that does not get ready."""
         await asyncio.sleep(CONNECT_S)
         if pilot.agent is None:
-            what = f"no agent came from {pilot.node} within {CONNECT_S:g} s"
+            what = f"no agent came from {pilot.node} within {CONNECT_S:g} s to {pilot.driver}{advice()}"
         else:
             await asyncio.sleep(WARM_S)
             what = f"{pilot.node} did not import {self._library} within {WARM_S:g} s"
         if pilot.state == "placed":
-            pilot.reason = what
-            self._owner.log(f"{what}; it is given back")
-            self._report(CrashReport(time.time(), pilot.node, rc=1, text=what))
+            self._failed_on(pilot, what)
             await self.give_back(pilot)
 
     def _revoke(self, pilot: Pilot, vacate: bool, reason: str) -> None:
@@ -186,15 +214,26 @@ class Crew:
             if task is not pilot.carrier:
                 task.cancel()
         self.pilots.pop(pilot.lease, None)
+        self._early.pop(pilot.lease, None)
         self._ended.add(pilot.lease)
         if pilot.job_id:
             self._starter.forget(pilot.job_id)
         self._report(LeaseReport(time.time(), pilot.lease, state, pilot.job_id, reason))
         self._owner.wake()
 
+    def ready(self, pilot: Pilot) -> None:
+        """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""
+        if pilot.state != "granted":
+            pilot.state, pilot.ready_s = "ready", time.time()
+        self.tell_state(pilot, "ready")
+        self._owner.wake()
+
     def tell_state(self, pilot: Pilot, state: LeaseState, at_s: float | None = None) -> None:
         """Reports what has become of a lease; `at_s` is when, in unix seconds, None for now."""
         at_s = time.time() if at_s is None else at_s
+        if pilot.state == "granted":
+            self._early.setdefault(pilot.lease, []).append((state, at_s))
+            return
         self._report(LeaseReport(at_s, pilot.lease, state, pilot.job_id, pilot.reason))
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -43,8 +43,16 @@ class Listener(Protocol):
 
 
 def listen() -> socket.socket:
-    """A socket on a free port. Who connects waits for a hub: the port can be told before there is one."""
-    listening = socket.create_server(("0.0.0.0", 0), backlog=_BACKLOG)
+    """A socket on a free port of all addresses, IPv4 and IPv6.
+
+    Who connects waits for a hub: the port can be told before there is one.
+    """
+    try:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        listening = socket.create_server(("", 0), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+    except OSError:  # a kernel may know IPv6 and yet refuse it
+        listening = socket.create_server(("", 0), backlog=_BACKLOG)
     listening.setblocking(False)
     return listening
 

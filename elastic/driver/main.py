@@ -17,6 +17,7 @@ from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import PilotStarter
+from elastic.driver.routes import given_address
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
@@ -117,6 +118,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         header, source = restore(Path(arguments[0]).read_text())
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
+    given = given_address()
     trainer_id = os.environ.get("SLURM_JOB_ID") or foreground_id()
     cwd = Path.cwd()
     state_dir = cwd / ".bft" / trainer_id
@@ -144,6 +146,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
         features=features_of(header.constraint) if header.constraint else (),
+        given_address=given,
     )
 
 

@@ -7,21 +7,36 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from bftd.protocol import comment
-from bftd.protocol.lease import LeaseState
+from bftd.protocol.lease import Leases, LeaseState
+from elastic.backends import KINDS
+from elastic.driver.endings import Endings
+from elastic.driver.routes import Routes, Unreachable, advice
 from elastic.driver.settings import DriverSettings
+from elastic.link.address import join_address
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed
+from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
 from slurm_plugin.waiting import SiteRules
 
+T = TypeVar("T")
+
 _AGENT = (sys.executable, "-m", "elastic.node.agent")
+
+_AT_ONCE = 64
+"""Pilots that are being placed at the same time: a thread each, most of which wait for a look at the queue."""
+
+_SAID_BYTES = 1 << 14
+"""As much of what srun and an agent said last is kept."""
+
+_AGENT_SAYS = "bft: "
 
 
 @dataclass(eq=False)
@@ -38,6 +53,9 @@ class Pilot:
 
     gres: str
     """The devices of the allocation, as Slurm writes them."""
+
+    driver: str = ""
+    """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
 
     partition: str = ""
     """Where the allocation is asked for, "" for the trainer's own."""
@@ -130,29 +148,31 @@ class PilotStarter:
     def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
         self._settings = settings
         self._log = log
+        self._port = driver_port
         self._client = SlurmClient()
         self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
-        self._empty: set[str] = set()
-        self._cancelling: dict[str, asyncio.Task[None]] = {}
-        self._cancelled: set[str] = set()
+        self._endings = Endings(self._client, log)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "bft-pilot")
+        kind = KINDS[settings.backend]
+        self._routes = Routes(self._client.node_addresses, settings.given_address, ipv4_only=kind.ipv4_only)
         self._environ = {
-            "BFT_DRIVER": f"{settings.address}:{driver_port}",
             "BFT_SECRET": secret,
             "PYTHONSAFEPATH": "1",  # a queue.py beside the script must not take the place of Python's own
         }
 
-    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = (), daemon: str = "") -> None:
-        """Takes the rules for when a pilot must not start, and the jobs waited out: they come with each list.
-
-        `daemon` is the word by which pilots name the daemon.
-        """
-        self._daemon = daemon
+    def go_by(self, listed: Leases) -> None:
+        """Takes what comes with each list: the site's rules for pilots, the jobs waited out, the daemon's clock."""
+        rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
+        self._daemon = listed.daemon
         if self._known_launcher is None:
             self._known_launcher = PilotLauncher(self._client, rules, self._mode)
         self._known_launcher.rules = rules
-        self._known_launcher.waited_out = frozenset(waited_out)
+        self._known_launcher.waited_out = frozenset(listed.waited_out)
+        self._known_launcher.clock = clock_of(listed.now_s)
+        if listed.timeout_s is not None:
+            self._client.timeout_s = listed.timeout_s
 
     async def place(self, pilot: Pilot) -> str | None:
         """Asks Slurm for the node at once; returns None when the pilot is placed, else why not."""
@@ -169,21 +189,30 @@ class PilotStarter:
             extra=settings.pilot_options,
         )
         try:
-            answer = await asyncio.to_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
-        except SlurmError as error:
+            pilot.driver = join_address(await self._in_thread(self._routes.to, pilot.node), self._port)
+            answer = await self._in_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
+        except asyncio.CancelledError:  # the driver ends and cannot wait; the command in its thread goes on
+            self._endings.clear(Leftover(request), self._launcher.clear)
+            raise
+        except (SlurmError, Unreachable) as error:
             return str(error)
         if not isinstance(answer, Placed):
+            if answer.leftover is not None:
+                self._endings.clear(answer.leftover, self._launcher.clear)
             return answer.reason
         pilot.job_id = answer.job_id
         pilot.placed_s = time.time()
         return None
 
-    async def run_agent(self, pilot: Pilot) -> None:
-        """Runs the agent inside the pilot and returns when it has ended; in sbatch mode Slurm started it already."""
+    async def run_agent(self, pilot: Pilot) -> str:
+        """Runs the agent inside the pilot until it ends; returns why it could not serve, "" when it could.
+
+        In sbatch mode Slurm started it already, and what it says is not heard.
+        """
         assert pilot.job_id is not None
         if self._mode == "sbatch":
             await pilot.over.wait()
-            return
+            return ""
         command = self._launcher.agent_command(pilot.job_id, _AGENT, pilot.gres)
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -194,54 +223,71 @@ class PilotStarter:
         )
         assert process.stdout is not None
         try:
-            said = await process.stdout.read(1 << 16)
-            while await process.stdout.read(1 << 16):
-                pass
+            said = b""
+            while piece := await process.stdout.read(1 << 16):
+                said = (said + piece)[-_SAID_BYTES:]
             rc = await process.wait()
             if rc >= 0:
-                self._empty.add(pilot.job_id)
+                self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
-                self._log(f"{pilot.lease}: srun ended with {rc}: {said.decode(errors='replace').strip()[-300:]}")
+                text = said.decode(errors="replace")
+                if complaint := _complaint(text, pilot):
+                    return complaint
+                self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+        return ""
 
     async def cancel(self, jobs: list[str]) -> None:
-        """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error."""
-        new = [job for job in jobs if job not in self._cancelling and job not in self._cancelled]
-        if new:
-            self._cancelling.update(dict.fromkeys(new, asyncio.ensure_future(self._cancel(new))))
-        if orders := {self._cancelling[job] for job in jobs if job in self._cancelling}:
-            await asyncio.wait(orders)
+        """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
+
+        Returns after the first try: an order that Slurm does not take is given again in the background.
+        """
+        await self._endings.cancel(jobs)
 
     def forget(self, job: str) -> None:
         """Lets go of a job whose pilot is over: an order for it that still came would only be one too many."""
-        self._empty.discard(job)
-        self._cancelled.discard(job)
+        self._endings.forget(job)
 
-    async def _cancel(self, jobs: list[str]) -> None:
-        # Where srun has come back, no process is left to kill first: that would be two more commands a pilot, at the
-        # very moment at which Slurm is busy with the job that the node was taken for.
-        empty = [job for job in jobs if job in self._empty]
-        self._empty.difference_update(empty)
-        try:
-            for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
-                if not ids:
-                    continue
-                with contextlib.suppress(SlurmError):  # the next one who asks tries again
-                    await asyncio.to_thread(self._client.cancel, ids, signal)
-                    self._cancelled.update(ids)
-        finally:
-            for job in jobs:
-                del self._cancelling[job]
+    async def close(self) -> None:
+        """Ends what is not ended, as far as Slurm lets it; no pilot is started any more."""
+        await self._endings.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _agent_env(self, pilot: Pilot) -> dict[str, str]:
-        return {**self._launcher.agent_env(os.environ), **self._environ, "BFT_LEASE": pilot.lease}
+        told = {"BFT_DRIVER": pilot.driver, "BFT_LEASE": pilot.lease}
+        return {**self._launcher.agent_env(os.environ), **self._environ, **told}
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     @property
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+def clock_of(now_s: float | None) -> Callable[[], float]:
+    """A clock that showed `now_s` a moment ago, and that nobody sets; wall time of this host where None is told.
+
+    Slurm's plans are in the time of its controller, beside which the daemon runs; this host's clock may be any.
+    """
+    if now_s is None:
+        return time.time
+    ahead_s = now_s - time.monotonic()
+    return lambda: time.monotonic() + ahead_s
+
+
+def _complaint(said: str, pilot: Pilot) -> str:
+    """Why an agent did not come to serve, as its last words or its node's say it; "" where they do not."""
+    lines = [line.strip() for line in said.splitlines()]
+    if words := next((line for line in reversed(lines) if line.startswith(_AGENT_SAYS)), ""):
+        words = words.removeprefix(_AGENT_SAYS).replace("$BFT_DRIVER", pilot.driver)
+        return f"{words if pilot.node in words else f'{pilot.node}: {words}'}{advice()}"
+    if words := next((line for line in reversed(lines) if "execve()" in line), ""):
+        return f"{pilot.node} cannot run {_AGENT[0]}: {words}; install bftd at the same place on every node"
+    return ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.backends import Kind
+from elastic.driver.routes import given_address
 from elastic.spec import ElasticSpec
 
 
@@ -18,7 +18,8 @@ class DriverSettings:
     """A trainer as its driver sees it; `argv` begins with the script.
 
     `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
-    harvested one will do, `features` are those that the trainer's nodes must have.
+    harvested one will do, `features` are those that the trainer's nodes must have. `given_address` is where all nodes
+    reach this host, "" where each has to be told by its own route.
     """
 
     trainer_id: str
@@ -38,7 +39,7 @@ class DriverSettings:
     pilot_mode: str = "salloc"
     pilot_options: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    address: str = field(default_factory=lambda: own_address())
+    given_address: str = field(default_factory=given_address)
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""
@@ -67,14 +68,3 @@ def own_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def own_address() -> str:
-    """The address at which the pool's nodes reach this host: $BFT_DRIVER_ADDRESS, or what the host name resolves to."""
-    given = os.environ.get("BFT_DRIVER_ADDRESS")
-    if given:
-        return given
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"

@@ -30,7 +30,6 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.timing import COALESCE_S, FAREWELL_S, LEAVE_S
-from slurm_plugin.waiting import SiteRules
 
 
 class Trainer:
@@ -59,8 +58,7 @@ class Trainer:
 
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
-        rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
-        self._starter.go_by(rules, listed.waited_out, listed.daemon)
+        self._starter.go_by(listed)
         self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:

@@ -9,6 +9,7 @@ import threading
 from typing import BinaryIO
 
 from elastic.errors import WireError
+from elastic.link.address import split_address
 from elastic.link.seal import HELLO_BYTES, TRAILER_BYTES, Introduction, Seal, Seals
 from elastic.link.wire import CHUNK_BYTES, MAX_LINE_BYTES, Message, decode, encode, read_line
 from elastic.timing import HANDSHAKE_S
@@ -97,8 +98,7 @@ class BlockingChannel:
     @classmethod
     def connect(cls, address: str, secret: str, about: Message) -> BlockingChannel:
         """Connects to the driver at "host:port"; raises OSError, and WireError when it does not know the secret."""
-        host, _, port = address.rpartition(":")
-        sock = socket.create_connection((host, int(port)), HANDSHAKE_S)
+        sock = socket.create_connection(split_address(address), HANDSHAKE_S)
         try:
             seals = _introduced(sock, Introduction(secret, about))
             sock.settimeout(None)

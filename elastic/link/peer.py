@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import BinaryIO
 
+from elastic.link.address import plain
 from elastic.link.seal import Seal
 from elastic.link.wire import CHUNK_BYTES, Message, encode
 
@@ -44,8 +45,8 @@ class Peer:
 
     @property
     def address(self) -> str:
-        """Where the peer connected from."""
-        return str(self.writer.get_extra_info("peername")[0])
+        """Where the peer connected from; an IPv4 address as such, also on a socket that serves IPv6."""
+        return plain(str(self.writer.get_extra_info("peername")[0]))
 
     def close(self) -> None:
         """Drops the connection."""

@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from elastic.errors import WireError
+from elastic.link.address import split_address
 from elastic.link.channel import SealedReader, introduce
 from elastic.link.child import prepare_child
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
 from elastic.node.interface import interface_of
 from elastic.node.scratch import Scratch
-from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S
+from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S, REACH_S
 
 
 class Agent:
@@ -93,7 +95,7 @@ class Agent:
                 self._spawn(self._watch_driver())
                 await self._commands(reader)
         except WireError as error:
-            print(f"bft: {error}; this node is given back", file=sys.stderr, flush=True)
+            print(f"bft: {error}", file=sys.stderr, flush=True)
         except (OSError, asyncio.TimeoutError):
             pass
         if not self._leaving and not self._over.is_set():
@@ -102,8 +104,7 @@ class Agent:
 
     async def _connect(self) -> SealedReader | None:
         """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
-        host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
+        reader, writer = await self._reach()
         no_delay(writer)
         about = {
             "role": "agent",
@@ -117,6 +118,17 @@ class Agent:
             return None
         self._driver, self._seal = writer, seals.outgoing
         return SealedReader(reader, seals.incoming)
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to the driver; raises WireError, as one line for the trainer's log, where that cannot be done."""
+        host, port = split_address(os.environ["BFT_DRIVER"])
+        try:
+            return await asyncio.wait_for(asyncio.open_connection(host, port, limit=MAX_LINE_BYTES), REACH_S)
+        except (OSError, asyncio.TimeoutError) as error:
+            node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+            raise WireError(
+                f"node {node} cannot reach the driver at {os.environ['BFT_DRIVER']} ({_why(error)})"
+            ) from error
 
     async def _commands(self, reader: SealedReader) -> None:
         while (message := await reader.receive()) is not None:
@@ -154,7 +166,7 @@ class Agent:
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-            **dict.fromkeys(message["interface_variables"], interface_of(self._driver)),
+            **self._interface(message["interface_variables"]),
         }
         argv = [
             message["interpreter"],
@@ -184,6 +196,13 @@ class Agent:
         self._send({"op": "node", "workers_per_node": workers})
         reader, self._to_node = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
         self._spawn(self._relay(reader, self._spawn(self._output())))
+
+    def _interface(self, variables: Sequence[str]) -> dict[str, str]:
+        """The variables that name the interface of the connection to the driver; none where it cannot be told."""
+        interface = interface_of(self._driver)
+        if interface is None and variables:
+            self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
+        return dict.fromkeys(variables, interface) if interface is not None else {}
 
     def _tell_node(self, message: Message) -> None:
         if self._to_node is not None and not self._to_node.is_closing():
@@ -216,6 +235,19 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _why(error: Exception) -> str:
+    """Why a connection was not made, in words."""
+    if isinstance(error, socket.gaierror):
+        return "the name does not resolve there"
+    if isinstance(error, asyncio.TimeoutError):
+        return f"no answer within {REACH_S:g} s"
+    # Where a name has several addresses, asyncio gives one error that lists the others in its text.
+    number = error.errno if isinstance(error, OSError) and error.errno else None
+    found = re.search(r"\[Errno (\d+)\]", str(error))
+    number = number or (int(found[1]) if found else None)
+    return os.strerror(number).lower() if number else str(error) or type(error).__name__
 
 
 async def _run() -> int:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import socket
-import struct
+from ipaddress import ip_address
 
-_SIOCGIFADDR = 0x8915
+from elastic.link.address import plain
 
 
-def interface_of(writer: asyncio.StreamWriter | None) -> str:
-    """The name of the interface that holds the connection's local address; "lo" when it cannot be told."""
+def interface_of(writer: asyncio.StreamWriter | None) -> str | None:
+    """The name of the interface that holds the connection's local address; None when it cannot be told.
+
+    A second address of an interface may have a label of its own ("eth0:1"): what is told is the interface's name.
+    """
     if writer is None:
-        return "lo"
-    local = writer.get_extra_info("sockname")[0]
-    if local.startswith("127."):
-        return "lo"
-    for _, name in socket.if_nameindex():
-        if _address(name) == local:
-            return name
-    return "lo"
+        return None
+    import psutil  # here, because an agent is to be up before it is needed
 
-
-def _address(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        request = struct.pack("256s", interface.encode()[:15])
-        try:
-            answer = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
+    local = ip_address(plain(writer.get_extra_info("sockname")[0]))
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            held = ip_address(plain(address.address))
+            # All of 127.0.0.0/8 is the loopback's, which shows one address of it.
+            if held == local or (held.is_loopback and local.is_loopback):
+                return str(name).partition(":")[0]
+    return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.protocol.lease import LeaseView, Listed
+from bftd.protocol.lease import Leases, LeaseView, Listed
 from bftd.protocol.reports import Report
 from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
@@ -53,8 +53,7 @@ def settings_for(folder: Path, spec: str = "1-8", backend: str = "horovod", **fi
         socket_path=str(folder / "s"),
         partition="elastic",
         user="ada",
-        address="127.0.0.1",
-        **fields,
+        **{"given_address": "192.0.2.7", **fields},
     )
 
 
@@ -122,13 +121,16 @@ class FakeStarter:
         self.placed: list[str] = []
         self.cancelled: list[str] = []
         self.refuse: dict[str, str] = {}
+        self.complaints: dict[str, str] = {}
+        """What the agent of a node that ends says of itself."""
+        self.closed = False
         self.rules: list[SiteRules] = []
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
 
-    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = (), daemon: str = "") -> None:
-        self.rules.append(rules)
+    def go_by(self, listed: Leases) -> None:
+        self.rules.append(SiteRules(listed.plan_wait_s, listed.min_window_s))
 
     async def place(self, pilot: Pilot) -> str | None:
         self.placed.append(pilot.lease)
@@ -139,14 +141,18 @@ class FakeStarter:
         self._ends[pilot.job_id] = asyncio.Event()
         return None
 
-    async def run_agent(self, pilot: Pilot) -> None:
+    async def run_agent(self, pilot: Pilot) -> str:
         assert pilot.job_id is not None
         await self._ends[pilot.job_id].wait()
+        return self.complaints.get(pilot.node, "")
 
     async def cancel(self, jobs: list[str]) -> None:
         self.cancelled += jobs
         for job in jobs:
             self.end(job)
+
+    async def close(self) -> None:
+        self.closed = True
 
     @property
     def known(self) -> list[str]:

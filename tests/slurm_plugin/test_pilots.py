@@ -80,7 +80,7 @@ def test_regression_a_pilot_whose_prolog_ran_was_refused_and_left_behind(
     monkeypatch.setattr(client, "pending", lambda: ())
     monkeypatch.setattr(client, "partitions", lambda: {})
     monkeypatch.setattr(client, "submit", lambda *_: "77")
-    monkeypatch.setattr(client, "job", lambda id_: queued(id=id_, state=state, nodes=("n1",)))
+    monkeypatch.setattr(client, "own_jobs", lambda *_: (queued(id="77", state=state, nodes=("n1",)),))
     monkeypatch.setattr(client, "cancel", lambda ids, signal: cancelled.append((*ids, signal)))
     outcome = PilotLauncher(client, RULES, "sbatch").place(pilot("n1"))
     assert isinstance(outcome, Placed) is placed

@@ -20,6 +20,8 @@ KIND = Kind(
     rank_variable="HOROVOD_RANK",
     asked_for=r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b",
     interface_variables=("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    # Neither Horovod's rendezvous server nor its clients know another one.
+    ipv4_only=True,
     # A survivor of a lost node logs an error for each; what it means, the driver says.
     defaults={"HOROVOD_LOG_LEVEL": "fatal"},
     # Commits stay in the workers' memory.

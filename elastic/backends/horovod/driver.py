@@ -86,7 +86,7 @@ class HorovodBackend(Backend):
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
         life = Companion(self._request, self._life_exited)
         slots = [str(settings.spec.nodes_min * per_node), str(settings.spec.nodes_max * per_node)]
-        await life.start(settings.interpreter, "elastic.backends.horovod.life", *slots, settings.address)
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", *slots)
         self._life, self._clean = life, True
         self._list(wanted)
 

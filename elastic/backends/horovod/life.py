@@ -1,4 +1,4 @@
-"""python -m elastic.backends.horovod.life MIN MAX ADDRESS: one life of Horovod's ElasticDriver, beside the driver.
+"""python -m elastic.backends.horovod.life MIN MAX: one life of Horovod's ElasticDriver, beside the driver.
 
 A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
 Commands come on standard input (hosts, exit), requests go to standard output (start, kill, done); the driver carries
@@ -80,7 +80,7 @@ class _Worker:
 class Life:
     """Couples Horovod's driver to the pipe."""
 
-    def __init__(self, nodes_min_slots: int, slots_max: int, address: str, out: Any) -> None:
+    def __init__(self, nodes_min_slots: int, slots_max: int, out: Any) -> None:
         self._out = out
         self._lock = threading.Lock()
         self._min = nodes_min_slots
@@ -91,10 +91,10 @@ class Life:
         self._driver = _Driver(rendezvous, self._hosts, nodes_min_slots, slots_max, timeout=3600)
         key = new_secret()
         port = rendezvous.start(handler_for(self._driver, key, self._guests))
-        self._env = {key: str(value) for key, value in create_run_env_vars(address, [""], port, elastic=True).items()}
+        self._env = {key: str(value) for key, value in create_run_env_vars("", [""], port, elastic=True).items()}
         self._env[KEY_NAME] = key
-        # The interface is each node's own matter: its agent knows by which one it reaches the driver.
-        for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"):
+        # The way is each node's own matter: its agent knows by which interface and address it reaches the driver.
+        for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
             self._env.pop(name, None)
         self._env["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(GLOO_TIMEOUT_S)
 
@@ -178,7 +178,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         message = decode(line)
         if life is None:
-            life = Life(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], out)
+            life = Life(int(sys.argv[1]), int(sys.argv[2]), out)
             life.command(message)
             life.start()
         else:

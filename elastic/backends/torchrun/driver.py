@@ -138,7 +138,6 @@ class TorchrunBackend(Backend):
                     "generation": self._generation,
                     "rank": rank,
                     "nodes": len(members),
-                    "address": self._host.settings.address,
                     "port": port,
                 }
             )

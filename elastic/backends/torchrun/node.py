@@ -20,6 +20,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from elastic.link.address import split_address
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
@@ -68,7 +69,7 @@ class DriverRendezvous(RendezvousHandler):
             if message["op"] == "rendezvous":
                 break
         self.generation = int(message["generation"])
-        host, port = str(message["address"]), int(message["port"])
+        host, port = split_address(os.environ["BFT_DRIVER"])[0], int(message["port"])
         store = TCPStore(host, port, is_master=False, timeout=_STORE_TIMEOUT)
         return RendezvousInfo(
             PrefixStore("bft-agents", store),

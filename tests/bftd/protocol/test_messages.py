@@ -266,3 +266,15 @@ def test_regression_control_letters_and_halves_of_letters_reached_the_administra
     body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, "partition": f"a{letter}b"}
     with pytest.raises(Malformed, match="partition must be a text of printable letters"):
         Registration.from_json(body)
+
+
+def test_a_list_tells_the_daemons_clock_and_the_sites_time_out_within_bounds_or_not_at_all() -> None:
+    body = Leases(1, 30.0, 20.0, (), timeout_s=12.0, now_s=1000.5).to_json()
+    told = Leases.from_json(body)
+    assert (told.timeout_s, told.now_s) == (12.0, 1000.5)
+    for wrong in ({"timeout_s": 0.0}, {"timeout_s": 61.0}, {"timeout_s": "x"}, {"now_s": -1.0}, {"now_s": True}):
+        with pytest.raises(Malformed, match=next(iter(wrong))):
+            Leases.from_json(body | wrong)
+    del body["timeout_s"], body["now_s"]
+    older = Leases.from_json(body)
+    assert (older.timeout_s, older.now_s) == (None, None)

@@ -1,16 +1,20 @@
-"""What a driver sends to Slurm to end its pilots."""
+"""What a driver sends to Slurm to end its pilots: once where that works, until it works where it does not."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from elastic.driver.pilots import PilotStarter
-from slurm_plugin.errors import CommandError
-from tests.elastic.fakes import settings_for
+from elastic.driver import endings
+from elastic.driver.endings import Endings
+from slurm_plugin.errors import CommandError, SnapshotError
+from slurm_plugin.pilots import Leftover, PilotRequest
+from tests.elastic.fakes import until
+
+PILOT = PilotRequest("n1", "elastic", 600.0, "bft-pilot", "bft 7 n1.1")
 
 
 class Slurm:
@@ -20,65 +24,185 @@ class Slurm:
         self.orders: list[tuple[list[str], str | None]] = []
         self.failing = failing
         self.open = threading.Event()
+        self.open.set()
 
     def cancel(self, job_ids: list[str], signal: str | None = None) -> None:
-        self.open.wait(10)
+        assert self.open.wait(10)
         self.orders.append((job_ids, signal))
         if len(self.orders) <= self.failing:
             raise CommandError("scancel failed: slurmctld is away")
 
 
-@pytest.fixture
-def slurm() -> Slurm:
-    return Slurm()
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(endings, "_LONGEST_S", 0.02)
 
 
-def starter(slurm: Slurm, folder: Path) -> PilotStarter:
-    made = PilotStarter(settings_for(folder), 1, "secret", print)
-    made._client = slurm  # type: ignore[assignment]
-    return made
+def scene(slurm: Slurm, body: Callable[[Endings], Awaitable[None]]) -> list[str]:
+    """Runs with the orders of a driver, which are closed after it; returns the trainer's log."""
+    lines: list[str] = []
+
+    async def run() -> None:
+        orders = Endings(slurm, lines.append)
+        await asyncio.wait_for(body(orders), 30)
+        await orders.close()
+
+    asyncio.run(run())
+    return lines
 
 
-def test_several_parts_of_the_driver_that_end_one_pilot_cost_slurm_one_order(slurm: Slurm, tmp_path: Path) -> None:
-    async def body() -> None:
-        pilots = starter(slurm, tmp_path)
-        orders = [asyncio.ensure_future(pilots.cancel(["7"])) for _ in range(3)]
+def test_several_parts_of_the_driver_that_end_one_pilot_cost_slurm_one_order() -> None:
+    slurm = Slurm()
+    slurm.open.clear()
+
+    async def body(orders: Endings) -> None:
+        asked = [asyncio.ensure_future(orders.cancel(["7"])) for _ in range(3)]
         await asyncio.sleep(0)
-        assert not any(order.done() for order in orders), "an order is over when Slurm has taken it"
+        assert not any(order.done() for order in asked), "an order is over when Slurm has taken it"
         slurm.open.set()
-        await asyncio.gather(*orders)
-        await pilots.cancel(["7", "8"])
+        await asyncio.gather(*asked)
+        await orders.cancel(["7", "8"])
 
-    asyncio.run(body())
+    assert scene(slurm, body) == []
     assert slurm.orders == [(["7"], "KILL"), (["8"], "KILL")]
 
 
-def test_a_job_that_is_over_is_forgotten_whether_it_was_cancelled_or_came_to_its_end(
-    slurm: Slurm, tmp_path: Path
-) -> None:
-    slurm.open.set()
-
-    async def body() -> PilotStarter:
-        pilots = starter(slurm, tmp_path)
+def test_a_job_that_is_over_is_forgotten_whether_it_was_cancelled_or_came_to_its_end() -> None:
+    async def body(orders: Endings) -> None:
         for number in range(100):
             job = str(number)
-            await pilots.cancel([job])
-            pilots._empty.add(job)  # its srun came back after it was cancelled
-            pilots.forget(job)
-        return pilots
+            await orders.cancel([job])
+            orders.empty(job)  # its srun came back after it was cancelled
+            orders.forget(job)
+        kept = [orders._taken, orders._empty, orders._running, orders._forgotten, orders._waiting]
+        assert kept == [set(), set(), {}, set(), []]
 
-    pilots = asyncio.run(body())
-    assert (pilots._cancelled, pilots._empty, pilots._cancelling) == (set(), set(), {})
+    assert scene(Slurm(), body) == []
 
 
-def test_an_order_that_failed_is_given_again_by_the_next_who_asks(tmp_path: Path) -> None:
+def test_an_order_that_failed_is_given_again_by_the_next_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_AGAIN_S", 100.0)
     slurm = Slurm(failing=1)
-    slurm.open.set()
 
-    async def body() -> None:
-        pilots = starter(slurm, tmp_path)
-        await pilots.cancel(["7"])
-        await pilots.cancel(["7"])
+    async def body(orders: Endings) -> None:
+        await orders.cancel(["7"])
+        await orders.cancel(["7"])
 
-    asyncio.run(body())
+    scene(slurm, body)
     assert [ids for ids, _ in slurm.orders] == [["7"], ["7"]]
+
+
+def test_regression_an_order_that_slurm_did_not_take_was_given_up_with_its_pilot() -> None:
+    slurm = Slurm(failing=4)
+
+    async def body(orders: Endings) -> None:
+        await orders.cancel(["7"])
+        orders.forget("7")
+        await until("taken", lambda: len(slurm.orders) == 5 and not orders._failed)
+        assert (orders._taken, orders._forgotten) == (set(), set())
+        await asyncio.sleep(0.1)
+
+    [line] = scene(slurm, body)
+    assert "given again until Slurm takes it" in line
+    assert [ids for ids, _ in slurm.orders] == [["7"]] * 5, "and no more after that"
+
+
+def test_at_the_end_of_the_driver_slurm_is_asked_a_few_times_more_and_one_line_names_what_may_still_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(failing=1000)
+
+    async def body(orders: Endings) -> None:
+        monkeypatch.setattr(endings, "_AGAIN_S", 100.0)
+        await orders.cancel(["7", "8"])
+        monkeypatch.setattr(endings, "_AGAIN_S", 0.01)
+
+    *_, last = scene(slurm, body)
+    assert last == "Slurm did not take the order to end 7, 8; if they still run: scancel 7 8"
+    assert len(slurm.orders) == 1 + endings._CLOSING_TRIES
+
+
+def test_a_driver_does_not_wait_for_ever_for_a_slurm_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_CLOSING_S", 0.05)
+    slurm = Slurm()
+    slurm.open.clear()
+
+    async def body(orders: Endings) -> None:
+        asked = asyncio.ensure_future(orders.cancel(["7"]))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.5, slurm.open.set)  # the command's own time-out
+        assert not asked.done()
+
+    assert "scancel 7" in scene(slurm, body)[-1]
+
+
+def test_regression_what_a_refused_request_left_was_not_looked_for_again_when_squeue_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endings, "_SETTLED_S", 0.2)
+    begun: list[float] = []
+
+    def clear(leftover: Leftover) -> None:
+        begun.append(asyncio.run(_now()))
+        if len(begun) < 4:
+            raise SnapshotError("squeue gave no answer for 5 s: is slurmctld up?")
+
+    async def body(orders: Endings) -> None:
+        orders.clear(Leftover(PILOT), clear)
+        await until("cleared", lambda: not orders._clearing)
+
+    assert scene(Slurm(), body) == []
+    assert len(begun) >= 4
+    assert begun[-1] - begun[0] >= 0.15, "a late request is looked for once more when it must have come to its end"
+
+
+async def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_pilot_that_could_not_be_withdrawn_is_ended_in_the_background_and_at_the_end_named() -> None:
+    slurm = Slurm(failing=1000)
+
+    def clear(leftover: Leftover) -> None:
+        assert leftover.job_id
+        slurm.cancel([leftover.job_id], "KILL")
+
+    async def body(orders: Endings) -> None:
+        orders.clear(Leftover(PILOT, "9"), clear)
+        orders.clear(Leftover(PILOT), clear=lambda _: slurm.cancel([]))
+        await until("tried again", lambda: len(slurm.orders) > 4)
+
+    lines = scene(slurm, body)
+    assert "if they still run: scancel 9" in lines[-2]
+    assert lines[-1] == "Slurm never said what became of the pilots asked for on n1; see squeue --me"
+
+
+def test_jobs_that_are_to_end_while_slurm_is_busy_share_an_order() -> None:
+    slurm = Slurm()
+    slurm.open.clear()
+
+    async def body(orders: Endings) -> None:
+        asked = [asyncio.ensure_future(orders.cancel([str(number)])) for number in range(20)]
+        await asyncio.sleep(0.01)
+        asked += [asyncio.ensure_future(orders.cancel([f"1{number:03}"])) for number in range(20)]
+        slurm.open.set()
+        await asyncio.gather(*asked)
+
+    scene(slurm, body)
+    assert len(slurm.orders) <= 3
+    assert sorted(job for jobs, _ in slurm.orders for job in jobs) == sorted(
+        [str(number) for number in range(20)] + [f"1{number:03}" for number in range(20)]
+    )
+
+
+def test_what_a_request_without_an_answer_may_have_left_is_looked_for_a_last_time_at_the_end() -> None:
+    looked: list[str] = []
+
+    async def body(orders: Endings) -> None:
+        orders.clear(Leftover(PILOT), clear=lambda leftover: looked.append(leftover.request.node))
+        await until("looked", lambda: looked)
+
+    [line] = scene(Slurm(), body)
+    assert looked == ["n1", "n1"]
+    assert "pilots asked for on n1" in line

@@ -264,6 +264,84 @@ def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_on
     scene(body)
 
 
+def test_regression_an_agent_that_was_ready_before_slurms_answer_left_training_when_the_answer_came() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        pilot = stage.crew.pilots["n1.1"]
+        pilot.agent = peer(role="agent")
+        stage.crew.ready(pilot)
+        assert (stage.states("n1.1"), pilot.wanted) == ([], False), "the guard may still withdraw it"
+        stage.starter.hold.set()
+        await until("ready", lambda: stage.states("n1.1") == ["placed", "ready"])
+        assert (pilot.state, pilot.wanted) == ("ready", True)
+        assert pilot.ready_s > 0
+        assert [report.job_id for report in stage.daemon.of(LeaseReport)] == ["job-n1.1"] * 2
+        assert pilot.job_id
+        stage.starter.end(pilot.job_id)
+
+    scene(body)
+
+
+def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_its_order() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        pilot = stage.crew.pilots["n1.1"]
+        pilot.agent = peer(role="agent")
+        stage.crew.ready(pilot)
+        stage.crew.tell_state(pilot, "leaving", at_s=12.0)
+        stage.crew.leave_at_once(pilot)
+        pilot.agent = None  # and it hangs up
+        stage.starter.hold.set()
+        await until("told", lambda: stage.states("n1.1") == ["placed", "ready", "leaving"])
+        assert not pilot.wanted
+        [leaving] = stage.daemon.of(LeaseReport, state="leaving")
+        assert leaving.at_s == 12.0
+        stage.starter.end("job-n1.1")
+        await until("ended", lambda: not stage.crew.pilots)
+        assert stage.crew._early == {}
+
+    scene(body)
+
+
+def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_agent_is_ended() -> None:
+    async def body(stage: Stage) -> None:
+        stage.starter.hold.clear()
+        stage.starter.refuse["n1"] = "withdrawn: job 7 is planned on n1 in 1 s"
+        stage.crew.on_leases([lease("n1")])
+        await until("asked", lambda: stage.starter.placed)
+        pilot = stage.crew.pilots["n1.1"]
+        pilot.agent = agent = peer(role="agent")
+        stage.crew.ready(pilot)
+        stage.starter.hold.set()
+        await until("refused", lambda: not stage.crew.pilots)
+        assert stage.states("n1.1") == ["refused"]
+        assert ops(agent) == ["end"]
+        assert stage.owner.lost_nodes == ["n1"]
+        assert stage.crew._early == {}
+
+    scene(body)
+
+
+def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_and_nobodys_fault() -> None:
+    async def body(stage: Stage) -> None:
+        why = "node n1 cannot reach the driver at 10.0.0.1:5 (connection refused); set BFT_DRIVER_ADDRESS to ..."
+        stage.starter.complaints["n1"] = why
+        await stage.placed("n1")
+        stage.starter.end("job-n1.1")
+        await until("ended", lambda: not stage.crew.pilots)
+        [crash] = stage.daemon.of(CrashReport)
+        assert (crash.node, crash.text) == ("n1", why)
+        [ended] = stage.daemon.of(LeaseReport, state="ended")
+        assert ended.reason == why
+        assert stage.owner.lines == [f"{why}; n1 is given back"]
+
+    scene(body)
+
+
 def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() -> None:
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
@@ -288,10 +366,26 @@ def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypat
         await stage.crew.close()
         assert stage.crew.pilots == {}
         assert {"job-n1.1", "job-n2.1"} <= set(stage.starter.cancelled)
+        assert stage.starter.closed, "what Slurm has not taken is tried a last time"
         assert ops(agent) == ["end"]
         stage.crew.on_leases([lease("n3")])
         assert stage.starter.placed == ["n1.1", "n2.1"]
         assert stage.states("n3.1") == ["ended"]
+
+    scene(body)
+
+
+def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_ENDED_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        async def away(jobs: list[str]) -> None:
+            pass
+
+        await stage.placed("n1")
+        stage.starter.cancel = away  # type: ignore[method-assign]
+        await asyncio.wait_for(stage.crew.close(), 10)
+        assert stage.starter.closed
 
     scene(body)
 

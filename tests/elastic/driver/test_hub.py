@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from elastic.driver import hub as hubs
 from elastic.driver.hub import Hub, listen
 from elastic.errors import WireError
-from elastic.link.channel import SealedReader, introduce
+from elastic.link.address import join_address
+from elastic.link.channel import BlockingChannel, SealedReader, introduce
 from elastic.link.peer import Peer
 from elastic.link.seal import Examination, Introduction, Seals
 from elastic.link.wire import Message, Payload, decode, encode
@@ -23,10 +25,12 @@ SECRET = "5a17"
 class Listener:
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
+        self.addresses: list[str] = []
         self.welcome = True
 
     def connected(self, peer: Peer) -> bool:
         self.log.append(("connected", peer.hello["host"]))
+        self.addresses.append(peer.address)
         return self.welcome
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
@@ -68,6 +72,18 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
         return True
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_worker_connects_by_ipv4_and_by_ipv6(host: str) -> None:
+    async def body(listener: Listener, port: int) -> None:
+        connect = functools.partial(BlockingChannel.connect, join_address(host, port), SECRET, {"host": "n1.1"})
+        channel = await asyncio.to_thread(connect)
+        await until("connected", lambda: listener.addresses)
+        channel.close()
+        assert listener.addresses == [host]
+
+    scene(body)
+
+
 def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
     async def body(listener: Listener, port: int) -> None:
         _, writer, seals = await joined(port, "n1.1")
@@ -75,6 +91,7 @@ def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
         writer.close()
         await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
         assert listener.log == [("connected", "n1.1"), ("ready", "n1.1"), ("disconnected", "n1.1")]
+        assert listener.addresses == ["127.0.0.1"], "as an IPv4 address, by which Horovod's server knows its guests"
 
     assert scene(body) == []
 

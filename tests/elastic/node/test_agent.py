@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -16,6 +18,7 @@ import psutil
 import pytest
 
 from elastic.link.wire import Message, encode
+from elastic.node.agent import _why
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
@@ -239,8 +242,24 @@ def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None
     environ = os.environ | {"BFT_DRIVER": f"127.0.0.1:{port}", "BFT_SECRET": "", "BFT_LEASE": "n1.3"}
     environ |= {"SLURM_JOB_ID": "78", "PATH": f"{pilot.folder}:{os.environ['PATH']}"}
     said = subprocess.run([sys.executable, "-m", "elastic.node.agent"], env=environ, capture_output=True, check=False)
-    assert (said.returncode, said.stderr) == (3, b"")
+    node = socket.gethostname()
+    expected = f"bft: node {node} cannot reach the driver at 127.0.0.1:{port} (connection refused)\n"
+    assert (said.returncode, said.stdout, said.stderr.decode()) == (3, b"", expected)
     assert pilot.cancelled.endswith("78\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 5)"), "connection refused"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "network is unreachable"),
+        (OSError(f"Multiple exceptions: [Errno {errno.EHOSTUNREACH}] Connect call failed"), "no route to host"),
+        (asyncio.TimeoutError(), "no answer within 16 s"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "the name does not resolve there"),
+    ],
+)
+def test_why_a_driver_was_not_reached_is_said_in_words(error: Exception, text: str) -> None:
+    assert _why(error) == text
 
 
 def test_what_an_agent_that_was_killed_left_behind_is_swept_by_the_next_one(pilot: Pilot) -> None:

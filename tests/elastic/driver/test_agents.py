@@ -1,0 +1,75 @@
+"""An agent that does not come to serve says why, through srun, in the trainer's log: real processes, no Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from bftd.protocol.lease import Leases
+from elastic.driver.pilots import Pilot, PilotStarter
+from tests.elastic.fakes import settings_for
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for srun that says something of its own first, and starts the agent as the step of node n1."""
+    path = tmp_path / "srun"
+    path.write_text(
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\necho \'srun: a warning of the site\' >&2\n'
+        'SLURMD_NODENAME=n1 exec "$@"\n'
+    )
+    path.chmod(0o755)
+    scancel = tmp_path / "scancel"
+    scancel.write_text("#!/bin/sh\n")
+    scancel.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return path
+
+
+def ran(folder: Path, pilot: Pilot) -> tuple[str, list[str]]:
+    """Runs the agent of a pilot; returns why it could not serve, and the trainer's log."""
+    lines: list[str] = []
+
+    async def body() -> str:
+        starter = PilotStarter(settings_for(folder), 4711, "5a17", lines.append)
+        starter.go_by(Leases(1, 30.0, 20.0, ()))
+        why = await asyncio.wait_for(starter.run_agent(pilot), 60)
+        await starter.close()
+        return why
+
+    return asyncio.run(body()), lines
+
+
+def test_regression_a_driver_that_a_node_cannot_reach_was_an_srun_that_ended_with_3(srun: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver=f"127.0.0.1:{port}", job_id="7"))
+    assert why == (
+        f"node n1 cannot reach the driver at 127.0.0.1:{port} (connection refused); "
+        f"set BFT_DRIVER_ADDRESS to an address of {socket.gethostname()} that nodes reach"
+    )
+    assert lines == [], "who asked tells it"
+
+
+def test_bftd_that_is_not_installed_on_a_node_is_said_as_that(srun: Path, tmp_path: Path) -> None:
+    srun.write_text(
+        "#!/bin/sh\necho 'slurmstepd: error: execve(): /opt/python: No such file or directory' >&2\nexit 2\n"
+    )
+    why, _ = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
+    assert why.startswith("n1 cannot run ")
+    assert "No such file or directory; install bftd at the same place on every node" in why
+
+
+def test_what_srun_says_of_its_own_is_logged_and_counted_against_no_node(srun: Path, tmp_path: Path) -> None:
+    srun.write_text("#!/bin/sh\necho 'srun: error: Unable to create step: Job is gone' >&2\nexit 1\n")
+    why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
+    assert why == ""
+    assert lines == ["n1.1: srun ended with 1: srun: error: Unable to create step: Job is gone"]
+
+
+def test_an_agent_of_a_pilot_that_is_revoked_meanwhile_has_nothing_to_complain_of(srun: Path, tmp_path: Path) -> None:
+    pilot = Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7", revoked=True)
+    assert ran(tmp_path, pilot) == ("", [])
