@@ -18,7 +18,9 @@ class DriverSettings:
     """A trainer as its driver sees it; `argv` begins with the script.
 
     `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
-    harvested one will do, `features` are those that the trainer's nodes must have.
+    harvested one will do, `features` are those that the trainer's nodes must have. `script_sha256` is the hexadecimal
+    digest of the script that was submitted, "" where the user's own file is run. `keep_state_s` is for how many seconds
+    the state is kept after training has ended well.
     """
 
     trainer_id: str
@@ -38,6 +40,8 @@ class DriverSettings:
     pilot_mode: str = "salloc"
     pilot_options: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    script_sha256: str = ""
+    keep_state_s: float = 86400.0
     address: str = field(default_factory=lambda: own_address())
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
@@ -50,7 +54,8 @@ class DriverSettings:
             "cwd": str(self.cwd),
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
-            "env": {"BFT_TRAINER": self.trainer_id},
+            # The agents read the script from a file; over this connection they are told which one was meant.
+            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
@@ -102,3 +103,33 @@ def test_an_error_is_shown_as_python_shows_it_without_a_frame_of_bftds(tmp_path:
 def test_what_the_script_registered_for_its_end_is_run(tmp_path: Path) -> None:
     said = run(tmp_path, "import atexit\natexit.register(print, 'goodbye')\nprint('hello')\n")
     assert said.stdout == "hello\ngoodbye\n"
+
+
+def test_regression_another_content_at_the_scripts_path_ran_as_the_user(tmp_path: Path) -> None:
+    told = {"BFT_SCRIPT_SHA256": hashlib.sha256(b"print('mine')\n").hexdigest()}
+    said = run(tmp_path, "print('another one')\n", **told)
+    assert (said.stdout, said.returncode) == ("", 1)
+    [line] = said.stderr.splitlines()
+    assert line.startswith("bft: ")
+    assert line.endswith("train.py is not the script that was submitted: it was changed; submit it again")
+
+
+def test_the_script_that_was_submitted_runs_and_is_told_no_digest(tmp_path: Path) -> None:
+    source = "import os, sys\nprint('BFT_SCRIPT_SHA256' in os.environ, sys.modules['__main__'].__file__ == __file__)\n"
+    said = run(tmp_path, source, BFT_SCRIPT_SHA256=hashlib.sha256(source.encode()).hexdigest())
+    assert (said.stdout, said.stderr, said.returncode) == ("False True\n", "", 0)
+
+
+def test_a_script_may_start_processes_that_import_it_anew(tmp_path: Path) -> None:
+    source = (
+        "import multiprocessing\n"
+        "def double(n):\n"
+        "    return 2 * n\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(double, [1, 2]))\n"
+        "        pool.close()\n"
+        "        pool.join()\n"
+    )
+    said = run(tmp_path, source, BFT_SCRIPT_SHA256=hashlib.sha256(source.encode()).hexdigest())
+    assert (said.stdout, said.returncode) == ("[2, 4]\n", 0), said.stderr
