@@ -219,7 +219,7 @@ def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_th
 def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path: Path) -> None:
     """A real limit on a real file; the connection stays in step, and the next try is the same worker's."""
     told = list[str]()
-    payload = bytes(CHUNK_BYTES) + b"x" * CHUNK_BYTES
+    payload = bytes(3 * CHUNK_BYTES) + b"x" * CHUNK_BYTES
 
     async def scene() -> None:
         store = CheckpointStore(tmp_path, told.append)
