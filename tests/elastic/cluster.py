@@ -165,9 +165,15 @@ class TrainerJob:
         said = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert said.returncode == 0, said.stderr
 
-    def slurm(self, *words: str) -> None:
-        """Runs a Slurm command that has to succeed."""
-        subprocess.run(words, env=self.env(), check=True)
+    def slurm(self, *words: str) -> str:
+        """Runs a Slurm command that has to succeed; what it prints."""
+        return subprocess.run(words, env=self.env(), capture_output=True, text=True, check=True).stdout.strip()
+
+    def requeue(self) -> None:
+        """Has Slurm run the job again at once; by itself it would let two minutes go by."""
+        self.slurm("scontrol", "requeue", self.job_id)
+        self.wait("it is queued", lambda: self.slurm("squeue", "-h", "-j", self.job_id, "-o", "%T") == "PENDING")
+        self.slurm("scontrol", "update", f"JobId={self.job_id}", "StartTime=now")
 
     def cancel(self) -> None:
         subprocess.run(["scancel", self.job_id], env=self.env(), check=True)

@@ -241,7 +241,7 @@ def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_
 ) -> None:
     trainer.count("torchrun", "n1")
     trainer.wait("a state is saved", trainer.states)
-    trainer.slurm("scontrol", "requeue", trainer.job_id)
+    trainer.requeue()
     trainer.wait("it begins again", lambda: "resumes at step" in trainer.output)
     assert "an earlier job with this id" not in trainer.output
     trainer.cancel()

@@ -206,7 +206,7 @@ def sweep(root: Path, now_s: float) -> list[Entry]:
     """
     gone = []
     for entry in entries(root):
-        if entry.name.mark == "ended-until" and entry.name.at_s <= now_s and not entry.running:
+        if entry.name.mark == "ended-until" and entry.name.at_s <= now_s:
             try:
                 remove(root, entry, force=True)
             except (StateError, UsageError):
