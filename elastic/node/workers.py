@@ -74,7 +74,8 @@ def _compiled(path: str) -> types.CodeType:
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
-        raise SystemExit(f"bft: {path}: {error.strerror}; it has to be readable on every node") from None
+        cure = "set BFT_STATE_DIR to a folder of yours that" if wanted else "put it where"
+        raise SystemExit(f"bft: {path}: {error.strerror}; {cure} every node can read") from None
     if wanted and hashlib.sha256(content).hexdigest() != wanted:
         raise SystemExit(f"bft: {path} is not the script that was submitted: it was changed; submit it again")
     return compile(content, path, "exec", dont_inherit=True)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from elastic.backends import KINDS
 from elastic.driver import main
 from elastic.driver.settings import DriverSettings
 from elastic.driver.state.store import CheckpointStore
+from elastic.script import Header, rewrite
+from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import settings_for
 
@@ -77,3 +82,55 @@ def test_what_cannot_be_put_away_is_told_and_is_no_failure(
     monkeypatch.setattr(main.shelf, "put_away", fail)
     ended(tmp_path, 0)
     assert "is left as it is: Input/output error" in capsys.readouterr().out
+
+
+# -- as Slurm runs it ---
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's copy of an elastic job's script, and the job's environment and working folder."""
+    monkeypatch.setenv("BFT_STATE_DIR", str(tmp_path / "states"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "hpc")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    (tmp_path / "submitted").mkdir()
+    monkeypatch.chdir(tmp_path / "submitted")
+    return tmp_path / "slurm_script"
+
+
+def rewritten(job: Path, elastic: str) -> list[str]:
+    header = Header(elastic, "elastic", "/run/bftd/bftd.sock", "/home/ada/train.py", sys.executable)
+    job.write_bytes(rewrite("#!/usr/bin/env python3\n# caf\xe9\n", "/usr/bin/bft-driver", header).encode("latin-1"))
+    return [str(job), "--fast"]
+
+
+def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
+    job: Path, tmp_path: Path
+) -> None:
+    settings = main._settings_of_job(rewritten(job, "1-2"))
+    assert settings.state_dir == tmp_path / "states" / "7@hpc"
+    script = Path(settings.argv[0])
+    assert script == settings.state_dir / "script" / "train.py"
+    assert script.read_bytes() == b"#!/usr/bin/env python3\n# caf\xe9\n"
+    assert settings.script_sha256 == hashlib.sha256(script.read_bytes()).hexdigest()
+    told = settings.agent_message(KINDS[settings.backend])
+    assert told["env"] == {"BFT_TRAINER": "7", "BFT_SCRIPT_SHA256": settings.script_sha256}
+    assert os.listdir(tmp_path / "submitted") == []
+
+
+def test_a_state_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Path, tmp_path: Path) -> None:
+    saved(tmp_path / "states", "6@hpc.ended-until-20200101T000000Z")
+    main._settings_of_job(rewritten(job, "1-2"))
+    assert os.listdir(tmp_path / "states") == ["7@hpc"]
+
+
+def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bft-driver", *rewritten(job, "1-2,resume=6")])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bft: resume=6: there is no saved state of it in {tmp_path}/states")
