@@ -380,6 +380,36 @@ def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_of_its_
     assert fenced == ["another driver of this trainer has taken over its state; this one saves nothing more", "ends"]
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20)), min_size=1, max_size=12))
+def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_no_state_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[int, int]]
+) -> None:
+    """Each move: which driver of those there are, and the step that it saves; -1: another one takes over."""
+    folder = tmp_path_factory.mktemp("state")
+
+    async def scene() -> None:
+        drivers, best = [CheckpointStore(folder)], -1
+        for which, step in moves:
+            if step < 0:
+                drivers[-1].close()  # its lock; waiting for it would take time
+                drivers.append(CheckpointStore(folder))
+                continue
+            driver = drivers[which % len(drivers)]
+            if driver is drivers[-1]:
+                assert await put(driver, step, b"state of %d" % step) == (step >= best)
+                best = max(best, step)
+            else:
+                with pytest.raises(NotStoredError):
+                    await put(driver, step, b"of a driver that was taken over")
+        drivers[-1].close()
+        found = again(folder)
+        assert found.step == best
+        assert await got(found) == (b"state of %d" % best if best >= 0 else b"")
+
+    asyncio.run(scene())
+
+
 def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_published_the_others_half(
     tmp_path: Path,
 ) -> None:
