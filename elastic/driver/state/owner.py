@@ -61,11 +61,12 @@ class Ownership:
         self._title = title
         self._mine = Owner()
         self._lock: int | None = None
+        self._succeeds = False
 
     @property
-    def locked(self) -> bool:
-        """Whether nobody else can have the lock; a driver that was taken over may have it still."""
-        return self._lock is not None
+    def alone(self) -> bool:
+        """Whether no other driver can be writing: one that was taken over may still have the lock, and be."""
+        return self._lock is not None or self._succeeds
 
     def take(self, folder: int) -> None:
         """Makes this driver the owner, whoever was it before; raises OSError."""
@@ -73,6 +74,7 @@ class Ownership:
             before = read_owner(folder)
         except ValueError:  # its own epoch is what a later driver looks at
             before = Owner()
+        self._succeeds = before.released  # where there are no locks, that has to do
         self.try_lock(folder, _TRIES)
         self._mine = Owner(
             before.epoch + 1, secrets.token_hex(16), os.uname().nodename, os.getpid(), time.time(), self._title

@@ -20,6 +20,12 @@ class Saved:
     samples: int
     size_bytes: int
 
+    @classmethod
+    def parse(cls, name: str) -> Saved | None:
+        """The state of a file of this name, None for a file that is no state."""
+        found = _NAME.fullmatch(name)
+        return cls(*map(int, found.groups())) if found else None
+
     @property
     def name(self) -> str:
         """The name of its file."""
@@ -50,8 +56,7 @@ def contents(folder: int) -> Contents:
             parts.append(name)
         elif name.startswith(_ASIDE):
             aside.append(name)
-        elif found := _NAME.fullmatch(name):
-            saved = Saved(*map(int, found.groups()))
+        elif saved := Saved.parse(name):
             try:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:  # a newer one has just taken its place

@@ -111,7 +111,7 @@ class CheckpointStore:
     def _tidied(self, folder: int) -> Contents:
         """What is in the folder. Only who has the lock removes what others may be writing, or sets it aside."""
         found = contents(folder)
-        if self._owner.locked:
+        if self._owner.alone:
             for part in found.parts:
                 files.remove(folder, part)
             for name in found.broken:
@@ -125,9 +125,9 @@ class CheckpointStore:
 
         Raises WireError when they are cut short, and NotStoredError, with all of them read, when they cannot be stored.
         """
-        if size_bytes <= 0 or step < 0 or samples < 0:
-            raise WireError("a state has a step, and bytes")
         saved, upload = Saved(step, samples, size_bytes), _Upload(self._place)
+        if not size_bytes or Saved.parse(saved.name) != saved:
+            raise WireError("a state has a step, and bytes")
         try:
             await self._fill(upload, reader, size_bytes)
             async with self._lock:
@@ -275,8 +275,9 @@ class _Upload:
 
     def publish(self, folder: int, name: str) -> None:
         """Gives it its name; raises OSError."""
-        files.publish(folder, self._name, name)
-        self._name = ""
+        with self._turn:
+            files.publish(folder, self._name, name)
+            self._name = ""
 
     def discard(self) -> None:
         """Removes it unless it was published."""

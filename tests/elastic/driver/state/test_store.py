@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -184,6 +185,25 @@ def test_leftovers_of_a_driver_that_was_killed_are_swept(tmp_path: Path) -> None
     (tmp_path / f"abc{files.PART}").write_bytes(b"half")
     assert CheckpointStore(tmp_path).step == -1
     assert not (tmp_path / f"abc{files.PART}").exists()
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_where_there_are_no_locks_leftovers_are_swept_only_when_the_driver_before_has_said_that_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    before = CheckpointStore(tmp_path)
+    if released:
+        before.release()
+    (tmp_path / f"abc{files.PART}").write_bytes(b"half")
+    after = CheckpointStore(tmp_path)
+    assert (tmp_path / f"abc{files.PART}").exists() != released
+    assert asyncio.run(put(after, 3, b"state"))
+    with pytest.raises(NotStoredError):
+        asyncio.run(put(before, 4, b"state"))
 
 
 def test_regression_a_torn_note_hid_a_good_state_and_the_first_new_step_overwrote_it(tmp_path: Path) -> None:
@@ -491,3 +511,4 @@ def test_a_state_without_bytes_or_steps_is_no_state(tmp_path: Path) -> None:
 
     asyncio.run(scene(0, 3))
     asyncio.run(scene(4, -1))
+    asyncio.run(scene(4, 10**18))  # a name that would not be read again
