@@ -18,6 +18,7 @@ from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.state import beginning, shelf
 from elastic.driver.state.beginning import Beginning
+from elastic.driver.state.owner import FencedError
 from elastic.driver.state.shelf import Name
 from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state.trouble import text_of
@@ -153,15 +154,17 @@ def _put_away(settings: DriverSettings, store: CheckpointStore, code: int) -> No
     """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training."""
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
-        if store.fenced or name is None:
+        if name is None:
             return
-        store.release()
+        store.release()  # or it is another driver's by now
         if code == 0:
             kept = shelf.put_away(root, name, settings.keep_state_s)
             if kept is not None:
                 _log(f"the state of step {store.step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
         elif not shelf.drop_if_empty(root, name) and store.step >= 0:
             _log(f"the state of step {store.step} is kept in {settings.state_dir}")
+    except FencedError:
+        pass  # its successor's
     except (OSError, ElasticError) as error:
         _log(f"{settings.state_dir} is left as it is: {text_of(error)}")
     finally:

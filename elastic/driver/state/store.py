@@ -231,8 +231,13 @@ class CheckpointStore:
             self._on_fenced()
 
     def release(self) -> None:
-        """Notes in the folder that this driver ends; it has the lock until `close`."""
-        with contextlib.suppress(*_FAILURES, FencedError), self._place.opened() as folder:
+        """Notes in the folder that this driver ends; it has the lock until `close`.
+
+        Raises FencedError where the folder is another driver's, and OSError or UnsafeFolderError.
+        """
+        if self.fenced:
+            raise FencedError("another driver of this trainer has taken over")
+        with self._place.opened() as folder:
             self._owner.release(folder)
 
     def close(self) -> None:

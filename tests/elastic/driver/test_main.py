@@ -62,15 +62,21 @@ def test_a_trainer_that_failed_before_it_saved_leaves_nothing(tmp_path: Path) ->
     assert os.listdir(tmp_path / "states") == []
 
 
-def test_a_driver_that_was_taken_over_leaves_the_folder_to_its_successor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("step", [4, -1])
+def test_a_driver_that_was_taken_over_leaves_the_folder_to_its_successor(
+    tmp_path: Path, code: int, knows: bool, step: int
+) -> None:
     settings = settings_for(tmp_path)
     old = CheckpointStore(settings.state_dir)
     new = CheckpointStore(settings.state_dir)
-    asyncio.run(put(new, 4, b"state"))
-    old.fence()
-    main._put_away(settings, old, 0)
-    assert list(settings.state_dir.glob("state-4-*"))
-    asyncio.run(put(new, 5, b"state"))
+    if step >= 0:
+        asyncio.run(put(new, step, b"state"))
+    if knows:
+        old.fence()
+    main._put_away(settings, old, code)
+    assert asyncio.run(put(new, 5, b"state"))
 
 
 def test_what_cannot_be_put_away_is_told_and_is_no_failure(
