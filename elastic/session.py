@@ -149,8 +149,8 @@ class Session:
             if payload is None:
                 self._send({"op": "shipped", "step": saved.step})
                 return
+            self._shipped_step = saved.step  # before the driver can answer that it was not able to keep it
             self._send({"op": "state", "step": saved.step, "samples": saved.samples}, payload)
-            self._shipped_step = saved.step
 
     def ship_soon(self) -> None:
         """Sends the last saved state in the background; a newer one overtakes one that still waits."""
@@ -192,6 +192,8 @@ class Session:
             elif op in ASKED:
                 if answer := self.fence.answer(message):
                     self._send(answer)
+            elif op == "unsaved":
+                self._shipped_step = -1
             elif op == "pause":
                 self.pause_requested.set()
             elif op == "abort":

@@ -11,14 +11,18 @@ from bftd.protocol.wish import FEATURE, GPU_TYPE, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
 
-_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu")
+_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "resume")
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
+_TRAINER = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What the user asked for; `backend` is None when the script decides."""
+    """What the user asked for; `backend` is None when the script decides.
+
+    `resume` is the id of the trainer, a job's number mostly, from whose saved state this one goes on.
+    """
 
     nodes_min: int
     nodes_max: int
@@ -31,10 +35,12 @@ class ElasticSpec:
     gpu: str = ""
     gpus: int = 0
     mix: bool = False
+    resume: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
-        """Reads "MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N][,gpu=TYPE:N][,mix]".
+        """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
+        gpu=TYPE:N, mix, resume=JOBID.
 
         Raises UsageError.
         """
@@ -57,6 +63,7 @@ class ElasticSpec:
             gpu=gpu,
             gpus=gpus,
             mix="mix" in options,
+            resume=_trainer(options.get("resume")),
         )
 
     @property
@@ -87,6 +94,8 @@ class ElasticSpec:
             parts.append("gpu=" + ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else ""))))
         if self.mix:
             parts.append("mix")
+        if self.resume:
+            parts.append(f"resume={self.resume}")
         return ",".join(parts)
 
 
@@ -174,6 +183,12 @@ def _gpu(value: str | None) -> tuple[str, int]:
     if (kind and not typed) or (not kind and colon) or (count and not counted) or (colon and not count) or not value:
         raise UsageError(f"--elastic: gpu={value}: give a type, a number or both, for example gpu=a100:4")
     return kind, int(count or 0)
+
+
+def _trainer(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(_TRAINER, value):
+        raise UsageError(f"--elastic: resume={value}: give the id of a job, as bft state ls shows it")
+    return value
 
 
 def _count(value: str | None, name: str) -> int | None:

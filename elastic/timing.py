@@ -66,5 +66,8 @@ LONG_POLL_S = 10.0
 # How long one worker may take to send its last state before another one is asked.
 SHIP_S = 1.0
 
+# A state that the driver could not store, its disk being full say, is asked for again after so long.
+STORE_RETRY_S = 10.0
+
 # How long a worker's last words may be behind the news of its end.
 FAREWELL_S = 0.5

@@ -13,6 +13,7 @@ from bftd import __version__, entry
 _COMMANDS = {
     "sbatch": ("bftd.cli.submit", "sbatch", "Submit an elastic training job."),
     "run": ("bftd.cli.submit", "run", "Run an elastic training job with its driver in the foreground."),
+    "state": ("bftd.cli.state", "state", "Show and remove the saved states of your trainers."),
     "status": ("bftd.cli.daemon", "status", "Show nodes, trainers and the last decisions."),
     "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),

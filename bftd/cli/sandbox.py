@@ -89,6 +89,7 @@ def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:
     if with_daemon:
         yield f"export BFTD_CONFIG={shlex.quote(str(site.config_path))}"
         path.append(str(Path(sys.executable).parent))
+    yield f"export BFT_STATE_DIR={shlex.quote(site.cluster.env()['BFT_STATE_DIR'])}"
     yield f"export SLURM_CONF={shlex.quote(str(site.cluster.conf))} PATH={shlex.quote(':'.join(path))}:$PATH"
     yield f"# end it with: bft sandbox down --root {shlex.quote(str(site.root))}"
 

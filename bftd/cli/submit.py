@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +102,8 @@ def run(
     from elastic import script as scripts
     from elastic.driver import main as driver
     from elastic.driver.settings import DriverSettings, foreground_id, own_user
+    from elastic.driver.state import beginning, shelf
+    from elastic.driver.state.beginning import Beginning
     from elastic.spec import features_of
 
     path, source = _read(script)
@@ -109,7 +113,11 @@ def run(
     daemon = client.find(config_path)
     daemon.status()
     trainer_id = foreground_id()
-    state_dir = Path.cwd() / ".bft" / trainer_id
+    root = shelf.root_of(os.environ)
+    keep_state_s = shelf.keep_state_s(os.environ)
+    shelf.sweep(root, time.time())
+    begins = Beginning(trainer_id, resume=spec.resume or "")
+    state_dir = beginning.begin(root, begins, Path.cwd(), lambda text: click.echo(f"bft: {text}"))
     code = driver.run(
         DriverSettings(
             trainer_id=trainer_id,
@@ -121,6 +129,7 @@ def run(
             cwd=Path.cwd(),
             script_dir=path.parent,
             state_dir=state_dir,
+            keep_state_s=keep_state_s,
             socket_path=daemon.address,
             partition=partition or _only(settings),
             user=own_user(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -13,12 +12,17 @@ from pathlib import Path
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
-from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.routes import given_address
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
+from elastic.driver.state import beginning, shelf
+from elastic.driver.state.beginning import Beginning
+from elastic.driver.state.owner import FencedError
+from elastic.driver.state.shelf import Name
+from elastic.driver.state.store import CheckpointStore
+from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.link.seal import new_secret
@@ -49,7 +53,7 @@ async def _run(settings: DriverSettings) -> int:
         settings.socket_path,
         lambda: _registration(settings, trainer),
         lambda listed: trainer.on_leases(listed),
-        lambda: trainer.run.finish(1, "another driver of this trainer has taken over"),
+        lambda: trainer.run.fence(),
         _log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
@@ -69,11 +73,7 @@ async def _run(settings: DriverSettings) -> int:
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
     _log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
-    if code == 0:
-        trainer.run.store.remove()
-        _remove_folder(settings)
-    elif trainer.run.store.step >= 0:
-        _log(f"the state of step {trainer.run.store.step} is kept in {settings.state_dir}")
+    await asyncio.to_thread(_put_away, settings, trainer.run.store, code)
     return code
 
 
@@ -115,34 +115,37 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
             "bft-driver runs an elastic job's script; submit one with: bft sbatch --elastic=MIN-MAX SCRIPT"
         )
     try:
-        header, source = restore(Path(arguments[0]).read_text())
+        # As it is, byte for byte, whatever its encoding: the nodes are told what it has to be.
+        header, source = restore(Path(arguments[0]).read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
     given = given_address()
-    trainer_id = os.environ.get("SLURM_JOB_ID") or foreground_id()
-    cwd = Path.cwd()
-    state_dir = cwd / ".bft" / trainer_id
-    private_folder(state_dir)
-    # The agents read it from here: Slurm's own copy of the script is on the service node alone.
-    script = state_dir / Path(header.script).name
-    script.write_text(source)
+    cwd, environ = Path.cwd(), os.environ
+    trainer_id = environ.get("SLURM_JOB_ID") or foreground_id()
     spec = ElasticSpec.parse(header.elastic)
+    # The Lua file cannot look for it: slurmctld may not see what the user sees.
+    interpreter = header.interpreter or interpreter_of(source, header.script)
+    keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
+    shelf.sweep(root, time.time())
+    state_dir = beginning.begin(root, Beginning.of_job(trainer_id, spec.resume or "", environ), cwd, _log)
+    script, digest = beginning.keep_script(state_dir, Path(header.script).name, source)
     return DriverSettings(
         trainer_id=trainer_id,
-        name=os.environ.get("SLURM_JOB_NAME", script.name),
+        name=environ.get("SLURM_JOB_NAME", script.name),
         spec=spec,
         backend=spec.backend or default_backend(source),
-        # The Lua file cannot look for it: slurmctld may not see what the user sees.
-        interpreter=header.interpreter or interpreter_of(source, header.script),
+        interpreter=interpreter,
         argv=(str(script), *arguments[1:]),
+        script_sha256=digest,
         cwd=cwd,
         script_dir=Path(header.script).parent,
         state_dir=state_dir,
+        keep_state_s=keep_state_s,
         socket_path=header.socket,
         partition=header.partition,
         user=own_user(),
         # Else pilots would be charged to the user's default account, whatever the trainer's is.
-        account=os.environ.get("SLURM_JOB_ACCOUNT", ""),
+        account=environ.get("SLURM_JOB_ACCOUNT", ""),
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
         features=features_of(header.constraint) if header.constraint else (),
@@ -150,13 +153,29 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     )
 
 
-def _remove_folder(settings: DriverSettings) -> None:
-    script = Path(settings.argv[0])
-    if script.parent == settings.state_dir:  # a batch job's copy; `bft run` runs the user's own file
-        script.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        settings.state_dir.rmdir()
-        settings.state_dir.parent.rmdir()
+def _put_away(settings: DriverSettings, store: CheckpointStore, code: int) -> None:
+    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training."""
+    root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
+    try:
+        if name is None:
+            return
+        store.release()  # or it is another driver's by now
+        if code == 0:
+            kept = shelf.put_away(root, name, settings.keep_state_s)
+            if kept is not None:
+                _log(f"the state of step {store.step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
+        elif not shelf.drop_if_empty(root, name) and store.step >= 0:
+            _log(f"the state of step {store.step} is kept in {settings.state_dir}")
+    except FencedError:
+        pass  # its successor's
+    except (OSError, ElasticError) as error:
+        _log(f"{settings.state_dir} is left as it is: {text_of(error)}")
+    finally:
+        store.close()
+
+
+def _shown(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
 def _log(text: str) -> None:

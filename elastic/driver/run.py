@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 
-from bftd.protocol.reports import Report
+from bftd.protocol.reports import NoteReport, Report
 from elastic.driver.agreement import Agreement
-from elastic.driver.checkpoint import CheckpointStore
 from elastic.driver.progress import Progress
 from elastic.driver.settings import DriverSettings
+from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state_saver import StateSaver
 
 CANCELLED = "the job was cancelled"
+TAKEN_OVER = "another driver of this trainer has taken over"
 
 
 class Run:
@@ -24,7 +26,7 @@ class Run:
         self.settings = settings
         self.log = log
         self.report = report
-        self.store = CheckpointStore(settings.state_dir)
+        self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
         self.saver = StateSaver(self.store)
         self.agreement = Agreement()
         self.progress = Progress()
@@ -51,12 +53,22 @@ class Run:
         await self._news.wait()
         self._news.clear()
 
+    def tell(self, text: str) -> None:
+        """Writes a line to the log that is worth knowing for who looks at the trainer from outside, too."""
+        self.log(text)
+        self.report(NoteReport(time.time(), text))
+
     # -- the end ---
 
     def cancel(self) -> None:
         """Ends the trainer because Slurm or the user ends its job."""
         self.cancelled = True
         self.finish(128 + signal.SIGTERM, CANCELLED)
+
+    def fence(self) -> None:
+        """Ends this driver because another one has the trainer now: what is saved is that one's."""
+        self.store.fence()
+        self.finish(1, TAKEN_OVER)
 
     def finish(self, exit_code: int, reason: str) -> None:
         """Ends the trainer; the first call counts."""

@@ -19,7 +19,9 @@ class DriverSettings:
 
     `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
     harvested one will do, `features` are those that the trainer's nodes must have. `given_address` is where all nodes
-    reach this host, "" where each has to be told by its own route.
+    reach this host, "" where each has to be told by its own route. `script_sha256` is the hexadecimal
+    digest of the script that was submitted, "" where the user's own file is run. `keep_state_s` is for how many seconds
+    the state is kept after training has ended well.
     """
 
     trainer_id: str
@@ -40,6 +42,8 @@ class DriverSettings:
     pilot_options: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     given_address: str = field(default_factory=given_address)
+    script_sha256: str = ""
+    keep_state_s: float = 86400.0
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""
@@ -51,7 +55,8 @@ class DriverSettings:
             "cwd": str(self.cwd),
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
-            "env": {"BFT_TRAINER": self.trainer_id},
+            # The agents read the script from a file; over this connection they are told which one was meant.
+            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
         }

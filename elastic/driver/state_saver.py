@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from weakref import WeakKeyDictionary
 
-from elastic.driver.checkpoint import CheckpointStore
+from elastic.driver.state.store import CheckpointStore, NotStoredError
 from elastic.link.peer import Peer
 from elastic.link.wire import Message, Payload
-from elastic.timing import PAUSE_S, SHIP_S
+from elastic.timing import PAUSE_S, SHIP_S, STORE_RETRY_S
 
-_GONE = "gone"
+_GONE, _UNSAVED = "gone", "unsaved"
 
 
 class StateSaver:
     """Asks workers for their state and waits for it; any worker's will do, the highest step is kept."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, *, retry_s: float = STORE_RETRY_S) -> None:
+        """`retry_s`: after how long a state that could not be stored is asked for again."""
         self.store = store
-        self._answers: dict[Peer, str] = {}
+        self._retry_s = retry_s
+        self._retry: asyncio.TimerHandle | None = None
+        # A large trainer has thousands of workers over its life: who is gone and asked by nobody is forgotten.
+        self._answers: MutableMapping[Peer, str] = WeakKeyDictionary()
         self._news = asyncio.Event()
 
     async def save(
@@ -43,15 +48,23 @@ class StateSaver:
                 return
         for worker in workers:
             self._ask([worker], "ship")
-            if await self._answered([worker], {"shipped"}, ship_s):
+            # What the disk refuses from one worker it refuses from the next.
+            if await self._answered([worker], {"shipped", _UNSAVED}, ship_s):
                 return
 
     async def received(self, worker: Peer, message: Message, reader: Payload) -> None:
         """Takes a worker's answer; a state's payload is read from `reader`."""
         op = message["op"]
         if op == "state":
-            await self.store.receive(reader, int(message["bytes"]), int(message["step"]), int(message["samples"]))
-            op = "shipped"
+            step = int(message["step"])
+            try:
+                await self.store.receive(reader, int(message["bytes"]), step, int(message["samples"]))
+                op = "shipped"
+            except NotStoredError as error:
+                op = _UNSAVED
+                worker.send({"op": "unsaved", "step": step})
+                if error.again:
+                    self._ask_again(worker)
         self._note(worker, op)
 
     async def fetched(self, worker: Peer) -> None:
@@ -71,6 +84,12 @@ class StateSaver:
             if self._answers.get(worker) != _GONE:
                 self._answers.pop(worker, None)
                 worker.send({"op": op})
+
+    def _ask_again(self, worker: Peer) -> None:
+        """Asks one worker once more after a while: else what a script that saves seldom has done would be lost."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = asyncio.get_running_loop().call_later(self._retry_s, self._ask, [worker], "ship")
 
     async def _answered(self, workers: Sequence[Peer], wanted: set[str], timeout_s: float) -> bool:
         """Whether one of the workers gives a wanted answer in time; ends early when none can any more."""

@@ -85,7 +85,7 @@ class Trainer:
     async def stop(self) -> None:
         """Saves what can be saved at once, and ends every pilot; called once `serve` has returned."""
         workers = [peer for pilot in self.crew.all for peer in pilot.workers.values()]
-        if workers and self.run.result.result()[0]:
+        if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, ship_s=LEAVE_S)
         await self._backend.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import builtins
+import hashlib
 import mmap
 import os
-import runpy
 import sys
 import traceback
+import types
 from collections.abc import Mapping, Sequence
 
 from elastic import session
@@ -53,7 +55,7 @@ def _run_script(argv: Sequence[str]) -> int:
     # As `python script.py` does; the folder is the one that the user submitted from, see elastic.script.
     sys.path.insert(0, os.environ.get("BFT_SCRIPT_DIR", os.path.dirname(os.path.abspath(argv[0]))))
     try:
-        runpy.run_path(argv[0], run_name="__main__")
+        exec(_compiled(argv[0]), _new_main(argv[0]).__dict__)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return (stop.code or 0) & 0xFF
@@ -65,9 +67,31 @@ def _run_script(argv: Sequence[str]) -> int:
     return 0
 
 
+def _compiled(path: str) -> types.CodeType:
+    """The script's code, of the very bytes whose digest the driver has told; exits where it is another script."""
+    wanted = os.environ.pop("BFT_SCRIPT_SHA256", "")
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        cure = "set BFT_STATE_DIR to a folder of yours that" if wanted else "put it where"
+        raise SystemExit(f"bft: {path}: {error.strerror}; {cure} every node can read") from None
+    if wanted and hashlib.sha256(content).hexdigest() != wanted:
+        raise SystemExit(f"bft: {path} is not the script that was submitted: it was changed; submit it again")
+    return compile(content, path, "exec", dont_inherit=True)
+
+
+def _new_main(path: str) -> types.ModuleType:
+    """An empty `__main__`, as Python makes it for a script."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __cached__=None, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    return main
+
+
 def _print_own_traceback() -> None:
-    """Prints the user's error as `python script.py` would: without the frames of bftd and runpy."""
+    """Prints the user's error as `python script.py` would: without the frames of bftd."""
     kind, error, trace = sys.exc_info()
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     traceback.print_exception(kind, error, trace)

@@ -113,6 +113,7 @@ class Sandbox:
         """The caller's environment, made to address this cluster and no other."""
         environ = scrubbed(os.environ)
         environ["SLURM_CONF"] = str(self.conf)
+        environ["BFT_STATE_DIR"] = str(self.root / "states")  # what trainers save goes with the cluster
         if self.shape.munge:
             environ["BFTD_MUNGE_SOCKET"] = self.munge_socket
         environ["PATH"] = f"{self.root / 'bin'}:{environ.get('PATH', os.defpath)}"

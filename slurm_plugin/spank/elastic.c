@@ -14,6 +14,8 @@
 #define COUNT_DIGITS 9
 /* The longest type of a GPU. */
 #define TYPE_LETTERS 64
+/* The longest id of a trainer. */
+#define ID_LETTERS 128
 /* So much of what the user wrote is repeated in a message. */
 #define SHOWN 100
 
@@ -175,6 +177,18 @@ static bool is_type(struct piece piece)
 	return named && piece.length <= TYPE_LETTERS;
 }
 
+/* The id of a trainer: a job's number mostly. */
+static bool check_resume(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	bool fits = value.length >= 1 && value.length <= ID_LETTERS && isalnum((unsigned char)value.start[0]);
+
+	(void)range;
+	for (size_t i = 0; fits && i < value.length; i++)
+		fits = isalnum((unsigned char)value.start[i]) || strchr("_.-", value.start[i]);
+	return fits || refuse(complaint,
+			      "--elastic: %.*s: give the id of a job, as bft state ls shows it", SHOW(complaint->option));
+}
+
 /* TYPE, TYPE:COUNT or COUNT. */
 static bool check_gpu(struct piece value, const struct range *range, const struct complaint *complaint)
 {
@@ -196,7 +210,7 @@ static const struct {
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
-	{ "gpu", check_gpu },
+	{ "gpu", check_gpu },	      { "resume", check_resume },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -212,7 +226,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "mix",
+		      "resume=, mix",
 		      SHOW(part));
 }
 

@@ -75,8 +75,9 @@ class AccountedSite(SandboxSite):
     def run_as(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command as a user of the site, at home."""
         user, home = pwd.getpwnam(name), self.home(name)
+        own = {"USER": name, "HOME": str(home), "BFT_STATE_DIR": "", "TMPDIR": "/tmp"}
         return subprocess.run(
-            argv, cwd=home, env={**self.env(), "USER": name, "HOME": str(home), "TMPDIR": "/tmp", **(env or {})},
+            argv, cwd=home, env={**self.env(), **own, **(env or {})},
             user=user.pw_uid, group=user.pw_gid, extra_groups=[], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip

@@ -70,6 +70,12 @@ def empty_cluster(site: SandboxSite) -> Iterator[None]:
     until("an empty queue", lambda: not site.slurm("squeue", "-h", "-o", "%i"), site)
 
 
+def saved_step(site: SandboxSite, job: str) -> int:
+    """The step of a trainer's saved state, as `bft state ls` tells it; -1 for none."""
+    told = json.loads(site.bft("state", "ls", "--json").stdout)["states"]
+    return next((state["step"] for state in told if state["id"] == job and state["step"] is not None), -1)
+
+
 def test_two_trainers_share_the_idle_nodes_and_a_regular_job_takes_its_nodes_back(site: SandboxSite) -> None:
     horovod = submit(site, "horovod", "1-2,workers=1", "--steps=100000")
     torchrun = submit(site, "torchrun", "1-2,workers=1", "--steps=100000")
@@ -94,13 +100,12 @@ def test_two_trainers_share_the_idle_nodes_and_a_regular_job_takes_its_nodes_bac
 def test_S3_a_killed_daemon_harms_nobody_and_L3_its_successor_adopts_every_pilot(site: SandboxSite) -> None:
     job = submit(site, "torchrun", "1-3,workers=1", "--steps=100000", "--save-every=5")
     until("training", lambda: trainer(site, job)["working"] == 3, site)
-    state = site.work / ".bft" / job / "state.json"
-    until("a saved state", state.exists, site)
+    until("a saved state", lambda: saved_step(site, job) >= 0, site)
     before = pilots(site)
     leases = {node["lease"] for node in site.client.status()["nodes"] if node["lease"]}
     assert site.stop_daemon(signal.SIGKILL) == -signal.SIGKILL
-    step = json.loads(state.read_text())["step"]
-    until("steps without a daemon", lambda: json.loads(state.read_text())["step"] > step + 20, site)
+    step = saved_step(site, job)
+    until("steps without a daemon", lambda: saved_step(site, job) > step + 20, site)
     assert pilots(site) == before
     site.start_daemon()
     until("the first snapshot", lambda: site.client.status()["nodes"], site)

@@ -188,7 +188,7 @@ def submit(scene: Scene) -> None:
         **scene.site.env(),
         "PATH": f"{commands}:{scene.site.env()['PATH']}",
         "PYTHONPATH": f"{CHECKOUT}:{sysconfig.get_path('purelib')}",
-        **{"USER": scene.owner.pw_name, "HOME": str(scene.home), "TMPDIR": "/tmp"},
+        **{"USER": scene.owner.pw_name, "HOME": str(scene.home), "BFT_STATE_DIR": "", "TMPDIR": "/tmp"},
         "BFTD_SOCKET": f"root@{scene.tcp}",
     }
     words = ("--elastic=1-2,workers=1,backend=torchrun", "--parsable", "--output=out.log", "train.py")
@@ -355,8 +355,9 @@ finally:
 
 
 def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None:
-    root, folder = scene.site.root, scene.home / ".bft" / scene.job
-    until("a saved state", (folder / "state.pt").exists, scene.show)
+    root = scene.site.root
+    [folder] = (scene.home / ".local" / "state" / "bft").glob(f"{scene.job}@*")
+    until("a saved state", lambda: list(folder.glob("state-*.pt")), scene.show)
     kinds = {" ".join(process.cmdline()).split("elastic.")[-1].split()[0] for process in scene.processes()}
     assert {"node.agent", "node"} <= kinds, f"not all that belongs to a trainer was found: {kinds}"
     paths = [f"/proc/{process.pid}/environ" for process in scene.processes()]

@@ -92,6 +92,11 @@ class TrainerJob:
         steps = [row["step"] for row in self.rows]
         return len(steps) - len(set(steps))
 
+    def states(self, step: int | str = "*", mark: str = "") -> list[Path]:
+        """The files of this job's saved states; `mark` is what stands behind the name of its folder."""
+        root = Path(self.env()["BFT_STATE_DIR"])
+        return list(root.glob(f"{self.job_id}@*{mark}/state-{step}-*.pt"))
+
     def state(self, node: str) -> str | None:
         """The last reported state of the newest lease of a node."""
         states = [report.state for report in self.daemon.of(LeaseReport) if report.id.startswith(f"{node}.")]
@@ -159,6 +164,16 @@ class TrainerJob:
         argv = ["srun", "-p", "batch", "-N", str(len(nodes)), "-w", ",".join(nodes), "true"]
         said = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert said.returncode == 0, said.stderr
+
+    def slurm(self, *words: str) -> str:
+        """Runs a Slurm command that has to succeed; what it prints."""
+        return subprocess.run(words, env=self.env(), capture_output=True, text=True, check=True).stdout.strip()
+
+    def requeue(self) -> None:
+        """Has Slurm run the job again at once; by itself it would let two minutes go by."""
+        self.slurm("scontrol", "requeue", self.job_id)
+        self.wait("it is queued", lambda: self.slurm("squeue", "-h", "-j", self.job_id, "-o", "%T") == "PENDING")
+        self.slurm("scontrol", "update", f"JobId={self.job_id}", "StartTime=now")
 
     def cancel(self) -> None:
         subprocess.run(["scancel", self.job_id], env=self.env(), check=True)

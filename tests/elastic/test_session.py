@@ -123,6 +123,14 @@ def test_a_state_is_shipped_once_and_a_newer_one_again(driver: Driver) -> None:
     assert driver.next_state()[1] == b"six"
 
 
+def test_a_state_that_the_driver_could_not_keep_is_shipped_again(driver: Driver) -> None:
+    driver.session.commit(saved(5, b"five"))
+    for _ in range(2):
+        driver.channel.send({"op": "ship"})
+        assert driver.next_state()[1] == b"five"
+        driver.channel.send({"op": "unsaved", "step": 5})
+
+
 def test_a_worker_that_saved_nothing_says_so_instead_of_keeping_the_driver_waiting(driver: Driver) -> None:
     driver.channel.send({"op": "ship"})
     assert driver.next() == {"op": "nothing_saved"}

@@ -135,7 +135,8 @@ def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJ
     kept, last = int(said[1]), trainer.rows[-1]["step"]
     # Every save of a torchrun script is shipped; a Horovod script's commits are at most once a second.
     assert EVERY <= kept <= last
-    assert (trainer.folder / ".bft" / trainer.job_id / "state.pt").stat().st_size > 0
+    [state] = trainer.states(kept)
+    assert state.stat().st_size > 0
     assert "Traceback" not in trainer.output
 
 
@@ -232,3 +233,28 @@ def test_the_driver_needs_no_script_of_bftds_to_say_what_is_wrong(tmp_path: Path
         assert (said.returncode, out) == (2, b"")
         assert err.startswith(b"bft: ")
         assert err.count(b"\n") == 1
+
+
+@pytest.mark.torch
+def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_cancelled_one(
+    trainer: TrainerJob,
+) -> None:
+    trainer.count("torchrun", "n1")
+    trainer.wait("a state is saved", trainer.states)
+    trainer.requeue()
+    trainer.wait("it begins again", lambda: "resumes at step" in trainer.output)
+    assert "an earlier job with this id" not in trainer.output
+    trainer.cancel()
+    trainer.wait("its end", lambda: "the job was cancelled" in trainer.output)
+    trainer.ended()
+    [kept] = trainer.states()
+    step = int(kept.name.split("-")[1])
+
+    first, trainer.job_id = trainer.job_id, ""
+    trainer.submit("count_torchrun.py", step + 8, 0.02, EVERY, backend="torchrun", spec=f"1-4,resume={first}")
+    trainer.daemon.grant("n2")
+    assert trainer.ended() == ("COMPLETED", 0)
+    assert f"resumes at step {step}" in trainer.output
+    assert [row["step"] for row in trainer.rows if row["node"] == "n2"] == list(range(step + 1, step + 9))
+    assert kept.exists(), "what was resumed stays"
+    assert trainer.states(mark=".ended-until-*"), "what ended well is kept for a time"

@@ -94,7 +94,11 @@ class User:
         uid = NOBODY if os.getuid() == 0 else os.getuid()
         home.mkdir()
         shutil.chown(home, uid)
-        names = {"HOME": str(home), "USER": "nobody" if uid == NOBODY else env.get("USER", str(uid))}
+        names = {
+            "HOME": str(home),
+            "BFT_STATE_DIR": str(home / "states"),
+            "USER": "nobody" if uid == NOBODY else env.get("USER", str(uid)),
+        }
         return cls(uid, home, {**env, **names})
 
     def run(

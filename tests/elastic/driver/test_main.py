@@ -2,24 +2,141 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from elastic.backends import KINDS
 from elastic.driver import main
+from elastic.driver.settings import DriverSettings
+from elastic.driver.state.store import CheckpointStore
+from elastic.script import Header, rewrite
+from tests.elastic.driver.state.test_shelf import saved
+from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import settings_for
 
 
-@pytest.mark.parametrize("where", ["submitted", "state"])
-def test_regression_bft_run_removed_the_users_own_script_when_training_had_ended_well(
-    tmp_path: Path, where: str
-) -> None:
-    state, script = tmp_path / ".bft" / "1", tmp_path / where / "train.py"
-    state.mkdir(parents=True)
-    script = script if where == "submitted" else state / "train.py"
-    script.parent.mkdir(exist_ok=True)
+def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
+    """A trainer that has saved its state, and what the driver does when it has ended."""
+    settings = replace(settings_for(folder), state_dir=folder / "states" / "7", keep_state_s=keep_state_s)
+    store = CheckpointStore(settings.state_dir)
+    if step >= 0:
+        asyncio.run(put(store, step, b"state"))
+    main._put_away(replace(settings, argv=(argv or settings.argv[0],)), store, code)
+    return settings
+
+
+def test_regression_bft_run_removed_the_users_own_script_when_training_had_ended_well(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
     script.write_text("print('mine')\n")
-    main._remove_folder(replace(settings_for(tmp_path), argv=(str(script),), state_dir=state))
-    assert script.exists() == (where == "submitted"), "only a batch job's copy goes"
-    assert not state.exists()
+    ended(tmp_path, 0, keep_state_s=0.0, argv=str(script))
+    assert script.exists()
+    assert os.listdir(tmp_path / "states") == []
+
+
+def test_the_state_of_what_ended_well_is_kept_for_a_time_and_the_user_is_told_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path, 0)
+    [kept] = (tmp_path / "states").iterdir()
+    assert kept.name.startswith("7.ended-until-")
+    assert f"the state of step 4 is kept in {kept} until " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", [1, 143])
+def test_the_state_of_what_did_not_end_well_stays_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    settings = ended(tmp_path, code, keep_state_s=0.0)
+    assert list(settings.state_dir.glob("state-4-*"))
+    assert f"the state of step 4 is kept in {settings.state_dir}" in capsys.readouterr().out
+
+
+def test_a_trainer_that_failed_before_it_saved_leaves_nothing(tmp_path: Path) -> None:
+    ended(tmp_path, 1, step=-1)
+    assert os.listdir(tmp_path / "states") == []
+
+
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("step", [4, -1])
+def test_a_driver_that_was_taken_over_leaves_the_folder_to_its_successor(
+    tmp_path: Path, code: int, knows: bool, step: int
+) -> None:
+    settings = settings_for(tmp_path)
+    old = CheckpointStore(settings.state_dir)
+    new = CheckpointStore(settings.state_dir)
+    if step >= 0:
+        asyncio.run(put(new, step, b"state"))
+    if knows:
+        old.fence()
+    main._put_away(settings, old, code)
+    assert asyncio.run(put(new, 5, b"state"))
+
+
+def test_what_cannot_be_put_away_is_told_and_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(main.shelf, "put_away", fail)
+    ended(tmp_path, 0)
+    assert "is left as it is: Input/output error" in capsys.readouterr().out
+
+
+# -- as Slurm runs it ---
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's copy of an elastic job's script, and the job's environment and working folder."""
+    monkeypatch.setenv("BFT_STATE_DIR", str(tmp_path / "states"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "hpc")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    (tmp_path / "submitted").mkdir()
+    monkeypatch.chdir(tmp_path / "submitted")
+    return tmp_path / "slurm_script"
+
+
+def rewritten(job: Path, elastic: str) -> list[str]:
+    header = Header(elastic, "elastic", "/run/bftd/bftd.sock", "/home/ada/train.py", sys.executable)
+    job.write_bytes(rewrite("#!/usr/bin/env python3\n# caf\xe9\n", "/usr/bin/bft-driver", header).encode("latin-1"))
+    return [str(job), "--fast"]
+
+
+def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
+    job: Path, tmp_path: Path
+) -> None:
+    settings = main._settings_of_job(rewritten(job, "1-2"))
+    assert settings.state_dir == tmp_path / "states" / "7@hpc"
+    script = Path(settings.argv[0])
+    assert script == settings.state_dir / "script" / "train.py"
+    assert script.read_bytes() == b"#!/usr/bin/env python3\n# caf\xe9\n"
+    assert settings.script_sha256 == hashlib.sha256(script.read_bytes()).hexdigest()
+    told = settings.agent_message(KINDS[settings.backend])
+    assert told["env"] == {"BFT_TRAINER": "7", "BFT_SCRIPT_SHA256": settings.script_sha256}
+    assert os.listdir(tmp_path / "submitted") == []
+
+
+def test_a_state_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Path, tmp_path: Path) -> None:
+    saved(tmp_path / "states", "6@hpc.ended-until-20200101T000000Z")
+    main._settings_of_job(rewritten(job, "1-2"))
+    assert os.listdir(tmp_path / "states") == ["7@hpc"]
+
+
+def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bft-driver", *rewritten(job, "1-2,resume=6")])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bft: resume=6: there is no saved state of it in {tmp_path}/states")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic.driver.checkpoint import CheckpointStore
+from elastic.driver.state import files
+from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state_saver import StateSaver
 from elastic.errors import WireError
 from elastic.link.peer import Peer
@@ -113,11 +117,73 @@ def test_an_answer_to_an_earlier_question_is_not_taken_for_one_to_this(tmp_path:
     scene(body())
 
 
+def test_regression_a_worker_whose_state_could_not_be_stored_never_sent_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "quota")
+
+    async def body() -> None:
+        saver, worker = StateSaver(CheckpointStore(tmp_path), retry_s=0.02), peer()
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_all", fail)
+            await answer(saver, worker, 3)
+        assert sent(worker) == [{"op": "unsaved", "step": 3}]
+        await until("it is asked again", lambda: ops(worker) == ["unsaved", "ship"])
+        await answer(saver, worker, 3)
+        assert saver.store.step == 3
+
+    scene(body())
+
+
+def test_a_save_that_the_disk_refuses_asks_no_further_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        monkeypatch.setattr(files, "write_all", fail)
+        saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=1000))
+        await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
+        await answer(saver, workers[0], 3)
+        await saving
+        assert ops(workers[1]) == []
+
+    scene(body())
+
+
+def test_a_driver_that_was_taken_over_asks_for_no_state_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver, worker = StateSaver(CheckpointStore(tmp_path), retry_s=0.0), peer()
+        CheckpointStore(tmp_path)
+        await answer(saver, worker, 3)
+        await asyncio.sleep(0.01)
+        assert ops(worker) == ["unsaved"]
+
+    scene(body())
+
+
+def test_regression_every_worker_that_ever_connected_was_remembered_for_good(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver = StateSaver(CheckpointStore(tmp_path))
+        for step in range(200):
+            worker = peer()
+            await answer(saver, worker, step)
+            saver.gone(worker)
+        seen = weakref.ref(worker)
+        del worker
+        gc.collect()
+        assert seen() is None
+        assert len(saver._answers) == 0
+
+    scene(body())
+
+
 def test_a_worker_that_begins_gets_the_state_behind_its_size(tmp_path: Path) -> None:
     async def body() -> None:
         saver, old, new = StateSaver(CheckpointStore(tmp_path)), peer(), peer()
         await saver.fetched(new)
-        assert sent(new) == [{"op": "fetched", "bytes": 0}]
+        assert sent(new) == [{"op": "fetched", "none": True}]
         await answer(saver, old, 3, b"weights")
         new = peer()
         await saver.fetched(new)

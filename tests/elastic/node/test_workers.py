@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
@@ -21,11 +22,12 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 """
 
 
-def run(folder: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, source: str | None, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Runs a script as a worker whose driver says who it is, and then nothing."""
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
-    script.write_text(source)
+    if source is not None:
+        script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(5)  # some workers end before they connect
         pool.submit(accepted, server)
@@ -102,3 +104,44 @@ def test_an_error_is_shown_as_python_shows_it_without_a_frame_of_bftds(tmp_path:
 def test_what_the_script_registered_for_its_end_is_run(tmp_path: Path) -> None:
     said = run(tmp_path, "import atexit\natexit.register(print, 'goodbye')\nprint('hello')\n")
     assert said.stdout == "hello\ngoodbye\n"
+
+
+def test_regression_another_content_at_the_scripts_path_ran_as_the_user(tmp_path: Path) -> None:
+    told = {"BFT_SCRIPT_SHA256": hashlib.sha256(b"print('mine')\n").hexdigest()}
+    said = run(tmp_path, "print('another one')\n", **told)
+    assert (said.stdout, said.returncode) == ("", 1)
+    [line] = said.stderr.splitlines()
+    assert line.startswith("bft: ")
+    assert line.endswith("train.py is not the script that was submitted: it was changed; submit it again")
+
+
+def test_the_script_that_was_submitted_runs_and_is_told_no_digest(tmp_path: Path) -> None:
+    source = "import os, sys\nprint('BFT_SCRIPT_SHA256' in os.environ, sys.modules['__main__'].__file__ == __file__)\n"
+    said = run(tmp_path, source, BFT_SCRIPT_SHA256=hashlib.sha256(source.encode()).hexdigest())
+    assert (said.stdout, said.stderr, said.returncode) == ("False True\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("digest", "cure"), [("00", "set BFT_STATE_DIR to a folder of yours that"), ("", "put it where")]
+)
+def test_a_script_that_a_node_does_not_see_is_one_line_that_says_what_to_do(
+    tmp_path: Path, digest: str, cure: str
+) -> None:
+    said = run(tmp_path, None, BFT_SCRIPT_SHA256=digest)
+    assert said.returncode == 1
+    assert said.stderr == f"bft: {tmp_path}/kept/train.py: No such file or directory; {cure} every node can read\n"
+
+
+def test_a_script_may_start_processes_that_import_it_anew(tmp_path: Path) -> None:
+    source = (
+        "import multiprocessing\n"
+        "def double(n):\n"
+        "    return 2 * n\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(double, [1, 2]))\n"
+        "        pool.close()\n"
+        "        pool.join()\n"
+    )
+    said = run(tmp_path, source, BFT_SCRIPT_SHA256=hashlib.sha256(source.encode()).hexdigest())
+    assert (said.stdout, said.returncode) == ("[2, 4]\n", 0), said.stderr

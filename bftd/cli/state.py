@@ -1,0 +1,169 @@
+"""`bft state`: the saved states of one's own trainers, read from their folder; no daemon is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import common, options, times
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from elastic.driver.state.shelf import Entry
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+@click.group()
+def state() -> None:
+    """Show and remove the saved states of your trainers, in $BFT_STATE_DIR or ~/.local/state/bft.
+
+    --elastic=...,resume=JOBID goes on from one of them in a new job.
+    """
+
+
+@state.command()
+@options.as_json
+def ls(as_json: bool) -> None:
+    """List saved states, the newest last."""
+    root = _swept()
+    from elastic.driver.state import shelf
+
+    found = sorted(shelf.entries(root), key=lambda entry: entry.changed_s)
+    if as_json:
+        click.echo(json.dumps({"folder": str(root), "states": [_facts(entry) for entry in found]}, indent=2))
+    else:
+        common.echo(_table(found))
+
+
+@state.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--ended", is_flag=True, help="Those of trainers that ended well.")
+@times.option("--older-than", "before_s", help="Those last saved before then, of trainers that do not run.")
+@click.option("--force", is_flag=True, help="Also where a driver on another host has not said that it ended.")
+def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -> None:
+    """Remove saved states, by the ids that `bft state ls` shows; never one of a trainer that runs."""
+    if not (ids or ended or before_s is not None):
+        raise UsageError("name the states to remove, or say --ended or --older-than; `bft state ls` shows them")
+    if ids and (ended or before_s is not None):
+        raise UsageError("ids exclude --ended and --older-than: call it once for each")
+    root = _swept()
+    from elastic.driver.state import shelf
+    from elastic.errors import ElasticError
+
+    known = shelf.entries(root)
+    chosen = _named(known, ids) if ids else _matching(known, ended, before_s)
+    failures = []
+    for entry in chosen:
+        try:
+            shelf.remove(root, entry, force=force)
+            click.echo(f"removed {entry.name}")
+        except ElasticError as error:
+            failures.append(error)
+    for failure in failures[:-1]:
+        click.echo(f"bft: {failure}", err=True)
+    if failures:
+        raise failures[-1]
+
+
+def _swept() -> Path:
+    """The folder of all states, without what was kept long enough."""
+    from elastic.driver.state import shelf
+
+    root = shelf.root_of(os.environ)
+    shelf.sweep(root, time.time())
+    return root
+
+
+def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
+    """The entries that are meant, each by its whole name or by an id that only one has; raises UsageError."""
+    chosen = []
+    for text in dict.fromkeys(ids):
+        found = [entry for entry in known if text == str(entry.name)]
+        found = found or [entry for entry in known if text == entry.name.id]
+        if not found:
+            raise UsageError(f"there is no saved state {text}; `bft state ls` shows yours")
+        if len(found) > 1:
+            names = ", ".join(str(entry.name) for entry in found)
+            raise UsageError(f"{text} may be any of {names}: name the one that is meant")
+        chosen += found
+    return chosen
+
+
+def _matching(known: Iterable[Entry], ended: bool, before_s: float | None) -> list[Entry]:
+    return [
+        entry
+        for entry in known
+        if not (entry.running or entry.problem)
+        and (not ended or entry.state == "ended")
+        and (before_s is None or entry.changed_s < before_s)
+    ]
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    newest = entry.newest
+    return {
+        "id": entry.name.id,
+        "cluster": entry.name.cluster or None,
+        "folder": str(entry.name),
+        "name": entry.owner.title or None,
+        "state": entry.state,
+        "problem": entry.problem or None,
+        "step": newest.step if newest else None,
+        "samples": newest.samples if newest else None,
+        "size_bytes": entry.size_bytes,
+        "saved_s": entry.changed_s or None,
+        "kept_until_s": entry.name.at_s if entry.state == "ended" else None,
+    }
+
+
+def _table(found: Iterable[Entry]) -> Iterable[str]:
+    from bftd.tables import Column
+
+    columns = [
+        Column("ID", least=12, folds=True),
+        Column("NAME", rank=3, least=8),
+        Column("STATE", least=10, folds=True),
+        Column("STEP", right=True),
+        Column("SIZE", rank=1, right=True),
+        Column("AGE", rank=2, right=True),
+    ]
+    now_s = time.time()
+    return common.table(columns, [_row(entry, now_s) for entry in found])
+
+
+def _row(entry: Entry, now_s: float) -> tuple[str, ...]:
+    name = entry.name
+    shown = str(name) if name.mark == "earlier" else f"{name.id}@{name.cluster}" if name.cluster else name.id
+    state = entry.state
+    if entry.problem:
+        state = f"unreadable: {entry.problem}"
+    elif state == "ended":
+        state = f"ended, kept until {time.strftime('%Y-%m-%d %H:%M', time.localtime(name.at_s))}"
+    step = str(entry.newest.step) if entry.newest else "-"
+    age = _age(now_s - entry.changed_s) if entry.changed_s else "-"
+    return shown, entry.owner.title or "-", state, step, _size(entry.size_bytes), age
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _age(seconds: float) -> str:
+    for unit_s, unit in _AGES_S:
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return "0 s"

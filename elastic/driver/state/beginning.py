@@ -1,0 +1,162 @@
+"""What a trainer begins with: a folder of its own, and the state of another job that it is to go on from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.driver.state import files, shelf
+from elastic.driver.state import owner as owners
+from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
+from elastic.driver.state.owner import InUseError
+from elastic.driver.state.saved import Saved, contents
+from elastic.driver.state.shelf import Entry, Name
+from elastic.driver.state.trouble import text_of
+from elastic.errors import UsageError
+
+_FORMER = ".bft"
+"""Where states were before they had a folder of their own: below the one that a job was submitted from."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Who begins: `id` is the trainer's; a job that Slurm runs again finds its own state, `resume` is another's."""
+
+    id: str
+    cluster: str = ""
+    requeued: bool = False
+    resume: str = ""
+
+    @classmethod
+    def of_job(cls, id_: str, resume: str, environ: Mapping[str, str]) -> Beginning:
+        """Reads from a batch job's environment what Slurm says of it."""
+        cluster = re.sub(r"[^\w.-]", "", environ.get("SLURM_CLUSTER_NAME", ""), flags=re.ASCII)
+        return cls(id_, cluster, environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0"), resume)
+
+    @property
+    def name(self) -> Name:
+        """What its folder is called: clusters that share a home count their jobs each for itself."""
+        return Name(self.id, self.cluster)
+
+
+def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) -> Path:
+    """Makes the trainer's folder, with the state in it that it goes on from; returns its path.
+
+    Raises UsageError, with nothing changed, where that state is not there or not to be had, and StateError.
+    """
+    path = root / str(who.name)
+    try:
+        if not who.requeued:
+            _refuse_running(path)
+            source = _source(root, who) if who.resume else None
+            _set_earlier_aside(root, who.name, tell)
+            with Place(path).opened(make=True) as folder:
+                if source is not None:
+                    _take_over(root, source, folder, tell)
+            return path
+        with Place(path).opened(make=True) as folder:
+            if contents(folder).newest is None and not _former(cwd, who.id, folder, tell) and who.resume:
+                _take_over(root, _source(root, who), folder, tell)
+    except OSError as error:
+        raise StateError(
+            f"cannot use {path} for the saved state: {text_of(error)}; mend that, or set BFT_STATE_DIR to a folder of "
+            "your own that the pool's nodes can read"
+        ) from None
+    return path
+
+
+def keep_script(path: Path, name: str, source: str) -> tuple[Path, str]:
+    """Writes the script for the agents to read: Slurm's own copy is on the service node alone.
+
+    Returns its path and its SHA-256 in hexadecimal; raises StateError.
+    """
+    inner, content = path / "script", source.encode(errors="surrogateescape")
+    try:
+        with Place(inner).opened(make=True) as folder:
+            files.write(folder, name, content)
+    except OSError as error:
+        raise StateError(f"cannot write the script to {inner}: {text_of(error)}; mend that") from None
+    return inner / name, hashlib.sha256(content).hexdigest()
+
+
+def _refuse_running(path: Path) -> None:
+    try:
+        with Place(path).opened() as folder:
+            running = shelf.is_running(folder)
+    except FileNotFoundError:
+        return
+    if running:
+        raise UsageError(f"{path} is in use by a running driver; set BFT_STATE_DIR to another folder of your own")
+
+
+def _set_earlier_aside(root: Path, name: Name, tell: Callable[[str], None]) -> None:
+    """Slurm gives ids again: what is found at a job's first start is another job's."""
+    try:
+        if shelf.drop_if_empty(root, name):
+            return
+        new = shelf.set_earlier_aside(root, name)
+    except FileNotFoundError:
+        return
+    tell(f"an earlier job with this id has left a state: it is not used, and kept as {root / str(new)}")
+
+
+# -- going on from another job's state ---
+
+
+def _source(root: Path, who: Beginning) -> Entry:
+    """The entry that `resume` names: of this cluster first, and what has not ended before what has."""
+    known = [entry for entry in shelf.entries(root) if entry.name.id == who.resume and entry.name != who.name]
+    if broken := next((entry for entry in known if entry.problem), None):
+        raise UsageError(f"resume={who.resume}: {root / str(broken.name)} cannot be read: {broken.problem}")
+    found = [entry for entry in known if entry.newest is not None]
+    own = [entry for entry in found if entry.name.cluster == who.cluster] or found
+    if len({entry.name.cluster for entry in own}) > 1:
+        where = " and ".join(sorted(entry.name.cluster for entry in own))
+        raise UsageError(f"resume={who.resume}: {where} both have a job of this id; submit it on the one that is meant")
+    if not own:
+        raise UsageError(f"resume={who.resume}: there is no saved state of it in {root}; `bft state ls` shows yours")
+    chosen = max(own, key=lambda entry: (not entry.name.mark, entry.name.mark == "ended-until", entry.name.at_s))
+    if chosen.running:
+        raise UsageError(f"resume={who.resume}: it is running; end it first, with scancel {who.resume}")
+    return chosen
+
+
+def _take_over(root: Path, source: Entry, folder: int, tell: Callable[[str], None]) -> None:
+    """Shares the newest state of `source`, which stays what it is; nobody writes or removes it meanwhile."""
+    lock: int | None = None
+    try:
+        with Place(root / str(source.name)).opened() as theirs:
+            lock = owners.lock(theirs)
+            newest = contents(theirs).newest
+            if newest is None:
+                raise FileNotFoundError(2, f"the state of {source.name} has just been removed")
+            files.share(theirs, newest.name, folder, newest.name)
+    except InUseError:
+        raise UsageError(f"resume={source.name.id}: it is running; end it first, with scancel") from None
+    finally:
+        if lock is not None:
+            os.close(lock)
+    tell(f"goes on from the state of {source.name}, of step {newest.step}")
+
+
+def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bool:
+    """Takes the state that a release before this one has saved for this job, where nobody else could have put it."""
+    path = cwd / _FORMER / id_
+    try:
+        if not (path / "state.pt").exists():
+            return False
+        with Place(path).opened() as theirs:
+            note = files.read_note(theirs, "state.json") or {}
+            size_bytes = os.stat("state.pt", dir_fd=theirs, follow_symlinks=False).st_size
+            saved = Saved(int(note["step"]), int(note["samples"]), size_bytes)
+            files.share(theirs, "state.pt", folder, saved.name)
+    except (OSError, UnsafeFolderError, ValueError, KeyError, TypeError) as error:
+        why = "its note cannot be read" if isinstance(error, (ValueError, KeyError, TypeError)) else text_of(error)
+        tell(f"{path}/state.pt is not used: {why}")
+        return False
+    tell(f"goes on from {path}, of step {saved.step}")
+    return True

@@ -1,0 +1,75 @@
+"""What is in a trainer's folder: states, each with its step, samples and size in its name, and what is not whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from elastic.driver.state import files
+
+_NAME = re.compile(r"state-(\d{1,18})-(\d{1,18})-(\d{1,18})\.pt", re.ASCII)
+_ASIDE = "set-aside-"
+
+
+@dataclass(frozen=True, order=True)
+class Saved:
+    """A whole state, by its file's name: a note beside it could be lost or torn."""
+
+    step: int
+    samples: int
+    size_bytes: int
+
+    @classmethod
+    def parse(cls, name: str) -> Saved | None:
+        """The state of a file of this name, None for a file that is no state."""
+        found = _NAME.fullmatch(name)
+        return cls(*map(int, found.groups())) if found else None
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"state-{self.step}-{self.samples}-{self.size_bytes}.pt"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The whole states of a folder, the newest last; names of states that are not whole, of uploads, and of others."""
+
+    states: tuple[Saved, ...]
+    broken: tuple[str, ...]
+    parts: tuple[str, ...]
+    aside: tuple[str, ...]
+
+    @property
+    def newest(self) -> Saved | None:
+        """The state of the highest step."""
+        return self.states[-1] if self.states else None
+
+
+def contents(folder: int) -> Contents:
+    """Looks through an open folder; raises OSError."""
+    states: list[tuple[int, int, Saved]] = []
+    broken, parts, aside = [], [], []
+    for name in os.listdir(folder):
+        if name.endswith(files.PART):
+            parts.append(name)
+        elif name.startswith(_ASIDE):
+            aside.append(name)
+        elif saved := Saved.parse(name):
+            try:
+                there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:  # a newer one has just taken its place
+                continue
+            if there.st_size == saved.size_bytes and saved.name == name:
+                states.append((saved.step, there.st_mtime_ns, saved))
+            else:
+                broken.append(name)
+    return Contents(tuple(saved for *_, saved in sorted(states)), tuple(broken), tuple(parts), tuple(aside))
+
+
+def set_aside(folder: int, name: str) -> str:
+    """Gives a state that is not whole a name that says so, and returns it; raises OSError."""
+    new = f"{_ASIDE}{name}"
+    os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+    return new

@@ -1,0 +1,289 @@
+"""The user's saved states side by side: what they are called, and what is kept for how long."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from elastic.driver.state import owner as owners
+from elastic.driver.state.folder import Place, StateError, UnsafeFolderError, open_root
+from elastic.driver.state.owner import InUseError, Owner
+from elastic.driver.state.saved import Saved, contents
+from elastic.driver.state.trouble import text_of
+from elastic.errors import UsageError
+
+KEEP_STATE_S = 86400.0
+"""What was trained to its end is often wanted once more: a day to notice."""
+
+_WHEN = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*?)(?:@([\w.-]+?))?(?:\.(ended-until|earlier)-(\d{8}T\d{6}Z))?", re.ASCII)
+_REMOVING = ".removing-"
+_FAILURES = (OSError, UnsafeFolderError)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A folder's name: `ID[@CLUSTER]`, and behind it that its trainer has ended well, or had the id before.
+
+    `mark` is "", "ended-until" or "earlier"; `at_s` is until when it is kept, or when it was found, in unix seconds.
+    """
+
+    id: str
+    cluster: str = ""
+    mark: str = ""
+    at_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """The name of a folder, None for one that is no trainer's."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            return None
+        id_, cluster, mark, when = found.groups()
+        try:
+            at_s = datetime.strptime(when, _WHEN).replace(tzinfo=timezone.utc).timestamp() if when else 0.0
+        except ValueError:
+            return None
+        return cls(id_, cluster or "", mark or "", at_s)
+
+    def __str__(self) -> str:
+        text = f"{self.id}@{self.cluster}" if self.cluster else self.id
+        when = datetime.fromtimestamp(self.at_s, timezone.utc).strftime(_WHEN)
+        return f"{text}.{self.mark}-{when}" if self.mark else text
+
+    def marked(self, mark: str, at_s: float) -> Name:
+        """The same trainer's, with a mark."""
+        return replace(self, mark=mark, at_s=float(int(at_s)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder; `newest` is None where it holds no whole state, `problem` says why it could not be looked into."""
+
+    name: Name
+    owner: Owner = field(default_factory=Owner)
+    newest: Saved | None = None
+    size_bytes: int = 0
+    changed_s: float = 0.0
+    running: bool = False
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        """What has become of its trainer, in a word."""
+        if self.problem:
+            return "unreadable"
+        if self.running:
+            return "running"
+        return {"": "stopped", "ended-until": "ended", "earlier": "earlier"}[self.name.mark]
+
+
+def root_of(environ: Mapping[str, str]) -> Path:
+    """The folder of all the user's states: $BFT_STATE_DIR, or below the home; raises UsageError."""
+    given = environ.get("BFT_STATE_DIR")
+    if given:
+        return Path(given)
+    home = environ.get("HOME") or os.path.expanduser("~")
+    if not home.startswith("/"):
+        raise UsageError("HOME is not set; set BFT_STATE_DIR to a folder of your own that the pool's nodes can read")
+    return Path(home) / ".local" / "state" / "bft"
+
+
+def keep_state_s(environ: Mapping[str, str]) -> float:
+    """How long the state of a trainer that ended well is kept, in seconds: $BFT_KEEP_STATE_S; raises UsageError."""
+    text = environ.get("BFT_KEEP_STATE_S", "")
+    try:
+        seconds = float(text) if text else KEEP_STATE_S
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise UsageError(f"BFT_KEEP_STATE_S={text}: give seconds, 0 to keep nothing of what has ended well")
+    return seconds
+
+
+def entries(root: Path) -> list[Entry]:
+    """What there is, by name; raises StateError, or UnsafeFolderError, where that cannot be told."""
+    try:
+        folder = open_root(root)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(root, error) from None
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise _unreadable(root, error) from None
+    finally:
+        os.close(folder)
+    return [_entry(root, name) for text in names if (name := Name.parse(text)) is not None]
+
+
+def _unreadable(root: Path, error: OSError) -> StateError:
+    return StateError(f"cannot read {root}: {text_of(error)}; mend that, or set BFT_STATE_DIR to where your states are")
+
+
+def _entry(root: Path, name: Name) -> Entry:
+    try:
+        with Place(root / str(name)).opened() as folder:
+            found, owner = contents(folder), _owner(folder)
+            newest = found.newest
+            changed_s = (os.stat(newest.name, dir_fd=folder) if newest else os.fstat(folder)).st_mtime
+            size_bytes = sum(saved.size_bytes for saved in found.states)
+            return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder))
+    except (*_FAILURES, ValueError) as error:
+        return Entry(name, problem=text_of(error))
+
+
+def _owner(folder: int) -> Owner:
+    try:
+        return owners.read_owner(folder)
+    except ValueError:  # torn: it hides no state
+        return Owner()
+
+
+def is_running(folder: int) -> bool:
+    """Whether a driver has the lock of an open folder; raises OSError."""
+    try:
+        lock = owners.lock(folder, make=False)
+    except InUseError:
+        return True
+    except FileNotFoundError:
+        return False
+    if lock is not None:
+        os.close(lock)
+    return False
+
+
+def remove(root: Path, entry: Entry, *, force: bool = False) -> None:
+    """Removes a folder whose trainer does not run; raises UsageError, or StateError where only a part could go.
+
+    `force`: also one whose driver, on another host, has never said that it ends: its lock may not be seen from here.
+    """
+    lock: int | None = None
+    try:
+        with Place(root / str(entry.name)).opened() as folder:
+            lock = owners.lock(folder)
+            owner = _owner(folder)
+            if owner.elsewhere and not force:
+                raise UsageError(
+                    f"{entry.name}: its driver, on {owner.host}, has not said that it ended; if it does not run any "
+                    "more, add --force"
+                )
+            _take_away(root, str(entry.name))
+    except InUseError:
+        raise UsageError(f"{entry.name} is running: end it first, with scancel") from None
+    except _FAILURES as error:
+        raise StateError(f"cannot remove {root / str(entry.name)}: {text_of(error)}") from None
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _take_away(root: Path, name: str) -> None:
+    """Gives a folder another name first: who looks for it finds all of it or nothing."""
+    folder = open_root(root)
+    try:
+        doomed = f"{_REMOVING}{secrets.token_hex(8)}"
+        os.rename(name, doomed, src_dir_fd=folder, dst_dir_fd=folder)
+        _remove_any(folder, doomed)
+    finally:
+        os.close(folder)
+
+
+def sweep(root: Path, now_s: float) -> list[Entry]:
+    """Removes what is kept no longer, and what a removal that was broken off has left; returns the former.
+
+    What cannot be removed now is tried again the next time.
+    """
+    gone = []
+    for entry in entries(root):
+        if entry.name.mark == "ended-until" and entry.name.at_s <= now_s:
+            try:
+                remove(root, entry, force=True)
+            except (StateError, UsageError):
+                continue
+            gone.append(entry)
+    _sweep_removals(root)
+    return gone
+
+
+def _sweep_removals(root: Path) -> None:
+    try:
+        folder = open_root(root)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(folder):
+            if name.startswith(_REMOVING):
+                _remove_any(folder, name)
+    except OSError:
+        return
+    finally:
+        os.close(folder)
+
+
+def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
+    """Keeps the state of a trainer that ended well for a time, under a name that says so; None when nothing is kept.
+
+    Called by the folder's owner, who has its lock. Raises OSError.
+    """
+    with Place(root / str(name)).opened() as folder:
+        found = contents(folder)
+        if found.newest is not None and keep_s > 0:
+            for other in os.listdir(folder):
+                if other not in {"lock", "owner.json", found.newest.name}:
+                    _remove_any(folder, other)
+            return _renamed(root, name, lambda tried: name.marked("ended-until", time.time() + keep_s + tried))
+    _take_away(root, str(name))
+    return None
+
+
+def drop_if_empty(root: Path, name: Name) -> bool:
+    """Removes the folder of a trainer that has saved nothing; returns whether it did. Raises OSError."""
+    with Place(root / str(name)).opened() as folder:
+        found = contents(folder)
+        if found.states or found.broken or found.aside:
+            return False
+    _take_away(root, str(name))
+    return True
+
+
+def set_earlier_aside(root: Path, name: Name) -> Name:
+    """Gives the state of another trainer that had this id a name that says so; raises OSError."""
+    return _renamed(root, name, lambda tried: name.marked("earlier", time.time() + tried))
+
+
+def _renamed(root: Path, name: Name, to: Callable[[int], Name]) -> Name:
+    """Renames a folder to the first name that is free: a folder with something in it is never replaced."""
+    folder = open_root(root)
+    try:
+        tried = 0
+        while True:
+            new = to(tried)
+            try:
+                os.rename(str(name), str(new), src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                tried += 1
+                continue
+            os.fsync(folder)
+            return new
+    finally:
+        os.close(folder)
+
+
+def _remove_any(folder: int, name: str) -> None:
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        shutil.rmtree(f"/proc/self/fd/{folder}/{name}")  # Python 3.10 takes no dir_fd
+    else:
+        os.unlink(name, dir_fd=folder)

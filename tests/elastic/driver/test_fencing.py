@@ -1,0 +1,75 @@
+"""A driver whose trainer another one has taken over ends, and leaves the state to that one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bftd.protocol.reports import NoteReport
+from elastic.driver.run import TAKEN_OVER
+from elastic.driver.state.store import CheckpointStore
+from tests.elastic.driver.test_trainer import Stage
+from tests.elastic.fakes import ops, until
+
+
+@pytest.mark.parametrize("who_tells", ["the daemon", "the folder"])
+def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state_at_its_end(
+    tmp_path: Path, who_tells: str
+) -> None:
+    async def body() -> None:
+        stage = Stage(tmp_path, "1-8")
+        serving = asyncio.create_task(stage.trainer.serve())
+        stage.grant("n1")
+        await stage.warm("n1")
+        worker = await stage.worker("n1")
+        settings = stage.run.settings
+        successor = CheckpointStore(settings.state_dir)
+        if who_tells == "the daemon":
+            stage.run.fence()
+        else:
+            reader = asyncio.StreamReader()
+            reader.feed_data(b"state")
+            message = {"op": "state", "bytes": 5, "step": 3, "samples": 30}
+            await stage.connections.received(worker, message, reader)
+            assert "another driver of this trainer has taken over" in stage.reports(NoteReport)[-1].text
+        assert await serving == (1, TAKEN_OVER)
+        before = ops(worker)
+        await stage.trainer.stop()
+        assert ops(worker) == before, "no worker is asked for its state"
+        assert successor.step == -1
+        assert not list(settings.state_dir.glob("state-*"))
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def body() -> None:
+        stage = Stage(tmp_path, "1-8")
+        serving = asyncio.create_task(stage.trainer.serve())
+        stage.grant("n1")
+        await stage.warm("n1")
+        worker = await stage.worker("n1")
+        message = {"op": "state", "bytes": 5, "step": 3, "samples": 30}
+        monkeypatch.setattr("elastic.driver.state.files.write_all", fail)
+        for _ in range(3):
+            reader = asyncio.StreamReader()
+            reader.feed_data(b"state")
+            await stage.connections.received(worker, message, reader)
+        [note] = stage.reports(NoteReport)
+        assert "the state of step 3 cannot be saved" in note.text
+        assert "no space is left" in note.text
+        assert stage.pilot("n1").workers == {0: worker}
+        assert not worker.writer.is_closing()
+        stage.run.finish(1, "the test is over")
+        stage.pilot("n1").workers.clear()
+        await until("the end", serving.done)
+        await stage.trainer.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
