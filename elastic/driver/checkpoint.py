@@ -75,7 +75,7 @@ class CheckpointStore:
     async def send(self, peer: Peer) -> None:
         """Sends the state to a worker, or that there is none yet."""
         if self.step < 0:
-            peer.send({"op": "fetched", "bytes": 0})
+            peer.send({"op": "fetched", "none": True})
             return
         # Opened before the first await: a newer state may be put in its place meanwhile.
         with self._path.open("rb") as file:

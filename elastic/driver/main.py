@@ -16,10 +16,12 @@ from elastic.backends import KINDS
 from elastic.driver.checkpoint import private_folder
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
+from elastic.driver.output import Output
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
+from elastic.link import descriptors
 from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
 from elastic.spec import ElasticSpec, features_of
@@ -29,19 +31,33 @@ def main() -> None:
     """`bft-driver SCRIPT [ARG...]`, as Slurm runs it: the script's first line names this program."""
     try:
         code = run(_settings_of_job(sys.argv[1:]))
-    except ElasticError as error:
-        print(f"bft: {error}", file=sys.stderr)
-        code = error.exit_code
+    except (ElasticError, OSError) as error:
+        # What a full disk did not take of sys.stderr would be tried again at the exit, whose code is then 120.
+        with contextlib.suppress(OSError):
+            os.write(2, f"bft: {error}\n".encode(errors="backslashreplace"))
+        code = error.exit_code if isinstance(error, ElasticError) else 1
     raise SystemExit(code)
 
 
 def run(settings: DriverSettings) -> int:
-    """Runs one trainer to its end and returns its exit code."""
-    return asyncio.run(_run(settings))
+    """Runs one trainer to its end and returns its exit code; raises ElasticError when it cannot begin."""
+    descriptors.raise_limit()
+    output = Output.standard()
+    try:
+        with output.logging():
+            return asyncio.run(_run(settings, output))
+    except OSError as error:
+        raise ElasticError(f"the driver cannot go on: {error}") from error
+    finally:
+        output.close()
 
 
-async def _run(settings: DriverSettings) -> int:
+async def _run(settings: DriverSettings, output: Output) -> int:
     secret = new_secret()
+
+    def log(text: str) -> None:
+        output.line(f"bft: {time.strftime('%H:%M:%S')} {text}")
+
     listening = listen()
     trainer: Trainer
     daemon = DaemonLink(
@@ -49,30 +65,30 @@ async def _run(settings: DriverSettings) -> int:
         lambda: _registration(settings, trainer),
         lambda listed: trainer.on_leases(listed),
         lambda: trainer.run.finish(1, "another driver of this trainer has taken over"),
-        _log,
+        log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
-    starter = PilotStarter(settings, listening.getsockname()[1], secret, _log)
-    trainer = Trainer(settings, _log, KINDS[settings.backend], starter, daemon)
-    hub = Hub(trainer.connections, secret, listening)
+    starter = PilotStarter(settings, listening.getsockname()[1], secret, log)
+    trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
+    hub = Hub(trainer.connections, secret, listening, log)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
-    _log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
+    log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
     if trainer.run.store.step >= 0:
-        _log(f"resumes at step {trainer.run.store.step}")
+        log(f"resumes at step {trainer.run.store.step}")
     code, reason = await trainer.serve()
     hub.close()
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
-    _log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
+    log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
     if code == 0:
         trainer.run.store.remove()
         _remove_folder(settings)
     elif trainer.run.store.step >= 0:
-        _log(f"the state of step {trainer.run.store.step} is kept in {settings.state_dir}")
+        log(f"the state of step {trainer.run.store.step} is kept in {settings.state_dir}")
     return code
 
 
@@ -117,6 +133,8 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         header, source = restore(Path(arguments[0]).read_text())
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"{arguments[0]}: not a text file; submit a Python script") from None
     trainer_id = os.environ.get("SLURM_JOB_ID") or foreground_id()
     cwd = Path.cwd()
     state_dir = cwd / ".bft" / trainer_id
@@ -154,7 +172,3 @@ def _remove_folder(settings: DriverSettings) -> None:
     with contextlib.suppress(OSError):
         settings.state_dir.rmdir()
         settings.state_dir.parent.rmdir()
-
-
-def _log(text: str) -> None:
-    print(f"bft: {time.strftime('%H:%M:%S')} {text}", flush=True)

@@ -14,6 +14,7 @@ from typing import Any
 from bftd.protocol import comment
 from bftd.protocol.lease import LeaseState
 from elastic.driver.settings import DriverSettings
+from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
@@ -130,7 +131,7 @@ class PilotStarter:
     def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
         self._settings = settings
         self._log = log
-        self._client = SlurmClient()
+        self._client = SlurmClient(before_exec=ordinary_limit)
         self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
@@ -172,6 +173,8 @@ class PilotStarter:
             answer = await asyncio.to_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
         except SlurmError as error:
             return str(error)
+        except (OSError, RuntimeError) as error:  # no more threads, say
+            return f"Slurm could not be asked: {error}"
         if not isinstance(answer, Placed):
             return answer.reason
         pilot.job_id = answer.job_id
@@ -191,6 +194,7 @@ class PilotStarter:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=ordinary_limit,
         )
         assert process.stdout is not None
         try:

@@ -28,7 +28,7 @@ def run(folder: Path, source: str, *arguments: str, **environ: str) -> subproces
     script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(5)  # some workers end before they connect
-        pool.submit(accepted, server)
+        connecting = pool.submit(accepted, server)
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
@@ -40,7 +40,9 @@ def run(folder: Path, source: str, *arguments: str, **environ: str) -> subproces
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "HOROVOD_RANK")}
         merged = {name: value for name, value in (clean | settings | environ).items() if value}
         argv = [sys.executable, "-c", RUN, str(script), *arguments]
-        return subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
+        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
+        connecting.exception()  # held until now: a worker whose driver hangs up ends
+        return said
 
 
 def test_a_script_runs_as_main_with_its_arguments_and_the_modules_beside_the_users_file(tmp_path: Path) -> None:
