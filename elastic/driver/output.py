@@ -96,7 +96,7 @@ class Output:
         with self._news:
             self._deadline_s = time.monotonic() + within_s
             self._news.notify()
-        self._thread.join(within_s)
+        self._thread.join(within_s + 2 * _LAST_RETRY_S)
 
     # -- the thread ---
 
