@@ -77,9 +77,13 @@ class Companion:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(WireError):
+        try:
             while (message := await receive(self._process.stdout)) is not None:
                 self._on_message(message)
+        except (WireError, KeyError, ValueError, TypeError):
+            # Who says what is not understood is of no use any more; that it ended is heard of.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
         self._on_exit(await self._process.wait())
 
 

@@ -68,3 +68,19 @@ def test_what_it_says_on_standard_error_is_taken_however_much_it_is(tmp_path: Pa
     with pytest.MonkeyPatch.context() as monkeypatch:
         asyncio.run(run(monkeypatch))
     assert ends == [0]
+
+
+@pytest.mark.parametrize("words", ["no message", '{"op":"opened"}', '{"op":"opened","port":"x"}'])
+def test_regression_a_companion_that_was_not_understood_was_waited_for_for_ever(tmp_path: Path, words: str) -> None:
+    (tmp_path / "odd.py").write_text(f"import time\nprint({words!r}, flush=True)\ntime.sleep(600)\n")
+    ends: list[int] = []
+
+    async def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        companion = Companion(lambda message: nothing(int(message["port"])), ends.append)
+        await companion.start(sys.executable, "odd")
+        await until("ended", lambda: ends)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(run(monkeypatch))
+    assert ends == [-9]
