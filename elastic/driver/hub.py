@@ -14,6 +14,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from elastic.errors import WireError
@@ -33,7 +34,7 @@ _STRANGERS = 4096
 _STRANGERS_SHARE = 0.25
 """Of the files that may be open: the rest is for agents, workers and the commands of Slurm."""
 
-_AT_ONCE = 16
+_AT_ONCE = 64
 """So many are accepted before those that are let in are heard, and training goes on."""
 
 _RETRY_S = 0.1
@@ -64,15 +65,17 @@ def listen() -> socket.socket:
 
 @dataclass(eq=False)
 class _Stranger:
-    """A connection that has proved nothing yet."""
+    """A connection that has proved nothing yet; one that has said its hello has a task."""
 
     sock: socket.socket
     source: str
     since_s: float
+    line: bytes = b""
+    timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    """What closes the socket at the end, once it has begun."""
-
     begun: bool = False
+    """Whether the task has taken its first step: from then on it closes the socket."""
+
     greeted: bool = False
 
     @property
@@ -102,12 +105,6 @@ class _Strangers:
             self.count -= 1
             if not found:
                 del group[stranger.source]
-
-    def has_greeted(self, stranger: _Stranger) -> None:
-        """Notes that this one has said a hello."""
-        self.remove(stranger)
-        stranger.greeted = True
-        self.add(stranger)
 
     def first_to_go(self) -> _Stranger:
         """Who makes room: the oldest of the largest crowd from one place, a silent one if its time is up."""
@@ -144,11 +141,12 @@ class Hub:
             self._socket = None
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop, accepted = asyncio.get_running_loop(), 0
+        accepted = 0
         while True:
             await self._room_for_a_stranger()
             try:
-                sock, address = await loop.sock_accept(listening)
+                sock, address = await _next_connection(listening)
+                self._let_in(sock, str(address[0]))
             except OSError as error:
                 # Else it was the end of a connection that was waiting.
                 crowded = error.errno in _NO_ROOM
@@ -156,9 +154,6 @@ class Hub:
                     self._turn_away(self._strangers.first_to_go())
                 await asyncio.sleep(_RETRY_S if crowded else 0)
                 continue
-            stranger = _Stranger(sock, _source(str(address[0])), loop.time())
-            self._strangers.add(stranger)
-            stranger.task = self._spawn(self._serve(stranger))
             accepted += 1
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -174,35 +169,71 @@ class Hub:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._fewer.wait(), left_s)
 
+    # -- strangers; one that says nothing costs no task, so that very many of them are let in and out quickly ---
+
+    def _let_in(self, sock: socket.socket, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        stranger = _Stranger(sock, _source(address), loop.time())
+        stranger.timer = loop.call_later(HANDSHAKE_S, self._turn_away, stranger)
+        self._strangers.add(stranger)
+        loop.add_reader(sock, self._hear_stranger, stranger)
+        self._hear_stranger(stranger)  # its hello has come with it, as a rule
+
+    def _hear_stranger(self, stranger: _Stranger) -> None:
+        try:
+            data = stranger.sock.recv(HELLO_BYTES - len(stranger.line))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        stranger.line += data
+        # It says nothing more until it is challenged: what follows the line is no peer's.
+        if not data or b"\n" in stranger.line[:-1] or (len(stranger.line) == HELLO_BYTES and data[-1:] != b"\n"):
+            self._turn_away(stranger)
+        elif stranger.line.endswith(b"\n"):
+            self._forget(stranger)
+            stranger.greeted = True
+            self._strangers.add(stranger)
+            stranger.task = self._spawn(self._serve(stranger))
+
     def _turn_away(self, stranger: _Stranger) -> None:
-        self._strangers.remove(stranger)
+        self._forget(stranger)
         if stranger.task is not None:
             stranger.task.cancel()
         if not stranger.begun:
             stranger.sock.close()
 
+    def _forget(self, stranger: _Stranger) -> None:
+        """Lets go of a stranger, whatever is to become of it."""
+        self._strangers.remove(stranger)
+        if stranger.timer is not None:
+            stranger.timer.cancel()
+        if stranger.task is None:
+            asyncio.get_running_loop().remove_reader(stranger.sock)
+        self._fewer.set()
+
     async def _serve(self, stranger: _Stranger) -> None:
         sock, stranger.begun = stranger.sock, True
         try:
-            about, seals = await asyncio.wait_for(self._examine(sock, stranger), HANDSHAKE_S)
-            self._strangers.remove(stranger)
+            about, seals = await asyncio.wait_for(self._examine(stranger), HANDSHAKE_S)
+            self._forget(stranger)
             reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
-        except (WireError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError):  # what strangers say, in whatever way it is wrong
             sock.close()
             return
         finally:
-            self._strangers.remove(stranger)
-            self._fewer.set()
+            self._forget(stranger)
         if writer.get_extra_info("peername") is None:  # it has hung up already, and would have no address
             writer.close()
             return
         await self._listen(Peer(writer, about, seals.outgoing), SealedReader(reader, seals.incoming))
 
-    async def _examine(self, sock: socket.socket, stranger: _Stranger) -> tuple[Message, Seals]:
-        examination = Examination(self._secret, await _hello(sock))
-        self._strangers.has_greeted(stranger)
-        await asyncio.get_running_loop().sock_sendall(sock, examination.challenge)
-        return examination.about, examination.seals(await _proof(sock))
+    async def _examine(self, stranger: _Stranger) -> tuple[Message, Seals]:
+        examination = Examination(self._secret, stranger.line)
+        await asyncio.get_running_loop().sock_sendall(stranger.sock, examination.challenge)
+        return examination.about, examination.seals(await _proof(stranger.sock))
+
+    # -- peers ---
 
     async def _listen(self, peer: Peer, reader: SealedReader) -> None:
         no_delay(peer.writer)
@@ -239,6 +270,16 @@ class Hub:
         return task
 
 
+async def _next_connection(listening: socket.socket) -> tuple[socket.socket, Any]:
+    try:
+        sock, address = listening.accept()
+    except BlockingIOError:
+        return await asyncio.get_running_loop().sock_accept(listening)
+    sock.setblocking(False)
+    return sock, address
+
+
+@lru_cache(maxsize=_STRANGERS)
 def _source(address: str) -> str:
     """Where strangers come from, to be counted together: an address, or the network that one owner has of IPv6."""
     try:
@@ -254,16 +295,6 @@ def _source(address: str) -> str:
 def _name(peer: Peer) -> str:
     """An agent or a worker, as the log names it."""
     return f"the {peer.hello.get('role', 'peer')} of {peer.hello.get('host') or peer.hello.get('lease')}"
-
-
-async def _hello(sock: socket.socket) -> bytes:
-    """A stranger's first line. It says nothing more until it is challenged: what follows the line is no peer's."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if len(line) >= HELLO_BYTES or b"\n" in line:
-            raise WireError("a connection begins with one short line")
-        line += await _some(sock, HELLO_BYTES - len(line))
-    return line
 
 
 async def _proof(sock: socket.socket) -> bytes:

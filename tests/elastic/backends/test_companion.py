@@ -12,9 +12,11 @@ import pytest
 
 from elastic.backends import companion as companions
 from elastic.backends.companion import Companion
+from elastic.backends.torchrun import driver as torchruns
 from elastic.errors import ElasticError
 from elastic.link.wire import Message
-from tests.elastic.fakes import until
+from tests.elastic.backends.stage import FakeCompanion, Host
+from tests.elastic.fakes import settings_for, until
 
 
 def nothing(_: Any) -> None:
@@ -84,3 +86,21 @@ def test_regression_a_companion_that_was_not_understood_was_waited_for_for_ever(
     with pytest.MonkeyPatch.context() as monkeypatch:
         asyncio.run(run(monkeypatch))
     assert ends == [-9]
+
+
+def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FakeCompanion):
+        def send(self, message: Message) -> None:
+            """Never answers."""
+
+    monkeypatch.setattr(torchruns, "Companion", Silent)
+    monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
+
+    async def run() -> None:
+        backend = torchruns.TorchrunBackend(Host(settings_for(tmp_path)))
+        with pytest.raises(ElasticError, match=r"did not come up within 0\.01 s; see how long `import torch` takes"):
+            await backend._port()
+
+    asyncio.run(run())
