@@ -176,7 +176,7 @@ class Hub:
         stranger = _Stranger(sock, _source(address), loop.time())
         stranger.timer = loop.call_later(HANDSHAKE_S, self._turn_away, stranger)
         self._strangers.add(stranger)
-        loop.add_reader(sock, self._hear_stranger, stranger)
+        loop.add_reader(sock.fileno(), self._hear_stranger, stranger)
         self._hear_stranger(stranger)  # its hello has come with it, as a rule
 
     def _hear_stranger(self, stranger: _Stranger) -> None:
@@ -209,7 +209,7 @@ class Hub:
         if stranger.timer is not None:
             stranger.timer.cancel()
         if stranger.task is None:
-            asyncio.get_running_loop().remove_reader(stranger.sock)
+            asyncio.get_running_loop().remove_reader(stranger.sock.fileno())
         self._fewer.set()
 
     async def _serve(self, stranger: _Stranger) -> None:

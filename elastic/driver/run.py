@@ -74,7 +74,7 @@ class Run:
         """Ends the trainer because one of the driver's own works did; an error of our own says what to do."""
         if isinstance(error, ElasticError):
             self.finish(error.exit_code, str(error))
-        elif isinstance(error, OSError):
+        elif isinstance(error, OSError) and error.errno is not None:
             self.finish(1, f"the driver cannot go on: {error}")
         elif error is not None:
             place = "".join(f" at {at.filename}:{at.lineno}" for at in traceback.extract_tb(error.__traceback__)[-1:])

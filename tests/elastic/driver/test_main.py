@@ -43,6 +43,7 @@ def test_regression_every_error_of_a_work_was_called_a_fault_of_bftds_driver(tmp
     assert asyncio.run(ends(ElasticError("torch is too slow; see why"))) == (1, "torch is too slow; see why")
     full = OSError(errno.ENOSPC, "No space left on device")
     assert asyncio.run(ends(full)) == (1, "the driver cannot go on: [Errno 28] No space left on device")
+    assert "please report it: TimeoutError()" in asyncio.run(ends(asyncio.TimeoutError()))[1]
     code, reason = asyncio.run(ends(KeyError("pilot")))
     assert code == 1
     assert reason.startswith(f"a fault of bftd's driver, please report it: KeyError('pilot') at {__file__}:")
