@@ -44,7 +44,7 @@ BAD = {
     "no text": answer(b"\xff\xfe\xfa"),
     "deep": answer(b"[" * 100_000),
     "a number of a million digits": answer(b'{"epoch": ' + b"9" * 1_000_000 + b"}"),
-    "without end": answer(b'{"a": "' + b"x" * (1 << 21)),
+    "larger than any of the daemon's": said({**WELCOME, "more": "x" * (1 << 21)}),
     "compressed, it says": answer(b"nonsense", "200 OK", "Content-Encoding: gzip"),
     "an epoch that is a text": said({**WELCOME, "epoch": "one"}),
     "leases that are none": said({**WELCOME, "leases": {"n1": 1}}),

@@ -19,12 +19,13 @@ from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, settings_for, un
 
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An srun that notes the limit of open files under which it runs; where it does so."""
+    """An srun and an sbatch that note the limit of open files under which they run; where they do so."""
     commands = tmp_path / "bin"
     commands.mkdir()
     noted = tmp_path / "noted"
-    (commands / "srun").write_text(f"#!/bin/sh\nulimit -Sn > {noted}\n")
-    (commands / "srun").chmod(0o755)
+    for name in ("srun", "sbatch"):
+        (commands / name).write_text(f"#!/bin/sh\nulimit -Sn > {noted}\necho 7\n")
+        (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     return noted
 
@@ -46,6 +47,10 @@ def test_a_step_runs_under_the_limit_that_the_driver_was_started_with(
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     monkeypatch.setattr(descriptors, "_given", [(321, hard)])
     asyncio.run(starter.run_agent(pilot()))
+    assert srun.read_text() == "321\n"
+    srun.unlink()
+    # A batch script too: Slurm gives the job the limits that sbatch ran under.
+    assert starter._client.submit([], "#!/bin/sh\n") == "7"
     assert srun.read_text() == "321\n"
 
 

@@ -21,8 +21,10 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 """
 
 
-def run(folder: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a worker whose driver says who it is, and then nothing."""
+def run(
+    folder: Path, source: str, *arguments: str, hangs_up: bool = False, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script as a worker whose driver says who it is, and then nothing; or `hangs_up` right after that."""
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
     script.write_text(source)
@@ -40,6 +42,8 @@ def run(folder: Path, source: str, *arguments: str, **environ: str) -> subproces
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "HOROVOD_RANK")}
         merged = {name: value for name, value in (clean | settings | environ).items() if value}
         argv = [sys.executable, "-c", RUN, str(script), *arguments]
+        if hangs_up:
+            connecting.add_done_callback(lambda connected: connected.result()[0].shutdown())
         said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
         connecting.exception()  # held until now: a worker whose driver hangs up ends
         return said
@@ -104,3 +108,18 @@ def test_an_error_is_shown_as_python_shows_it_without_a_frame_of_bftds(tmp_path:
 def test_what_the_script_registered_for_its_end_is_run(tmp_path: Path) -> None:
     said = run(tmp_path, "import atexit\natexit.register(print, 'goodbye')\nprint('hello')\n")
     assert said.stdout == "hello\ngoodbye\n"
+
+
+def test_regression_a_worker_that_had_lost_its_link_trained_on_with_nobody_to_keep_what_it_saved(
+    tmp_path: Path,
+) -> None:
+    said = run(tmp_path, "import time\ntime.sleep(600)\n", hangs_up=True)
+    assert (said.stdout, said.returncode) == ("", 75)
+    assert said.stderr.startswith("bft: the connection to the trainer's driver is gone")
+    assert said.stderr.count("\n") == 1
+
+
+def test_a_script_that_fails_because_its_link_went_is_not_blamed(tmp_path: Path) -> None:
+    source = "import elastic\ntry:\n    elastic.load()\nfinally:\n    print('no first start')\n"
+    said = run(tmp_path, source, hangs_up=True)
+    assert (said.stdout, said.returncode) == ("no first start\n", 75)
