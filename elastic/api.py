@@ -25,7 +25,8 @@ _progress = _Progress()
 def load() -> Any | None:
     """Returns what the last `save` was given, on the CPU, or None when there is none yet; call it once, at the start.
 
-    Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script.
+    Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script. Raises
+    StateError when there is a saved state that cannot be read: that is no first start.
     """
     payload = _session.current().fetch_state()
     if payload is None:

@@ -1,5 +1,8 @@
 """What can go wrong around a trainer, each with one line that says what to do next."""
 
+EXIT_LINK_LOST = 75
+"""What a worker exits with that has lost its driver: its script did nothing wrong, and is started again."""
+
 
 class ElasticError(Exception):
     """A failure that ends a command; `exit_code` is what the command exits with."""
@@ -19,3 +22,13 @@ class DaemonError(ElasticError):
 
 class WireError(ElasticError):
     """A peer sent something that is not of the protocol, or too much of it."""
+
+
+class LinkLostError(ElasticError):
+    """A worker's connection to its driver is gone: the worker ends, to be started again."""
+
+    exit_code = EXIT_LINK_LOST
+
+
+class StateError(ElasticError):
+    """There is a saved state, and it cannot be had."""

@@ -2,26 +2,36 @@
 
 A side thread reads the commands. It runs while the main thread waits in a collective (the GIL is free there), so the
 last saved state of a hung worker can still be fetched. What the two threads share is the saved state, behind a lock.
+
+A worker that has lost its link ends: what it saved would not be kept, and nobody could stop it. It is started again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import queue
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from elastic.link.channel import BlockingChannel
+from elastic.errors import EXIT_LINK_LOST, ElasticError, LinkLostError, StateError
+from elastic.link.channel import BlockingChannel, payload_bytes
 from elastic.link.fence import ASKED, Fence
 from elastic.link.wire import Message
-from elastic.timing import REPORT_S, SHIP_SHARE
+from elastic.timing import LINK_LOST_S, REPORT_S, SHIP_SHARE
 
 _PAGE = struct.Struct("=qd")
 """The last step and when it ended, in memory that the parent reads after a SIGKILL."""
+
+_PAUSES_S = (0.1, 0.4, 1.0)
+"""Between two tries to connect: a driver may be short of files, or taken for a moment by strangers."""
+
+_LOST = "the connection to the trainer's driver is gone; this worker ends and is started again"
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,14 @@ class Session:
     def __init__(self, channel: BlockingChannel | None = None, page: mmap.mmap | None = None) -> None:
         self._channel = channel
         self._page = page
-        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bytes | ElasticError | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._untold: deque[Message] = deque()
+        self._untold_lock = threading.Lock()
+        self._lost = threading.Event()
+        self._end_lock = threading.Lock()
+        self._over = False
+        self._complaint = ""
         self._saved: Saved | None = None
         self._shipped_step = -1
         self._saved_lock = threading.Lock()
@@ -70,7 +87,7 @@ class Session:
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
-        """Connects to the driver named in `environ` and starts the side thread.
+        """Connects to the driver named in `environ`, in a few tries, and starts the side thread.
 
         Raises OSError, KeyError, and WireError when who listens there does not know the trainer's secret.
         """
@@ -80,14 +97,13 @@ class Session:
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }
-        channel = BlockingChannel.connect(environ["BFT_DRIVER"], environ["BFT_SECRET"], about)
-        session = cls(channel, page)
-        threading.Thread(target=session._commands, name="bft-commands", daemon=True).start()
+        session = cls(_connected(environ["BFT_DRIVER"], environ["BFT_SECRET"], about), page)
+        threading.Thread(target=session._serve, name="bft-commands", daemon=True).start()
         return session
 
     @property
     def attached(self) -> bool:
-        """Whether a driver listens."""
+        """Whether this worker is a driver's; one that has lost it ends."""
         return self._channel is not None
 
     # -- the main thread ---
@@ -105,13 +121,13 @@ class Session:
         message: Message = {
             "op": "step",
             "first": first,
-            "step": step,
-            "samples": samples,
+            "step": int(step),
+            "samples": int(samples),
             "saved_step": saved.step if saved else 0,
             "saved_samples": saved.samples if saved else 0,
             "rank": rank,
             "size": size,
-            "loss": loss,
+            "loss": None if loss is None else float(loss),
             "steps_lost": steps_lost,
             "at_s": now,
         }
@@ -120,7 +136,18 @@ class Session:
         self._last = message
         if first or (rank == 0 and now - self._reported_s >= REPORT_S):
             self._reported_s = now
-            self._send(message)
+            self._tell(message)
+
+    def ended(self, code: int) -> int:
+        """Notes that the script has ended, with `code`; returns what the worker is to exit with.
+
+        From now on a link that goes ends nothing. A failure after it went is the link's, not the script's.
+        """
+        if code == 0:
+            self.farewell()
+        with self._end_lock:
+            self._over = True
+            return EXIT_LINK_LOST if code and self._lost.is_set() else code
 
     def farewell(self) -> None:
         """Tells the last step of a script that ended well: what it did counts though it saved no more."""
@@ -145,12 +172,19 @@ class Session:
                 if saved is None or self._channel is None:
                     self._send({"op": "nothing_saved"})
                     return
-                payload = saved.serialize() if saved.step > self._shipped_step else None
+                try:
+                    payload = saved.serialize() if saved.step > self._shipped_step else None
+                except Exception as error:  # an object of the script's that cannot be serialized
+                    self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
+                    self._send({"op": "nothing_saved"})
+                    return
             if payload is None:
                 self._send({"op": "shipped", "step": saved.step})
                 return
-            self._shipped_step = saved.step  # before the driver can answer that it was not able to keep it
-            self._send({"op": "state", "step": saved.step, "samples": saved.samples}, payload)
+            # Before the driver can answer that it was not able to keep it.
+            before, self._shipped_step = self._shipped_step, saved.step
+            if not self._send({"op": "state", "step": saved.step, "samples": saved.samples}, payload):
+                self._shipped_step = before
 
     def ship_soon(self) -> None:
         """Sends the last saved state in the background; a newer one overtakes one that still waits."""
@@ -172,16 +206,35 @@ class Session:
             time.sleep(3600)
 
     def fetch_state(self) -> bytes | None:
-        """The state that the trainer was suspended with, or None at its first start."""
+        """The state that the trainer goes on from, or None when the driver says that there is none yet.
+
+        Raises LinkLostError, and StateError when there is one that cannot be had: neither is a first start.
+        """
         if self._channel is None:
             return None
-        self._send({"op": "fetch"})
-        return self._answers.get()
+        answer = self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
+        if isinstance(answer, ElasticError):
+            raise answer
+        return answer
 
     # -- the side thread ---
 
+    def _serve(self) -> None:
+        """Obeys the driver for as long as the link holds, and ends this process after that."""
+        try:
+            self._commands()
+        except Exception as error:  # whatever it is: a worker without this thread would look frozen
+            _say(f"the connection to the trainer's driver failed: {error!r}")
+        self._lost.set()
+        self._answers.put(LinkLostError(_LOST))
+        time.sleep(LINK_LOST_S)
+        with self._end_lock:
+            if not self._over:
+                _say(_LOST)
+                _exit(EXIT_LINK_LOST)
+
     def _commands(self) -> None:
-        channel = self._channel  # a failed send of another thread's takes it away
+        channel = self._channel
         assert channel is not None
         while (message := channel.receive()) is not None:
             op = message["op"]
@@ -199,9 +252,7 @@ class Session:
             elif op == "abort":
                 self.on_abort()
             elif op == "fetched":
-                size_bytes = int(message.get("bytes", 0))
-                self._answers.put(channel.receive_payload(size_bytes) if size_bytes else None)
-        self._answers.put(None)
+                self._answers.put(_state_of(message, channel))
 
     def _ship_loop(self) -> None:
         while self._ship_wanted.wait():
@@ -211,14 +262,82 @@ class Session:
             ended_s = time.monotonic()
             self._next_ship_s = ended_s + max(REPORT_S, (ended_s - began_s) / SHIP_SHARE)
 
-    def _send(self, message: Message, payload: bytes | None = None) -> None:
-        if self._channel is None:
-            return
+    def _tell(self, message: Message) -> None:
+        """Sends a progress message; while a state travels it is left to whoever sends that, and never waited for."""
+        with self._untold_lock:
+            if self._untold and not (message["first"] or self._untold[-1]["first"]):
+                self._untold.pop()  # of two that wait, the newer one says it all
+            self._untold.append(message)
+        self._send_untold()
+
+    def _send(self, message: Message, payload: bytes | None = None) -> bool:
+        """Whether the message was sent; False outside bftd, and when the link is gone."""
+        with self._sending:
+            self._put_untold()
+            sent = self._put(message, payload)
+        self._send_untold()
+        return sent
+
+    def _send_untold(self) -> None:
+        # Looked at again after each release: what was left to the one who sent is in the queue by then.
+        while self._untold and self._sending.acquire(blocking=False):
+            try:
+                self._put_untold()
+            finally:
+                self._sending.release()
+
+    def _put_untold(self) -> None:
+        while self._untold:
+            with self._untold_lock:
+                message = self._untold.popleft() if self._untold else None
+            if message is not None:
+                self._put(message)
+
+    def _put(self, message: Message, payload: bytes | None = None) -> bool:
+        if self._channel is None or self._lost.is_set():
+            return False
         try:
             self._channel.send(message, payload)
         except OSError:
-            # The driver is gone. The agent ends this worker within its lease time; until then training may go on.
-            self._channel = None
+            self._lost.set()
+            self._channel.hang_up()  # the side thread waits in a read, and ends this process
+            return False
+        return True
+
+    def _complain(self, text: str) -> None:
+        """Says it, unless it was the last thing said."""
+        if text != self._complaint:
+            self._complaint = text
+            _say(text)
+
+
+def _connected(address: str, secret: str, about: Message) -> BlockingChannel:
+    for pause_s in _PAUSES_S:
+        try:
+            return BlockingChannel.connect(address, secret, about)
+        except OSError:
+            time.sleep(pause_s)
+    return BlockingChannel.connect(address, secret, about)
+
+
+def _state_of(message: Message, channel: BlockingChannel) -> bytes | ElasticError | None:
+    """The driver's answer to a fetch; raises WireError when the state was cut short or altered."""
+    if message.get("none") is True:
+        return None
+    if "bytes" in message:
+        return channel.receive_payload(payload_bytes(message))
+    why = message.get("error", "the driver's answer cannot be understood")
+    return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
+
+
+def _say(text: str) -> None:
+    """One line to the trainer's log: the agent reads it, whatever has become of this link."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"bft: {text}\n".encode(errors="backslashreplace"))
+
+
+def _exit(code: int) -> None:
+    os._exit(code)
 
 
 _current = Session()

@@ -20,8 +20,11 @@ REACH_S = 16.0
 # How long the proof of both ends may take: three small messages, on a host that may be busy starting eight workers.
 HANDSHAKE_S = 10.0
 
-# So long nobody is turned away who has not proved himself yet, even when very many connect at once.
+# So long nobody is turned away who is in the middle of his proof, even when very many connect at once.
 STRANGER_S = 1.0
+
+# The same for who has said nothing yet: a hello is on its way before the connection is accepted.
+SILENT_S = 0.1
 
 # Importing torch takes 2 s alone and 10 s when eight nodes start on two cores; a cold parallel file system is slower.
 WARM_S = 120.0
@@ -71,3 +74,9 @@ STORE_RETRY_S = 10.0
 
 # How long a worker's last words may be behind the news of its end.
 FAREWELL_S = 0.5
+
+# How long the last lines of a driver may take to be written: its job ends also when a full disk takes none of them.
+LAST_WORDS_S = 3.0
+
+# A worker whose connection has gone is as a rule being ended by its agent; by itself it ends after so long.
+LINK_LOST_S = 0.5

@@ -8,7 +8,7 @@ import re
 import secrets
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,14 +57,22 @@ class SlurmClient:
     """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
 
     The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and two seconds.
-    `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not.
+    `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not. `before_exec` is called
+    in each command's process before it is one: sbatch hands the limits that it runs under on to the job.
     """
 
-    def __init__(self, conf: Path | None = None, timeout_s: float = 5.0, commands_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        conf: Path | None = None,
+        timeout_s: float = 5.0,
+        commands_dir: Path | None = None,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
         self.waited_s = 0.0
         self._conf = conf
         self._commands_dir = commands_dir
+        self._before_exec = before_exec
         self._reservations: tuple[float, tuple[Reservation, ...]] | None = None
         self._node_names: frozenset[str] = frozenset()
 
@@ -175,6 +183,7 @@ class SlurmClient:
                 text=True,
                 errors="replace",
                 start_new_session=True,  # a Ctrl-C meant for us must not end an allocation that is being made
+                preexec_fn=self._before_exec if command in _STARTING else None,
             )
         except FileNotFoundError:
             raise SlurmMissing(f"{command} not found: install Slurm's client commands, or put them on PATH") from None

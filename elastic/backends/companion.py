@@ -4,34 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import socket
 from collections.abc import Callable, Sequence
 
-from elastic.errors import WireError
+from elastic.errors import ElasticError, WireError
 from elastic.link.child import prepare_child
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
+
+_SHORT_OF = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
+"""Of what there may be enough in a moment."""
+
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 
 
 class Companion:
     """Runs `interpreter -m module args...`; its messages go to `on_message`, its end to `on_exit`."""
 
-    def __init__(self, on_message: Callable[[Message], None], on_exit: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[int], None],
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        """`on_line` takes what the process says on standard error; without it that goes where the driver's own goes."""
         self._on_message = on_message
         self._on_exit = on_exit
+        self._on_line = on_line
         self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._readers: list[asyncio.Task[None]] = []
 
     async def start(self, interpreter: str, module: str, *args: str) -> None:
-        """Starts the process; raises OSError when the interpreter cannot be run."""
-        self._process = await asyncio.create_subprocess_exec(
-            *_command(interpreter, module, args),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            limit=MAX_LINE_BYTES,
-            preexec_fn=prepare_child,
-        )
-        self._reader = asyncio.create_task(self._read())
+        """Starts the process; raises ElasticError when the interpreter cannot be run here."""
+        pauses = iter(_PAUSES_S)
+        while self._process is None:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *_command(interpreter, module, args),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE if self._on_line else None,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    limit=MAX_LINE_BYTES,
+                    preexec_fn=prepare_child,
+                )
+            except OSError as error:
+                pause_s = next(pauses, None)
+                if error.errno not in _SHORT_OF or pause_s is None:
+                    where = f"on {socket.gethostname()}, where the driver runs"
+                    raise ElasticError(f"{interpreter} cannot be run {where}: {error.strerror}") from error
+                await asyncio.sleep(pause_s)
+        self._readers = [asyncio.create_task(self._read())]
+        if self._process.stderr is not None and self._on_line is not None:
+            self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._on_line)))
 
     def send(self, message: Message) -> None:
         """Sends one message; a companion that is gone says so through `on_exit`."""
@@ -40,10 +66,9 @@ class Companion:
 
     async def stop(self) -> None:
         """Ends the process and waits for its end; `on_exit` is not called."""
-        if self._reader is not None:
-            self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -52,10 +77,26 @@ class Companion:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(WireError):
+        try:
             while (message := await receive(self._process.stdout)) is not None:
                 self._on_message(message)
+        except (WireError, KeyError, ValueError, TypeError):
+            # Who says what is not understood is of no use any more; that it ended is heard of.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
         self._on_exit(await self._process.wait())
+
+
+async def _lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:
+    """Reads to the end, so that the process never waits for somebody to take what it says."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # longer than the buffer
+            continue
+        if not line:
+            return
+        on_line(line.decode(errors="replace").rstrip("\n"))
 
 
 def _command(interpreter: str, module: str, args: Sequence[str]) -> list[str]:

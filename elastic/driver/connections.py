@@ -85,7 +85,7 @@ class Connections:
         op = message["op"]
         if op == "out":
             if not (pilot.revoked and self._kind.is_noise(message["line"])):
-                print(f"{pilot.node}: {message['line']}", flush=True)
+                self._run.show(f"{pilot.node}: {message['line']}")
         elif op == "node":
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":

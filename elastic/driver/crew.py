@@ -148,8 +148,12 @@ class Crew:
         self._placed(pilot)
         if not (pilot.revoked or self._closed):
             self.spawn(self._give_up_late(pilot), pilot)
-            if failed := await self._starter.run_agent(pilot):
-                self._failed_on(pilot, failed)
+            try:
+                if failed := await self._starter.run_agent(pilot):
+                    self._failed_on(pilot, failed)
+            except (OSError, RuntimeError) as error:  # no more processes, files or threads: the others need not care
+                pilot.reason = f"its agent could not be started: {error}"
+                self._owner.log(f"{pilot.node}: {pilot.reason}; it is given back")
         # Whatever ended the agent: an allocation without a process would hold the node to its time limit.
         await self._starter.cancel([pilot.job_id] if pilot.job_id else [])
         self._owner.lost(pilot)

@@ -12,6 +12,7 @@ import aiohttp
 
 from bftd.protocol.bounds import REPORTS_MOST
 from bftd.protocol.errors import Malformed
+from bftd.protocol.fields import printable
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Registration, Welcome
 from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary
@@ -25,6 +26,9 @@ _BACKLOG = 10_000
 """Reports kept while the daemon is away; those of the oldest progress go first."""
 
 _REQUEST_S = 10.0
+
+_SAID_MOST = 500
+"""Letters of an error that are shown."""
 
 _ASKED_AGAIN = 10
 """So often the daemon may put a driver off before the user is told; it does so until Slurm has shown it the job."""
@@ -117,14 +121,15 @@ class DaemonLink:
                 return
             except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
                 if not away:
-                    self._log(f"bftd does not answer ({error or type(error).__name__}); training goes on, trying again")
+                    why = _in_a_line(error) or type(error).__name__
+                    self._log(f"bftd does not answer ({why}); training goes on, trying again")
                 away = True
                 await asyncio.sleep(DAEMON_RETRY_S)
             except DaemonError as error:
                 put_off = put_off + 1 if isinstance(error, _PutOffError) else _ASKED_AGAIN
-                if put_off >= _ASKED_AGAIN and str(error) != complaint:
-                    complaint = str(error)
-                    self._log(f"bftd: {error}")
+                if put_off >= _ASKED_AGAIN and _in_a_line(error) != complaint:
+                    complaint = _in_a_line(error)
+                    self._log(f"bftd: {complaint}")
                 await asyncio.sleep(DAEMON_RETRY_S)
 
     async def _register(self) -> None:
@@ -216,3 +221,8 @@ def _read(read: Callable[[dict[str, Any]], Answer], answer: dict[str, Any]) -> A
 def read_token(path: str | None) -> str | None:
     """The shared token of a daemon that is reached by TCP."""
     return Path(path).read_text().strip() if path else None
+
+
+def _in_a_line(error: Exception) -> str:
+    """What an error says, which may be a whole page of somebody else's."""
+    return " ".join(printable(str(error)[:_SAID_MOST]).split())

@@ -1,32 +1,46 @@
 """The driver's server: agents and workers connect here, prove that they know the secret, and are handed to the trainer.
 
-Strangers cost little: one line of bounded length and a bounded time each, and a bounded number of them at once, of
-whom the one that has been silent longest makes room for the next.
+Strangers cost little: one line of bounded length and a bounded time each. All who come are let in at once, so that
+nobody waits behind others who say nothing. There are at most so many; then those make room who come from where most
+strangers come from, who has said nothing before others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from elastic.errors import WireError
+from elastic.link import descriptors
 from elastic.link.channel import SealedReader
 from elastic.link.peer import Peer
 from elastic.link.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
 from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, no_delay
-from elastic.timing import HANDSHAKE_S, STRANGER_S
+from elastic.timing import HANDSHAKE_S, SILENT_S, STRANGER_S
 
 _BACKLOG = 4096
 """All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
 
-_STRANGERS = 256
-"""Connections that may be in the middle of their proof; others wait in the backlog."""
+_STRANGERS = 4096
+"""Connections that may be in the middle of their proof."""
+
+_STRANGERS_SHARE = 0.25
+"""Of the files that may be open: the rest is for agents, workers and the commands of Slurm."""
+
+_AT_ONCE = 64
+"""So many are accepted before those that are let in are heard, and training goes on."""
 
 _RETRY_S = 0.1
-"""After an accept that failed because the process has too many files open."""
+"""After an accept that failed because there are too many files open."""
+
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener(Protocol):
@@ -57,17 +71,73 @@ def listen() -> socket.socket:
     return listening
 
 
+@dataclass(eq=False)
+class _Stranger:
+    """A connection that has proved nothing yet; one that has said its hello has a task."""
+
+    sock: socket.socket
+    source: str
+    since_s: float
+    line: bytes = b""
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    """Whether the task has taken its first step: from then on it closes the socket."""
+
+    greeted: bool = False
+
+    @property
+    def may_stay_until_s(self) -> float:
+        """Until then it is not turned away, on the loop's clock."""
+        return self.since_s + (STRANGER_S if self.greeted else SILENT_S)
+
+
+@dataclass
+class _Strangers:
+    """Those of the moment, by where they come from; the oldest first, those that have said nothing apart."""
+
+    silent: dict[str, dict[_Stranger, None]] = field(default_factory=dict)
+    greeted: dict[str, dict[_Stranger, None]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, stranger: _Stranger) -> None:
+        self._group(stranger).setdefault(stranger.source, {})[stranger] = None
+        self.count += 1
+
+    def remove(self, stranger: _Stranger) -> None:
+        """Lets go of one, if it is there still."""
+        group = self._group(stranger)
+        found = group.get(stranger.source, {})
+        if stranger in found:
+            del found[stranger]
+            self.count -= 1
+            if not found:
+                del group[stranger.source]
+
+    def first_to_go(self) -> _Stranger:
+        """Who makes room: the oldest of the largest crowd from one place, a silent one if its time is up."""
+        crowds = [max(group.values(), key=lambda crowd: len(crowd)) for group in (self.silent, self.greeted) if group]
+        return min((next(iter(crowd)) for crowd in crowds), key=lambda stranger: stranger.may_stay_until_s)
+
+    def _group(self, stranger: _Stranger) -> dict[str, dict[_Stranger, None]]:
+        return self.greeted if stranger.greeted else self.silent
+
+
 class Hub:
     """Accepts connections that know the trainer's secret."""
 
-    def __init__(self, listener: Listener, secret: str, listening: socket.socket) -> None:
+    def __init__(
+        self, listener: Listener, secret: str, listening: socket.socket, log: Callable[[str], None] = lambda _: None
+    ) -> None:
         """`listening` is what `listen` made."""
         self._listener = listener
         self._secret = secret
+        self._log = log
         self._socket: socket.socket | None = listening
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers: dict[asyncio.Task[Any], float] = {}
+        self._strangers = _Strangers()
         self._fewer = asyncio.Event()
+        self._most = min(_STRANGERS, max(1, int(descriptors.limit() * _STRANGERS_SHARE)))
         self._accepting = self._spawn(self._accept(listening))
 
     def close(self) -> None:
@@ -79,45 +149,99 @@ class Hub:
             self._socket = None
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        accepted = 0
         while True:
             await self._room_for_a_stranger()
             try:
-                sock, _ = await loop.sock_accept(listening)
-            except OSError:
-                await asyncio.sleep(_RETRY_S)
+                sock, address = await _next_connection(listening)
+                self._let_in(sock, str(address[0]))
+            except OSError as error:
+                # Else it was the end of a connection that was waiting.
+                crowded = error.errno in _NO_ROOM
+                if crowded and self._strangers.count:
+                    self._turn_away(self._strangers.first_to_go())
+                await asyncio.sleep(_RETRY_S if crowded else 0)
                 continue
-            task = self._spawn(self._serve(sock))
-            self._strangers[task] = loop.time()
+            accepted += 1
+            if accepted % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _room_for_a_stranger(self) -> None:
-        while len(self._strangers) >= _STRANGERS:
-            longest, since_s = next(iter(self._strangers.items()))
-            left_s = since_s + STRANGER_S - asyncio.get_running_loop().time()
+        while self._strangers.count >= self._most:
+            stranger = self._strangers.first_to_go()
+            left_s = stranger.may_stay_until_s - asyncio.get_running_loop().time()
             if left_s <= 0:
-                del self._strangers[longest]
-                longest.cancel()
+                self._turn_away(stranger)
                 return
             self._fewer.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._fewer.wait(), left_s)
 
-    async def _serve(self, sock: socket.socket) -> None:
+    # -- strangers; one that says nothing costs no task, so that very many of them are let in and out quickly ---
+
+    def _let_in(self, sock: socket.socket, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        stranger = _Stranger(sock, _source(address), loop.time())
+        stranger.timer = loop.call_later(HANDSHAKE_S, self._turn_away, stranger)
+        self._strangers.add(stranger)
+        loop.add_reader(sock.fileno(), self._hear_stranger, stranger)
+        self._hear_stranger(stranger)  # its hello has come with it, as a rule
+
+    def _hear_stranger(self, stranger: _Stranger) -> None:
         try:
-            about, seals = await asyncio.wait_for(self._examine(sock), HANDSHAKE_S)
+            data = stranger.sock.recv(HELLO_BYTES - len(stranger.line))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        stranger.line += data
+        # It says nothing more until it is challenged: what follows the line is no peer's.
+        if not data or b"\n" in stranger.line[:-1] or (len(stranger.line) == HELLO_BYTES and data[-1:] != b"\n"):
+            self._turn_away(stranger)
+        elif stranger.line.endswith(b"\n"):
+            self._forget(stranger)
+            stranger.greeted = True
+            self._strangers.add(stranger)
+            stranger.task = self._spawn(self._serve(stranger))
+
+    def _turn_away(self, stranger: _Stranger) -> None:
+        self._forget(stranger)
+        if stranger.task is not None:
+            stranger.task.cancel()
+        if not stranger.begun:
+            stranger.sock.close()
+
+    def _forget(self, stranger: _Stranger) -> None:
+        """Lets go of a stranger, whatever is to become of it."""
+        self._strangers.remove(stranger)
+        if stranger.timer is not None:
+            stranger.timer.cancel()
+        if stranger.task is None:
+            asyncio.get_running_loop().remove_reader(stranger.sock.fileno())
+        self._fewer.set()
+
+    async def _serve(self, stranger: _Stranger) -> None:
+        sock, stranger.begun = stranger.sock, True
+        try:
+            about, seals = await asyncio.wait_for(self._examine(stranger), HANDSHAKE_S)
+            self._forget(stranger)
             reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
-        except (WireError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError):  # what strangers say, in whatever way it is wrong
             sock.close()
             return
         finally:
-            self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
-            self._fewer.set()
+            self._forget(stranger)
+        if writer.get_extra_info("peername") is None:  # it has hung up already, and would have no address
+            writer.close()
+            return
         await self._listen(Peer(writer, about, seals.outgoing), SealedReader(reader, seals.incoming))
 
-    async def _examine(self, sock: socket.socket) -> tuple[Message, Seals]:
-        examination = Examination(self._secret, await _hello(sock))
-        await asyncio.get_running_loop().sock_sendall(sock, examination.challenge)
-        return examination.about, examination.seals(await _proof(sock))
+    async def _examine(self, stranger: _Stranger) -> tuple[Message, Seals]:
+        examination = Examination(self._secret, stranger.line)
+        await asyncio.get_running_loop().sock_sendall(stranger.sock, examination.challenge)
+        return examination.about, examination.seals(await _proof(stranger.sock))
+
+    # -- peers ---
 
     async def _listen(self, peer: Peer, reader: SealedReader) -> None:
         no_delay(peer.writer)
@@ -125,15 +249,27 @@ class Hub:
             if not self._listener.connected(peer):
                 return
             while (message := await reader.receive()) is not None:
-                await self._listener.received(peer, message, reader)
-        except (WireError, ConnectionError, asyncio.TimeoutError):
+                await self._hear(peer, message, reader)
+        except (WireError, OSError, asyncio.TimeoutError):
             pass
         except asyncio.CancelledError:
             # The driver ends. asyncio would print a connection that was cancelled as a fault.
             pass
+        except Exception as error:
+            # One peer's nonsense is that peer's end, and no other's.
+            self._log(f"{_name(peer)} said something that is not understood ({error!r}): its connection is ended")
         finally:
             self._listener.disconnected(peer)
             peer.close()
+
+    async def _hear(self, peer: Peer, message: Message, reader: SealedReader) -> None:
+        try:
+            await self._listener.received(peer, message, reader)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            # A disk of the driver's, say: no fault of the peer, and what it sent after the message is skipped.
+            self._log(f"{message['op']} of {_name(peer)} was not carried out: {error}")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
@@ -142,14 +278,31 @@ class Hub:
         return task
 
 
-async def _hello(sock: socket.socket) -> bytes:
-    """A stranger's first line. It says nothing more until it is challenged: what follows the line is no peer's."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if len(line) >= HELLO_BYTES or b"\n" in line:
-            raise WireError("a connection begins with one short line")
-        line += await _some(sock, HELLO_BYTES - len(line))
-    return line
+async def _next_connection(listening: socket.socket) -> tuple[socket.socket, Any]:
+    try:
+        sock, address = listening.accept()
+    except BlockingIOError:
+        return await asyncio.get_running_loop().sock_accept(listening)
+    sock.setblocking(False)
+    return sock, address
+
+
+@lru_cache(maxsize=_STRANGERS)
+def _source(address: str) -> str:
+    """Where strangers come from, to be counted together: an address, or the network that one owner has of IPv6."""
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if known.version == 6:
+        mapped = known.ipv4_mapped
+        return str(mapped) if mapped else known.exploded[:19]
+    return address
+
+
+def _name(peer: Peer) -> str:
+    """An agent or a worker, as the log names it."""
+    return f"the {peer.hello.get('role', 'peer')} of {peer.hello.get('host') or peer.hello.get('lease')}"
 
 
 async def _proof(sock: socket.socket) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bftd.protocol.registration import Registration
@@ -14,6 +16,7 @@ from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
+from elastic.driver.output import Output
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.routes import given_address
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
@@ -25,6 +28,7 @@ from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
+from elastic.link import descriptors
 from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
 from elastic.spec import ElasticSpec, features_of
@@ -34,19 +38,33 @@ def main() -> None:
     """`bft-driver SCRIPT [ARG...]`, as Slurm runs it: the script's first line names this program."""
     try:
         code = run(_settings_of_job(sys.argv[1:]))
-    except ElasticError as error:
-        print(f"bft: {error}", file=sys.stderr)
-        code = error.exit_code
+    except (ElasticError, OSError) as error:
+        # What a full disk did not take of sys.stderr would be tried again at the exit, whose code is then 120.
+        with contextlib.suppress(OSError):
+            os.write(2, f"bft: {error}\n".encode(errors="backslashreplace"))
+        code = error.exit_code if isinstance(error, ElasticError) else 1
     raise SystemExit(code)
 
 
 def run(settings: DriverSettings) -> int:
-    """Runs one trainer to its end and returns its exit code."""
-    return asyncio.run(_run(settings))
+    """Runs one trainer to its end and returns its exit code; raises ElasticError when it cannot begin."""
+    descriptors.raise_limit()
+    output = Output.standard()
+    try:
+        with output.logging():
+            return asyncio.run(_run(settings, output))
+    except OSError as error:
+        raise ElasticError(f"the driver cannot go on: {error}") from error
+    finally:
+        output.close()
 
 
-async def _run(settings: DriverSettings) -> int:
+async def _run(settings: DriverSettings, output: Output) -> int:
     secret = new_secret()
+
+    def log(text: str) -> None:
+        output.line(_line(text))
+
     listening = listen()
     trainer: Trainer
     daemon = DaemonLink(
@@ -54,26 +72,26 @@ async def _run(settings: DriverSettings) -> int:
         lambda: _registration(settings, trainer),
         lambda listed: trainer.on_leases(listed),
         lambda: trainer.run.fence(),
-        _log,
+        log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
-    starter = PilotStarter(settings, listening.getsockname()[1], secret, _log)
-    trainer = Trainer(settings, _log, KINDS[settings.backend], starter, daemon)
-    hub = Hub(trainer.connections, secret, listening)
+    starter = PilotStarter(settings, listening.getsockname()[1], secret, log)
+    trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
+    hub = Hub(trainer.connections, secret, listening, log)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
-    _log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
+    log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
     if trainer.run.store.step >= 0:
-        _log(f"resumes at step {trainer.run.store.step}")
+        log(f"resumes at step {trainer.run.store.step}")
     code, reason = await trainer.serve()
     hub.close()
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
-    _log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
-    await asyncio.to_thread(_put_away, settings, trainer.run.store, code)
+    log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
+    await asyncio.to_thread(_put_away, settings, trainer.run.store, code, log)
     return code
 
 
@@ -127,7 +145,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     interpreter = header.interpreter or interpreter_of(source, header.script)
     keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
     shelf.sweep(root, time.time())
-    state_dir = beginning.begin(root, Beginning.of_job(trainer_id, spec.resume or "", environ), cwd, _log)
+    state_dir = beginning.begin(root, Beginning.of_job(trainer_id, spec.resume or "", environ), cwd, _early)
     script, digest = beginning.keep_script(state_dir, Path(header.script).name, source)
     return DriverSettings(
         trainer_id=trainer_id,
@@ -153,7 +171,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     )
 
 
-def _put_away(settings: DriverSettings, store: CheckpointStore, code: int) -> None:
+def _put_away(settings: DriverSettings, store: CheckpointStore, code: int, log: Callable[[str], None]) -> None:
     """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training."""
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
@@ -163,13 +181,13 @@ def _put_away(settings: DriverSettings, store: CheckpointStore, code: int) -> No
         if code == 0:
             kept = shelf.put_away(root, name, settings.keep_state_s)
             if kept is not None:
-                _log(f"the state of step {store.step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
+                log(f"the state of step {store.step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
         elif not shelf.drop_if_empty(root, name) and store.step >= 0:
-            _log(f"the state of step {store.step} is kept in {settings.state_dir}")
+            log(f"the state of step {store.step} is kept in {settings.state_dir}")
     except FencedError:
         pass  # its successor's
     except (OSError, ElasticError) as error:
-        _log(f"{settings.state_dir} is left as it is: {text_of(error)}")
+        log(f"{settings.state_dir} is left as it is: {text_of(error)}")
     finally:
         store.close()
 
@@ -178,5 +196,11 @@ def _shown(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
-def _log(text: str) -> None:
-    print(f"bft: {time.strftime('%H:%M:%S')} {text}", flush=True)
+def _early(text: str) -> None:
+    """Writes one line of the log before there is an output that nothing can hold up."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{_line(text)}\n".encode(errors="backslashreplace"))
+
+
+def _line(text: str) -> str:
+    return f"bft: {time.strftime('%H:%M:%S')} {text}"

@@ -19,6 +19,7 @@ from elastic.driver.endings import Endings
 from elastic.driver.routes import Routes, Unreachable, advice
 from elastic.driver.settings import DriverSettings
 from elastic.link.address import join_address
+from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
@@ -149,7 +150,7 @@ class PilotStarter:
         self._settings = settings
         self._log = log
         self._port = driver_port
-        self._client = SlurmClient()
+        self._client = SlurmClient(before_exec=ordinary_limit)
         self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
@@ -196,6 +197,8 @@ class PilotStarter:
             raise
         except (SlurmError, Unreachable) as error:
             return str(error)
+        except (OSError, RuntimeError) as error:  # no more threads, say
+            return f"Slurm could not be asked: {error}"
         if not isinstance(answer, Placed):
             if answer.leftover is not None:
                 self._endings.clear(answer.leftover, self._launcher.clear)
@@ -220,6 +223,7 @@ class PilotStarter:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=ordinary_limit,
         )
         assert process.stdout is not None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+import traceback
 from collections.abc import Callable
 
 from bftd.protocol.reports import NoteReport, Report
@@ -13,6 +14,7 @@ from elastic.driver.progress import Progress
 from elastic.driver.settings import DriverSettings
 from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state_saver import StateSaver
+from elastic.errors import ElasticError
 
 CANCELLED = "the job was cancelled"
 TAKEN_OVER = "another driver of this trainer has taken over"
@@ -21,10 +23,17 @@ TAKEN_OVER = "another driver of this trainer has taken over"
 class Run:
     """One run of a trainer; `result` is its exit code and a sentence, once the first part has said how it ends."""
 
-    def __init__(self, settings: DriverSettings, log: Callable[[str], None], report: Callable[[Report], None]) -> None:
-        """`report` tells the daemon what happened."""
+    def __init__(
+        self,
+        settings: DriverSettings,
+        log: Callable[[str], None],
+        report: Callable[[Report], None],
+        show: Callable[[str], None] = print,
+    ) -> None:
+        """`report` tells the daemon what happened; `show` prints a line of a worker's output."""
         self.settings = settings
         self.log = log
+        self.show = show
         self.report = report
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
         self.saver = StateSaver(self.store)
@@ -76,6 +85,11 @@ class Run:
             self.result.set_result((exit_code, reason))
 
     def failed(self, error: BaseException | None) -> None:
-        """Ends the trainer for a fault of the driver's own."""
-        if error is not None:
-            self.finish(1, f"a fault of bftd's driver, please report it: {error!r}")
+        """Ends the trainer because one of the driver's own works did; an error of our own says what to do."""
+        if isinstance(error, ElasticError):
+            self.finish(error.exit_code, str(error))
+        elif isinstance(error, OSError) and error.errno is not None:
+            self.finish(1, f"the driver cannot go on: {error}")
+        elif error is not None:
+            place = "".join(f" at {at.filename}:{at.lineno}" for at in traceback.extract_tb(error.__traceback__)[-1:])
+            self.finish(1, f"a fault of bftd's driver, please report it: {error!r}{place}")

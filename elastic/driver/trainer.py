@@ -29,6 +29,7 @@ from elastic.driver.owner import TrainerOwner
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
+from elastic.errors import ElasticError
 from elastic.timing import COALESCE_S, FAREWELL_S, LEAVE_S
 
 
@@ -42,9 +43,11 @@ class Trainer:
         kind: Kind,
         starter: PilotStarter,
         daemon: DaemonLink,
+        *,
+        show: Callable[[str], None] = print,
     ) -> None:
-        """`starter` is the way to Slurm; `daemon` need not serve before `serve` is called."""
-        self.run = Run(settings, log, daemon.report)
+        """`starter` is the way to Slurm; `daemon` need not serve before `serve` is called; `show` as `Run` takes it."""
+        self.run = Run(settings, log, daemon.report, show)
         host = TrainerHost(self.run)
         self._backend: Backend = load(kind.driver)(host)
         owner = TrainerOwner(self.run, self._backend)
@@ -63,7 +66,10 @@ class Trainer:
 
     async def serve(self) -> tuple[int, str]:
         """Serves until training is over or stopped; returns the exit code and a sentence."""
-        await self._backend.start()
+        try:
+            await self._backend.start()
+        except ElasticError as error:
+            self.run.failed(error)
         works: list[Coroutine[Any, Any, None]] = [
             self._daemon.run(),
             self._reconcile_for_ever(),

@@ -15,6 +15,9 @@ from bftd.protocol.address import endpoint, is_path, split_address
 from bftd.protocol.munge import MungeError
 from elastic.errors import DaemonError, UsageError
 
+_ANSWER_BYTES = 16 << 20
+"""More than a list of as many leases as there can be."""
+
 
 class Transport:
     """Sends requests to the daemon at `address`: the path of its socket, or `[user@]host:port`.
@@ -60,6 +63,8 @@ class Transport:
                 return await self._ask(session, base, method, path, sent)
             except aiohttp.ClientConnectorError as error:
                 failure = error
+            except ValueError as error:  # what cannot be an answer, or an address, in the eyes of a library
+                raise DaemonError(f"what answers at {self._address} is no bftd: {error}") from None
         raise failure
 
     async def _bases(self) -> list[str]:
@@ -80,11 +85,12 @@ class Transport:
             except MungeError as error:
                 raise DaemonError(str(error)) from None
         url = URL(f"http://{base}{path}", encoded=True)  # as it is: the credential is bound to every letter of it
-        async with session.request(method, url, data=sent or None, headers=headers) as response:
-            content = await response.read()
+        # A proxy that sends on to its login page is not to get what is meant for the daemon.
+        async with session.request(method, url, data=sent or None, headers=headers, allow_redirects=False) as response:
+            content = await _content(response, self._address)
         try:
             answer = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if self._caller is not None:
             shown = response.headers.get(credentials.ANSWER_HEADER)
@@ -93,6 +99,16 @@ class Transport:
             except MungeError as error:
                 said = credentials.unproved(answer)
                 raise DaemonError(f"what answers at {self._address} is not believed: {error}{said}") from None
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or 300 <= response.status < 400:
             raise DaemonError(f"what answers at {self._address} is no bftd")
         return response.status, answer
+
+
+async def _content(response: aiohttp.ClientResponse, address: str) -> bytes:
+    """The body of an answer; raises DaemonError for one that is larger than any of the daemon's."""
+    content = bytearray()
+    async for piece in response.content.iter_chunked(1 << 16):
+        content += piece
+        if len(content) > _ANSWER_BYTES:
+            raise DaemonError(f"what answers at {address} is no bftd: its answer has no end")
+    return bytes(content)

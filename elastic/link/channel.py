@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import socket
 import threading
@@ -130,6 +131,11 @@ class BlockingChannel:
             return decode(self._seals.incoming.opened(line)) if line.endswith(b"\n") else None
         except (OSError, WireError):
             return None
+
+    def hang_up(self) -> None:
+        """Ends the connection, also for a read that waits."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def receive_payload(self, size_bytes: int) -> bytes:
         """The raw bytes that follow a message; raises WireError when the stream ends before, or they were altered."""

@@ -11,6 +11,8 @@ import os
 import resource
 import signal
 
+from elastic.link.descriptors import ordinary_limit
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -29,3 +31,4 @@ def prepare_child() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ordinary_limit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import BinaryIO
 
 from elastic.link.address import plain
@@ -27,19 +28,28 @@ class Peer:
             self.writer.write(self._seal.line(encode(message)))
 
     async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
-        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it."""
+        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it.
+
+        Raises OSError when the file cannot be read to its end: the connection is ended then.
+        """
         self.send({**message, "bytes": size_bytes})
         seal, self._held_back = self._seal.payload(), []
+        whole = False
         try:
             while size_bytes:
                 chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
+                if not chunk:
+                    raise OSError(errno.EIO, "it is shorter than it was")
                 seal.update(chunk)
                 self.writer.write(chunk)
                 await self.writer.drain()
                 size_bytes -= len(chunk)
             self.writer.write(seal.digest())
+            whole = True
         finally:
             held_back, self._held_back = self._held_back, None
+            if not whole:
+                self.close()  # what followed would be taken for the rest of the payload
             for held in held_back:
                 self.send(held)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from elastic import session
 from elastic.backends import KINDS
-from elastic.errors import WireError
+from elastic.errors import EXIT_LINK_LOST, WireError
 from elastic.link.child import prepare_child
 
 
@@ -32,12 +32,10 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
         session.install(session.Session.connect(os.environ, page))
     except (OSError, WireError):
         # The driver went away between the start and now, or another process has its port: the agent learns it too.
-        os._exit(75)
+        os._exit(EXIT_LINK_LOST)
     # Neither the script nor what it starts needs it, and some scripts log their environment.
     os.environ.pop("BFT_SECRET", None)
-    code = _run_script(argv)
-    if code == 0:
-        session.current().farewell()
+    code = session.current().ended(_run_script(argv))
     # Horovod says goodbye to its peers at exit; a fork would leave without these handlers.
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -131,6 +131,33 @@ def test_a_trainer_in_the_foreground_ends_with_its_scripts_exit_code_and_leaves_
     until("the pilot's end", lambda: not pilots(site), site)
 
 
+def test_regression_an_output_that_was_full_or_that_nobody_read_ended_training(site: SandboxSite) -> None:
+    script = site.work / "talks.py"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, time, elastic\n"
+        "assert elastic.load() is None\n"
+        "for step in range(20):\n"
+        "    elastic.step(samples=1)\n"
+        "    print('x' * 10_000, step)\n"
+        "    time.sleep(0.05)\n"
+        "open(sys.argv[1], 'w').close()\n"
+    )
+    words = ["--elastic=1-1,workers=1,backend=torchrun", "--parsable", "-Jfull", "--output=/dev/full"]
+    done = site.bft("sbatch", *words, str(script), "sent-to-a-full-disk")
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    shell = 'set -o pipefail; bft run --nodes=1-1,workers=1 "$0" read-by-nobody | head -1'
+    argv = ["bash", "-c", shell, str(script)]
+    said = subprocess.run(argv, cwd=site.work, env=site.env(), capture_output=True, text=True, check=False, timeout=90)
+    assert (said.returncode, said.stdout.count("\n")) == (0, 1)
+    assert said.stderr == "bft: nobody reads the output any more; training goes on\n"
+    assert (site.work / "read-by-nobody").exists()
+    until("the end of both", lambda: not site.slurm("squeue", "-h", "-o", "%i"), site)
+    assert (site.work / "sent-to-a-full-disk").exists()
+    assert "ExitCode=0:0" in site.slurm("scontrol", "show", "job", job)
+
+
 def test_a_script_that_always_dies_ends_its_job_with_its_own_exit_code_and_error(site: SandboxSite) -> None:
     script = site.work / "broken.py"
     script.write_text(f"#!{sys.executable}\nimport sys\nprint('about to fail')\nsys.exit(41)\n")

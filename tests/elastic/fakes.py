@@ -100,7 +100,7 @@ async def payload_of(data: bytes) -> bytes:
     payload = b""
     while piece := await sealed.read(1 << 20):
         payload += piece
-    assert len(payload) == message["bytes"]
+    assert len(payload) == message.get("bytes", 0)
     return payload
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import threading
 import time
@@ -13,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from elastic import session as sessions
-from elastic.link.wire import Message
+from elastic.errors import EXIT_LINK_LOST, LinkLostError, StateError
+from elastic.link.wire import Message, encode
 from elastic.session import Saved, Session, new_page, read_page
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted
 
@@ -53,9 +55,19 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
+def exits(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[int]:
+    """The codes that workers would have ended this process with."""
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(sessions, "_exit", codes.put)
+    monkeypatch.setattr(sessions, "LINK_LOST_S", 0.01)
+    return codes
+
+
+@pytest.fixture
+def driver(exits: queue.SimpleQueue[int]) -> Iterator[Driver]:
     driver = Driver()
     yield driver
+    driver.session.ended(1)
     driver.hang_up()
 
 
@@ -189,24 +201,157 @@ def test_the_state_of_a_suspended_trainer_is_fetched(driver: Driver) -> None:
 
 
 def test_a_first_start_fetches_nothing(driver: Driver) -> None:
-    driver.channel.send({"op": "fetched", "bytes": 0})
+    driver.channel.send({"op": "fetched", "none": True})
     assert driver.session.fetch_state() is None
 
 
-def test_training_goes_on_when_the_driver_hangs_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "REPORT_S", 0.0)
-    failures: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", failures.append)
-    driver.hang_up()
-    step = 0
-    while driver.session.attached:
-        step += 1
-        driver.session.step(step, step, 0, 1, None)
-        assert step < 1_000_000
-    driver.session.commit(saved(step))
+# -- what must never be taken for a first start ---
+
+
+def test_regression_a_state_that_could_not_be_read_was_taken_for_none(driver: Driver) -> None:
+    driver.channel.send({"op": "fetched", "error": "state.pt: Stale file handle"})
+    with pytest.raises(StateError, match=r"state\.pt: Stale file handle; it is kept"):
+        driver.session.fetch_state()
+    driver.channel.send({"op": "fetched"})
+    with pytest.raises(StateError, match="cannot be understood"):
+        driver.session.fetch_state()
+    driver.channel.send({"op": "fetched", "none": True})
+    assert driver.session.fetch_state() is None, "a try later may find out"
+
+
+def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
+    driver: Driver, exits: queue.SimpleQueue[int]
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        fetching = pool.submit(driver.session.fetch_state)
+        assert driver.next() == {"op": "fetch"}
+        driver.channel.shutdown()
+        with pytest.raises(LinkLostError, match="is gone"):
+            fetching.result(LIMIT_S)
+    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+    with pytest.raises(LinkLostError):
+        driver.session.fetch_state()
+
+
+@pytest.mark.parametrize("how", ["cut short", "altered"])
+def test_regression_a_fetch_hung_for_ever_when_the_state_was(
+    driver: Driver, exits: queue.SimpleQueue[int], how: str
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        fetching = pool.submit(driver.session.fetch_state)
+        assert driver.next() == {"op": "fetch"}
+        seal = driver.channel._seals.outgoing
+        driver.channel.send_raw(seal.line(encode({"op": "fetched", "bytes": 7})))
+        driver.channel.send_raw(b"wei" if how == "cut short" else b"weights" + b"0" * 32)
+        if how == "cut short":
+            driver.channel.shutdown()
+        with pytest.raises(LinkLostError):
+            fetching.result(LIMIT_S)
+    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+
+
+# -- a worker without its link ---
+
+
+def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
+    driver: Driver, exits: queue.SimpleQueue[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver.session.commit(saved(5))
+    driver.channel.shutdown()
+    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+    assert driver.session.attached
     driver.session.ship()
-    assert driver.session.fetch_state() is None
-    assert failures == []
+    assert driver.session._shipped_step == -1, "nobody has it"
+    assert capfd.readouterr().err.count("this worker ends and is started again") == 1
+
+
+def test_a_failed_send_is_noticed_too(driver: Driver, exits: queue.SimpleQueue[int]) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError
+
+    driver.session._channel.send = fail  # type: ignore[union-attr, method-assign]
+    driver.session.commit(saved(5))
+    driver.session.ship()
+    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_has_ended_keeps_its_code_when_the_driver_hangs_up_then(
+    driver: Driver, exits: queue.SimpleQueue[int], code: int
+) -> None:
+    assert driver.session.ended(code) == code
+    driver.channel.shutdown()
+    assert driver.session._lost.wait(LIMIT_S)
+    time.sleep(0.1)  # more than LINK_LOST_S here
+    assert exits.empty()
+
+
+def test_a_script_that_fails_for_want_of_the_link_did_not_fail_by_itself(driver: Driver) -> None:
+    driver.channel.shutdown()
+    assert driver.session._lost.wait(LIMIT_S)
+    assert driver.session.ended(1) == EXIT_LINK_LOST
+    assert driver.session.ended(0) == 0, "a script that came to its end has"
+
+
+def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_PAUSES_S", (0.0, 0.0))
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        environ = {
+            "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
+            "BFT_SECRET": SECRET,
+            "BFT_HOST": "n1.3.0",
+            "BFT_LOCAL_RANK": "2",
+        }
+        connecting = pool.submit(Session.connect, environ, None)
+        for _ in range(2):
+            server.accept()[0].close()
+        channel, hello = accepted(server)
+        session = connecting.result(LIMIT_S)
+        assert hello["host"] == "n1.3.0"
+        assert session.ended(0) == 0
+        channel.close()
+
+
+def test_regression_a_step_waited_for_a_state_on_its_way(driver: Driver) -> None:
+    driver.session.step(1, 10, 0, 1, None)
+    assert driver.next()["first"]
+    begun, go_on = threading.Event(), threading.Event()
+    send = driver.session._channel.send  # type: ignore[union-attr]
+
+    def slow(message: Message, payload: bytes | None = None) -> None:
+        if payload is not None:
+            begun.set()
+            assert go_on.wait(LIMIT_S)
+        send(message, payload)
+
+    driver.session._channel.send = slow  # type: ignore[union-attr, method-assign]
+    driver.session.commit(saved(1, b"gigabytes"))
+    driver.session.ship_soon()
+    assert begun.wait(LIMIT_S)
+    for step in range(2, 200):  # comes back, though nothing can be sent
+        driver.session._reported_s = 0.0
+        driver.session.step(step, step * 10, 0, 1, None)
+    driver.session.regrouped()
+    driver.session.step(200, 2000, 0, 2, None)
+    go_on.set()
+    assert driver.next_state()[1] == b"gigabytes"
+    # Of what waited, the newest before the change and the first after it.
+    assert [(told["step"], told["first"]) for told in (driver.next(), driver.next())] == [(199, False), (200, True)]
+
+
+def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_thread(
+    driver: Driver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> bytes:
+        raise TypeError("cannot pickle a lock")
+
+    driver.session.commit(Saved(5, 50, fail))
+    for _ in range(2):
+        driver.channel.send({"op": "ship"})
+        assert driver.next() == {"op": "nothing_saved"}
+    driver.channel.send({"op": "ping"})
+    assert driver.next() == {"op": "pong"}
+    assert capfd.readouterr().err.count("cannot pickle a lock") == 1
 
 
 def test_outside_bftd_a_session_does_nothing() -> None:

@@ -84,7 +84,7 @@ class HorovodBackend(Backend):
     async def _begin(self, wanted: dict[str, Pilot]) -> None:
         settings = self._host.settings
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
-        life = Companion(self._request, self._life_exited)
+        life = Companion(self._request, self._life_exited, self._host.log)
         slots = [str(settings.spec.nodes_min * per_node), str(settings.spec.nodes_max * per_node)]
         await life.start(settings.interpreter, "elastic.backends.horovod.life", *slots)
         self._life, self._clean = life, True

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from elastic.backends.base import Backend, Host
 from elastic.backends.companion import Companion
 from elastic.driver.pilots import Pilot
+from elastic.errors import ElasticError
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
@@ -30,7 +31,7 @@ class TorchrunBackend(Backend):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._store = Companion(self._from_store, self._store_exited)
+        self._store = Companion(self._from_store, self._store_exited, host.log)
         self._ports: dict[int, asyncio.Future[int]] = {}
         self._generation = 0
         self._group: list[Pilot] = []
@@ -147,7 +148,14 @@ class TorchrunBackend(Backend):
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[self._generation] = future
         self._store.send({"op": "open", "generation": self._generation})
-        return await asyncio.wait_for(future, _STORE_S)
+        try:
+            return await asyncio.wait_for(future, _STORE_S)
+        except asyncio.TimeoutError:
+            python = self._host.settings.interpreter
+            raise ElasticError(
+                f"torchrun's store, which {python} runs beside the driver, did not come up within {_STORE_S:g} s; "
+                "see how long `import torch` takes there"
+            ) from None
 
     def _blame(self) -> None:
         """Counts the crash against who caused it: a killed worker's peers fail too, and may be heard of first."""

@@ -20,7 +20,12 @@ class FakeCompanion:
 
     made: ClassVar[list[FakeCompanion]] = []
 
-    def __init__(self, on_message: Callable[[Message], None], on_exit: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[int], None],
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
         self.on_message, self.on_exit = on_message, on_exit
         self.commands: list[Message] = []
         self.argv: list[str] = []

@@ -415,3 +415,26 @@ def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
         stage.owner.errors.clear()
 
     scene(body)
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: Exception) -> None:
+    async def body(stage: Stage) -> None:
+        run_agent = stage.starter.run_agent
+
+        async def short(pilot: Pilot) -> None:
+            if pilot.node == "n2":
+                raise error
+            await run_agent(pilot)
+
+        stage.starter.run_agent = short  # type: ignore[method-assign]
+        stage.crew.on_leases([lease("n1"), lease("n2")])
+        await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
+        assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
+        [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
+        assert report.reason == f"its agent could not be started: {error}"
+        assert stage.owner.lines == [f"n2: {report.reason}; it is given back"]
+        assert stage.states("n1.1") == ["placed"]
+        assert stage.owner.errors == []
+
+    scene(body)

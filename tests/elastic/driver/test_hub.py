@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import functools
-from collections.abc import Awaitable, Callable
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from elastic.driver import hub as hubs
 from elastic.driver.hub import Hub, listen
 from elastic.errors import WireError
+from elastic.link import descriptors
 from elastic.link.address import join_address
 from elastic.link.channel import BlockingChannel, SealedReader, introduce
 from elastic.link.peer import Peer
@@ -27,6 +33,7 @@ class Listener:
         self.log: list[tuple[str, str]] = []
         self.addresses: list[str] = []
         self.welcome = True
+        self.raises: Exception | None = None
 
     def connected(self, peer: Peer) -> bool:
         self.log.append(("connected", peer.hello["host"]))
@@ -34,13 +41,17 @@ class Listener:
         return self.welcome
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+        if self.raises is not None:
+            raise self.raises
         self.log.append((message["op"], peer.hello["host"]))
 
     def disconnected(self, peer: Peer) -> None:
         self.log.append(("disconnected", peer.hello["host"]))
 
 
-def scene(body: Callable[[Listener, int], Awaitable[None]]) -> list[dict[str, Any]]:
+def scene(
+    body: Callable[[Listener, int], Awaitable[None]], log: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
     """Runs a hub; returns what asyncio would have complained about in the log."""
     complaints: list[dict[str, Any]] = []
 
@@ -48,7 +59,7 @@ def scene(body: Callable[[Listener, int], Awaitable[None]]) -> list[dict[str, An
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         listener = Listener()
         listening = listen()
-        hub = Hub(listener, SECRET, listening)
+        hub = Hub(listener, SECRET, listening, log)
         await asyncio.wait_for(body(listener, listening.getsockname()[1]), 30)
         hub.close()
 
@@ -270,3 +281,159 @@ def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
         writer.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+# -- strangers in crowds ---
+
+
+def crowd(port: int, count: int, says: bytes = b"", source: str = "127.0.0.1") -> list[socket.socket]:
+    """Connections that never finish their proof."""
+    made = []
+    for _ in range(count):
+        stranger = socket.socket()
+        stranger.bind((source, 0))
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+        made.append(stranger)
+        with contextlib.suppress(OSError):  # one that still waits at the door
+            stranger.send(says)
+    return made
+
+
+@pytest.fixture
+def many_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave to open 4000 connections, with both ends in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 10_000:
+        pytest.skip("4000 connections have two ends each here: the limit of open files is too low")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 10_000), hard))
+    monkeypatch.setattr(descriptors, "limit", lambda: 20_000)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("says", [b"", b"x"], ids=["silent", "a byte each"])
+def test_regression_4000_silent_connections_kept_an_honest_worker_out(
+    monkeypatch: pytest.MonkeyPatch, many_files: None, says: bytes
+) -> None:
+    monkeypatch.setattr(hubs, "HANDSHAKE_S", 1000.0)
+
+    async def body(listener: Listener, port: int) -> None:
+        strangers = await asyncio.to_thread(crowd, port, 4000, says)
+        try:
+            _, writer, _ = await joined(port, "n1.1")
+            await until("in", lambda: ("connected", "n1.1") in listener.log)
+            assert not any(is_closed(stranger) for stranger in strangers), "it waited for none of them to go"
+            writer.close()
+        finally:
+            for stranger in strangers:
+                stranger.close()
+
+    assert scene(body) == []
+
+
+def test_who_makes_room_comes_from_where_most_strangers_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_STRANGERS", 10)
+    monkeypatch.setattr(hubs, "SILENT_S", 0.0)
+    honest: list[socket.socket] = []
+
+    async def body(listener: Listener, port: int) -> None:
+        honest.extend(crowd(port, 3, source="127.0.0.2"))
+        strangers = crowd(port, 100, source="127.0.0.3")
+        # Those who wait at the door come one by one: the last is in when the crowd's first are out.
+        await until("turned away", lambda: sum(is_closed(stranger) for stranger in strangers) >= 90)
+        await asyncio.sleep(0.05)
+        assert not any(is_closed(stranger) for stranger in honest), "who came first from elsewhere is still heard"
+        for stranger in [*honest, *strangers]:
+            stranger.close()
+
+    assert scene(body) == []
+
+
+def is_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_64_workers_of_one_node_are_let_in_under_the_same_address_as_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_STRANGERS", 80)
+
+    async def body(listener: Listener, port: int) -> None:
+        strangers = await asyncio.to_thread(crowd, port, 200)
+        peers = await asyncio.gather(*(joined(port, f"n{number}.1") for number in range(64)))
+        await until("all are in", lambda: len(listener.log) == 64)
+        for _, writer, _ in peers:
+            writer.close()
+        for stranger in strangers:
+            stranger.close()
+        await until("all are gone", lambda: len(listener.log) == 128)
+
+    assert scene(body) == []
+
+
+def test_strangers_get_no_more_than_a_part_of_the_files_that_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: 40)
+
+    async def body(listener: Listener, port: int) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        strangers = crowd(port, 60)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert len(os.listdir("/proc/self/fd")) - before <= 60 + 10
+        for stranger in strangers:
+            stranger.close()
+
+    assert scene(body) == []
+
+
+def test_a_network_of_ipv6_addresses_is_one_crowd() -> None:
+    assert hubs._source("2001:db8:1:2:aaaa::1") == hubs._source("2001:db8:1:2:bbbb::7%eth0")
+    assert hubs._source("2001:db8:1:2::1") != hubs._source("2001:db8:1:3::1")
+    assert hubs._source("::ffff:10.0.0.7") == hubs._source("10.0.0.7")
+    assert hubs._source("10.0.0.7") != hubs._source("10.0.0.8")
+
+
+# -- what one peer says is that peer's affair ---
+
+
+@pytest.mark.parametrize("error", [KeyError("bytes"), ValueError("no number"), TypeError("not a list")])
+def test_regression_a_message_that_was_not_understood_was_shown_as_a_fault_of_the_driver(error: Exception) -> None:
+    lines: list[str] = []
+
+    async def body(listener: Listener, port: int) -> None:
+        listener.raises = error
+        _, good, seals = await joined(port, "n1.1")
+        reader, bad, bad_seals = await joined(port, "n2.1")
+        bad.write(bad_seals.outgoing.line(encode({"op": "odd"})))
+        assert await reader.receive() is None
+        listener.raises = None
+        good.write(seals.outgoing.line(encode({"op": "ready"})))
+        await until("heard", lambda: ("ready", "n1.1") in listener.log)
+        good.close()
+        bad.close()
+        await until("gone", lambda: ("disconnected", "n1.1") in listener.log)
+
+    assert scene(body, lines.append) == []
+    assert [repr(error) in line and "n2.1" in line for line in lines] == [True]
+
+
+def test_regression_a_full_disk_of_the_drivers_cut_a_worker_off_for_good() -> None:
+    lines: list[str] = []
+
+    async def body(listener: Listener, port: int) -> None:
+        listener.raises = OSError(errno.EDQUOT, "Disk quota exceeded")
+        _, writer, seals = await joined(port, "n1.1")
+        writer.write(seals.outgoing.line(encode({"op": "state", "bytes": 5})) + b"state" + b"\0" * 32)
+        await until("said", lambda: lines)
+        listener.raises = None
+        # The payload that was not taken does not count as a message, whatever its seal.
+        writer.write(seals.outgoing.line(encode({"op": "ready"})))
+        writer.close()
+        await until("gone", lambda: ("disconnected", "n1.1") in listener.log)
+
+    assert scene(body, lines.append) == []
+    assert lines == ["state of the peer of n1.1 was not carried out: [Errno 122] Disk quota exceeded"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +15,14 @@ import pytest
 
 from elastic.backends import KINDS
 from elastic.driver import main
+from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.driver.state.store import CheckpointStore
+from elastic.errors import ElasticError
 from elastic.script import Header, rewrite
 from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
-from tests.elastic.fakes import settings_for
+from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, settings_for, trainer_for
 
 
 def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
@@ -27,7 +31,7 @@ def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, 
     store = CheckpointStore(settings.state_dir)
     if step >= 0:
         asyncio.run(put(store, step, b"state"))
-    main._put_away(replace(settings, argv=(argv or settings.argv[0],)), store, code)
+    main._put_away(replace(settings, argv=(argv or settings.argv[0],)), store, code, print)
     return settings
 
 
@@ -75,7 +79,7 @@ def test_a_driver_that_was_taken_over_leaves_the_folder_to_its_successor(
         asyncio.run(put(new, step, b"state"))
     if knows:
         old.fence()
-    main._put_away(settings, old, code)
+    main._put_away(settings, old, code, print)
     assert asyncio.run(put(new, 5, b"state"))
 
 
@@ -140,3 +144,52 @@ def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
     assert caught.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"bft: resume=6: there is no saved state of it in {tmp_path}/states")
+
+
+def test_regression_every_error_of_a_work_was_called_a_fault_of_bftds_driver(tmp_path: Path) -> None:
+    async def ends(error: Exception) -> tuple[int, str]:
+        run = Run(settings_for(tmp_path), print, lambda _: None)
+        try:
+            raise error
+        except Exception as raised:
+            run.failed(raised)
+        return await run.result
+
+    assert asyncio.run(ends(ElasticError("torch is too slow; see why"))) == (1, "torch is too slow; see why")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert asyncio.run(ends(full)) == (1, "the driver cannot go on: [Errno 28] No space left on device")
+    assert "please report it: TimeoutError()" in asyncio.run(ends(asyncio.TimeoutError()))[1]
+    code, reason = asyncio.run(ends(KeyError("pilot")))
+    assert code == 1
+    assert reason.startswith(f"a fault of bftd's driver, please report it: KeyError('pilot') at {__file__}:")
+
+
+def test_regression_a_back_end_that_could_not_be_started_ended_in_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: FakeBackend) -> None:
+        raise ElasticError("/opt/python cannot be run on svc1, where the driver runs: No such file or directory")
+
+    monkeypatch.setattr(FakeBackend, "start", fail)
+
+    async def run() -> tuple[int, str]:
+        trainer = trainer_for(settings_for(tmp_path), print, FakeStarter(), FakeDaemon())
+        code, reason = await trainer.serve()
+        await trainer.stop()
+        return code, reason
+
+    assert asyncio.run(run()) == (
+        1,
+        "/opt/python cannot be run on svc1, where the driver runs: No such file or directory",
+    )
+
+
+def test_a_script_that_is_no_text_or_an_output_that_is_full_costs_no_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(b"#!/usr/bin/env python3\n\xff\xfe")
+    argv = [sys.executable, "-c", "from elastic.driver.main import main; main()", str(script)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == f"bft: {script}: not a text file; submit a Python script\n"
+    with Path("/dev/full").open("wb") as full:
+        assert subprocess.run(argv, stdout=full, stderr=full, check=False).returncode == 2

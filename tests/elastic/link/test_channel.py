@@ -161,3 +161,18 @@ def test_what_the_driver_says_while_a_state_is_on_its_way_comes_after_it() -> No
         assert seen == ["ping"] * (len(PAYLOAD) >> 20) + ["ship"]
 
     asyncio.run(scene())
+
+
+def test_regression_a_file_that_was_cut_meanwhile_was_read_for_ever() -> None:
+    writer = FakeWriter()
+    peer = Peer(writer, {}, Seal(KEY))  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        with pytest.raises(OSError, match="shorter than it was"):
+            await peer.send_file({"op": "fetched"}, io.BytesIO(PAYLOAD[:1000]), len(PAYLOAD))
+        peer.send({"op": "ping"})
+        # What follows would be taken for the rest of the state.
+        assert writer.closed
+        assert b"ping" not in writer.data
+
+    asyncio.run(scene())

@@ -22,15 +22,17 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 """
 
 
-def run(folder: Path, source: str | None, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a worker whose driver says who it is, and then nothing."""
+def run(
+    folder: Path, source: str | None, *arguments: str, hangs_up: bool = False, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script as a worker whose driver says who it is, and then nothing; or `hangs_up` right after that."""
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
     if source is not None:
         script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(5)  # some workers end before they connect
-        pool.submit(accepted, server)
+        connecting = pool.submit(accepted, server)
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
@@ -42,7 +44,11 @@ def run(folder: Path, source: str | None, *arguments: str, **environ: str) -> su
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "HOROVOD_RANK")}
         merged = {name: value for name, value in (clean | settings | environ).items() if value}
         argv = [sys.executable, "-c", RUN, str(script), *arguments]
-        return subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
+        if hangs_up:
+            connecting.add_done_callback(lambda connected: connected.result()[0].shutdown())
+        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
+        connecting.exception()  # held until now: a worker whose driver hangs up ends
+        return said
 
 
 def test_a_script_runs_as_main_with_its_arguments_and_the_modules_beside_the_users_file(tmp_path: Path) -> None:
@@ -145,3 +151,18 @@ def test_a_script_may_start_processes_that_import_it_anew(tmp_path: Path) -> Non
     )
     said = run(tmp_path, source, BFT_SCRIPT_SHA256=hashlib.sha256(source.encode()).hexdigest())
     assert (said.stdout, said.returncode) == ("[2, 4]\n", 0), said.stderr
+
+
+def test_regression_a_worker_that_had_lost_its_link_trained_on_with_nobody_to_keep_what_it_saved(
+    tmp_path: Path,
+) -> None:
+    said = run(tmp_path, "import time\ntime.sleep(600)\n", hangs_up=True)
+    assert (said.stdout, said.returncode) == ("", 75)
+    assert said.stderr.startswith("bft: the connection to the trainer's driver is gone")
+    assert said.stderr.count("\n") == 1
+
+
+def test_a_script_that_fails_because_its_link_went_is_not_blamed(tmp_path: Path) -> None:
+    source = "import elastic\ntry:\n    elastic.load()\nfinally:\n    print('no first start')\n"
+    said = run(tmp_path, source, hangs_up=True)
+    assert (said.stdout, said.returncode) == ("no first start\n", 75)

@@ -1,0 +1,183 @@
+"""What a driver prints, through one thread: no disk, pipe or terminal that does not take it holds training up.
+
+Lines wait in memory, in order, while nothing can be written. When they are too many the oldest go, and the place where
+they are missing says how many there were. A full disk is tried again and again, a pipe without a reader is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from elastic.timing import LAST_WORDS_S
+
+HELD_BYTES = 4 << 20
+"""What may wait to be written: some ten thousand lines, for a file system that hangs for a minute."""
+
+_LINE_BYTES = 64
+"""What a line costs in memory beside its bytes."""
+
+_AT_ONCE_BYTES = 4096
+"""A pipe takes so much in one piece: lines of other processes do not get in between."""
+
+_RETRY_S = 1.0
+_LAST_RETRY_S = 0.1
+"""Between two tries, while there is time and at the end."""
+
+_STALLED = "they were not taken in time"
+
+_NOBODY = {errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO}
+"""Nobody will ever read it."""
+
+
+class Output:
+    """Lines on their way to a file descriptor; `close` is to be called at the end."""
+
+    def __init__(self, fd: int, encoding: str = "utf-8", held_bytes: int = HELD_BYTES) -> None:
+        self._fd = fd
+        self._encoding = encoding
+        self._most_bytes = held_bytes
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._dropped = 0
+        self._gone = False
+        self._why = _STALLED
+        self._deadline_s: float | None = None
+        self._news = threading.Condition()
+        # A write that never returns must not keep the process from its end.
+        self._thread = threading.Thread(target=self._write_all, name="bft-output", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def standard(cls) -> Output:
+        """The standard output of this process, in its locale's encoding."""
+        if sys.stdout is None:  # closed before the start: its number may be another file's by now
+            nowhere = cls(-1)
+            nowhere._gone = True
+            return nowhere
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        return cls(1, getattr(sys.stdout, "encoding", None) or "utf-8")
+
+    def line(self, text: str) -> None:
+        """Writes one line, soon; never waits. What the encoding lacks is written as an escape."""
+        data = f"{text}\n".encode(self._encoding, "backslashreplace")
+        with self._news:
+            if self._gone:
+                return
+            self._lines.append(data)
+            self._bytes += len(data) + _LINE_BYTES
+            while self._bytes > self._most_bytes:
+                self._bytes -= len(self._lines.popleft()) + _LINE_BYTES
+                self._dropped += 1
+            self._news.notify()
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[None]:
+        """Takes what libraries log meanwhile: written to standard error it could hold everything up."""
+        handler = _Handler(self)
+        logger = logging.getLogger()
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def close(self, within_s: float = LAST_WORDS_S) -> None:
+        """Writes what waits, and gives up after `within_s`."""
+        with self._news:
+            self._deadline_s = time.monotonic() + within_s
+            self._news.notify()
+        self._thread.join(within_s + 2 * _LAST_RETRY_S)
+
+    # -- the thread ---
+
+    def _write_all(self) -> None:
+        data: bytes | None = b""
+        while data is not None and self._write(data):
+            data = self._next()
+        with self._news:
+            if self._gone:
+                return
+            left = len(self._lines) + self._dropped + (data or b"").count(b"\n")
+            self._gone = True
+            self._lines.clear()
+        if left:
+            self._say_aside(f"bft: {left} lines of output were not written: {self._why}")
+
+    def _next(self) -> bytes | None:
+        """Some whole lines to write at once; None at the end."""
+        with self._news:
+            while not self._lines and not self._dropped:
+                if self._deadline_s is not None or self._gone:
+                    return None
+                self._news.wait()
+            if self._dropped:
+                said = f"bft: {self._dropped} lines of output are missing here: {self._why}\n"
+                self._dropped, self._why = 0, _STALLED
+                return said.encode(self._encoding, "backslashreplace")
+            data = b""
+            while self._lines and (not data or len(data) + len(self._lines[0]) <= _AT_ONCE_BYTES):
+                line = self._lines.popleft()
+                self._bytes -= len(line) + _LINE_BYTES
+                data += line
+            return data
+
+    def _write(self, data: bytes) -> bool:
+        """Whether all of it was written, however long that took."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:  # another program has set the terminal so
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll(_LAST_RETRY_S * 1000)
+            except OSError as error:
+                self._why = error.strerror or str(error)
+                if error.errno in _NOBODY:
+                    self._nobody_reads()
+                    return False
+                self._wait()
+            if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+                return not left
+        return True
+
+    def _wait(self) -> None:
+        """Waits a while before the next try."""
+        with self._news:
+            if self._deadline_s is None:
+                self._news.wait_for(lambda: self._deadline_s is not None, _RETRY_S)
+                return
+        time.sleep(_LAST_RETRY_S)
+
+    def _nobody_reads(self) -> None:
+        with self._news:
+            self._gone, self._dropped = True, 0
+            self._lines.clear()
+        self._say_aside("bft: nobody reads the output any more; training goes on")
+
+    def _say_aside(self, text: str) -> None:
+        """Says it on standard error, unless that is the same file."""
+        with contextlib.suppress(OSError):
+            if not os.path.samestat(os.fstat(self._fd), os.fstat(2)):
+                os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
+class _Handler(logging.Handler):
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+        self.setFormatter(logging.Formatter("bft: %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a record that cannot be formatted is no reason to stop
+            self._output.line(self.format(record))

@@ -1,0 +1,106 @@
+"""The helper process beside the driver: what it cannot be started for is told in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.backends import companion as companions
+from elastic.backends.companion import Companion
+from elastic.backends.torchrun import driver as torchruns
+from elastic.errors import ElasticError
+from elastic.link.wire import Message
+from tests.elastic.backends.stage import FakeCompanion, Host
+from tests.elastic.fakes import settings_for, until
+
+
+def nothing(_: Any) -> None:
+    """Takes what a companion says."""
+
+
+def test_regression_an_interpreter_missing_where_the_driver_runs_was_a_fault_of_the_driver(tmp_path: Path) -> None:
+    with pytest.raises(ElasticError, match=r"/bin/python cannot be run on .*, where the driver runs: No such file"):
+        asyncio.run(Companion(nothing, nothing).start(str(tmp_path / "bin" / "python"), "this"))
+
+
+def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = asyncio.create_subprocess_exec, [errno.EAGAIN, errno.EMFILE]
+
+    async def short(*argv: Any, **options: Any) -> asyncio.subprocess.Process:
+        if refused:
+            raise OSError(refused.pop(), "not now")
+        return await start(*argv, **options)
+
+    monkeypatch.setattr(companions.asyncio, "create_subprocess_exec", short)
+    monkeypatch.setattr(companions, "_PAUSES_S", (0.0, 0.0))
+    ends: list[int] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, ends.append)
+        await companion.start(sys.executable, "no_module_of_that_name")
+        await until("ended", lambda: ends)
+        refused.extend([errno.EAGAIN] * 3)
+        with pytest.raises(ElasticError, match="not now"):
+            await Companion(nothing, nothing).start(sys.executable, "this")
+
+    asyncio.run(run())
+    assert ends == [1]
+
+
+def test_what_it_says_on_standard_error_is_taken_however_much_it_is(tmp_path: Path) -> None:
+    program = "import sys\nsys.stderr.write('x' * (3 << 20) + '\\n')\nprint('last words', file=sys.stderr)\n"
+    (tmp_path / "talker.py").write_text(program)
+    lines: list[str] = []
+    ends: list[int] = []
+    messages: list[Message] = []
+
+    async def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        companion = Companion(messages.append, ends.append, lines.append)
+        await companion.start(sys.executable, "talker")
+        await until("said", lambda: lines[-1:] == ["last words"])
+        await until("ended", lambda: ends)
+        await companion.stop()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(run(monkeypatch))
+    assert ends == [0]
+
+
+@pytest.mark.parametrize("words", ["no message", '{"op":"opened"}', '{"op":"opened","port":"x"}'])
+def test_regression_a_companion_that_was_not_understood_was_waited_for_for_ever(tmp_path: Path, words: str) -> None:
+    (tmp_path / "odd.py").write_text(f"import time\nprint({words!r}, flush=True)\ntime.sleep(600)\n")
+    ends: list[int] = []
+
+    async def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        companion = Companion(lambda message: nothing(int(message["port"])), ends.append)
+        await companion.start(sys.executable, "odd")
+        await until("ended", lambda: ends)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(run(monkeypatch))
+    assert ends == [-9]
+
+
+def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FakeCompanion):
+        def send(self, message: Message) -> None:
+            """Never answers."""
+
+    monkeypatch.setattr(torchruns, "Companion", Silent)
+    monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
+
+    async def run() -> None:
+        backend = torchruns.TorchrunBackend(Host(settings_for(tmp_path)))
+        with pytest.raises(ElasticError, match=r"did not come up within 0\.01 s; see how long `import torch` takes"):
+            await backend._port()
+
+    asyncio.run(run())

@@ -1,0 +1,227 @@
+"""What the driver prints: in order, whole, and never waited for, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic.driver import output as outputs
+from elastic.driver.output import Output
+
+LIMIT_S = 20.0
+
+
+class Pipe:
+    """A pipe that nobody reads until the test does."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+    def read_to(self, last: bytes) -> list[bytes]:
+        data = b""
+        while last not in data:
+            data += os.read(self.reader, 1 << 16)
+        return data.splitlines()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    for fd in (pipe.reader, pipe.writer):
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+
+
+class Disk:
+    """Stands for os.write: full, or failing in another way, until there is room again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+        self.data = b""
+        self.room_bytes: int | None = 0
+        self.tried = threading.Event()
+        self._code = code
+        monkeypatch.setattr(outputs, "_RETRY_S", 0.001)
+        monkeypatch.setattr(outputs, "_LAST_RETRY_S", 0.001)
+        monkeypatch.setattr(outputs.os, "write", self._write)
+
+    def _write(self, fd: int, data: bytes) -> int:
+        taken = len(data) if self.room_bytes is None else min(len(data), self.room_bytes)
+        if not taken:
+            self.tried.set()
+            raise OSError(self._code, os.strerror(self._code))
+        self.data += bytes(data[:taken])
+        if self.room_bytes is not None:
+            self.room_bytes -= taken
+        return taken
+
+
+def test_lines_are_written_in_order_and_whole(pipe: Pipe) -> None:
+    output = Output(pipe.writer)
+    for number in range(500):
+        output.line(f"line {number}")
+    output.close()
+    assert pipe.read_to(b"line 499\n") == [f"line {number}".encode() for number in range(500)]
+
+
+def test_no_write_holds_a_part_of_a_line_or_more_than_a_pipe_takes_in_one_piece(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def write(fd: int, data: bytes) -> int:
+        written.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr(outputs.os, "write", write)
+    output = Output(pipe.writer)
+    lines = ["x" * (number * 37 % 900) for number in range(300)]
+    for line in lines:
+        output.line(line)
+    output.close()
+    assert b"".join(written).decode().splitlines() == lines
+    assert all(data.endswith(b"\n") and len(data) <= 4096 for data in written)
+
+
+def test_regression_a_stalled_output_stopped_the_beats_and_all_agents_left(pipe: Pipe) -> None:
+    output = Output(pipe.writer, held_bytes=100_000)
+    for number in range(5000):  # the pipe takes 64 KiB, and nobody reads: an os.write here would never return
+        output.line(f"line {number:04} {'.' * 80}")
+    lines = pipe.read_to(b"line 4999")
+    output.close()
+    gaps, expected = 0, 0
+    for line in lines:  # the oldest of what waits go, and it is said where
+        if line.startswith(b"bft: "):
+            assert line.endswith(b"lines of output are missing here: they were not taken in time")
+            gaps, expected = gaps + 1, expected + int(line.split()[1])
+        else:
+            assert int(line.split()[1]) == expected
+            expected += 1
+    assert gaps
+    assert expected == 5000
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_regression_a_full_disk_cut_agents_off_now_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    disk = Disk(monkeypatch, code)
+    disk.room_bytes = 9  # the last piece that a full disk takes may end anywhere
+    output = Output(1, held_bytes=1000)
+    output.line("the first")
+    output.line("the second")
+    assert disk.tried.wait(LIMIT_S)
+    for number in range(100):
+        output.line(f"line {number}")
+    disk.room_bytes = None
+    output.close()
+    lines = disk.data.decode().splitlines()
+    assert lines[:2] == ["the first", "the second"]
+    missing = 100 - len(lines[3:])
+    assert lines[2] == f"bft: {missing} lines of output are missing here: {os.strerror(code)}"
+    assert lines[3:] == [f"line {number}" for number in range(missing, 100)]
+
+
+def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = Disk(monkeypatch, errno.ENOSPC)
+    said: list[str] = []
+    monkeypatch.setattr(Output, "_say_aside", lambda self, text: said.append(text))
+    output = Output(1)
+    for _ in range(3):
+        output.line("lost")
+    assert disk.tried.wait(LIMIT_S)
+    output.close(within_s=0.05)
+    output._thread.join(LIMIT_S)
+    assert said == ["bft: 3 lines of output were not written: No space left on device"]
+
+
+def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(pipe: Pipe) -> None:
+    os.close(pipe.reader)
+    said: list[str] = []
+    output = Output(pipe.writer)
+    output._say_aside = said.append  # type: ignore[method-assign]
+    output.line("one")
+    output._thread.join(LIMIT_S)
+    for _ in range(100_000):
+        output.line("more")
+    assert said == ["bft: nobody reads the output any more; training goes on"]
+    assert not output._lines
+    output.close()
+
+
+def test_regression_a_letter_that_the_locale_lacks_ended_training(pipe: Pipe) -> None:
+    output = Output(pipe.writer, "latin-1")
+    output.line("épreuve 3 ███ 57 % \udcff")
+    output.close()
+    assert os.read(pipe.reader, 100) == b"\xe9preuve 3 \\u2588\\u2588\\u2588 57 % \\udcff\n"
+
+
+def test_what_libraries_log_goes_the_same_way(pipe: Pipe) -> None:
+    output = Output(pipe.writer)
+    with output.logging():
+        logging.getLogger("asyncio").warning("socket.send() raised %s", "exception")
+    logging.getLogger("asyncio").debug("not any more")
+    output.close()
+    assert os.read(pipe.reader, 100) == b"bft: asyncio: socket.send() raised exception\n"
+
+
+# -- a whole process ---
+
+PROGRAM = """
+import sys
+from elastic.driver.output import Output
+output = Output.standard()
+for number in range(int(sys.argv[1])):
+    output.line(f"line {number} " + "." * 100)
+output.close(0.5)
+sys.exit(7)
+"""
+
+
+def run(stdout: int | None, lines: int = 5, prefix: str = "") -> tuple[int, str]:
+    argv = [sys.executable, "-c", PROGRAM, str(lines)]
+    if prefix:
+        argv = ["/bin/sh", "-c", f'"$0" "$@" {prefix}', *argv]
+    with subprocess.Popen(argv, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        return process.wait(LIMIT_S), said
+
+
+def test_the_exit_code_stands_and_nothing_is_complained_about_when_the_output_is_full() -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert run(full.fileno()) == (7, "bft: 5 lines of output were not written: No space left on device\n")
+
+
+def test_the_exit_code_stands_when_nobody_reads(pipe: Pipe) -> None:
+    os.close(pipe.reader)
+    assert run(pipe.writer) == (7, "bft: nobody reads the output any more; training goes on\n")
+
+
+def test_the_exit_code_stands_when_a_reader_has_stalled(pipe: Pipe) -> None:
+    began_s = time.monotonic()
+    assert run(pipe.writer, lines=5000)[0] == 7
+    assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_the_exit_code_stands_where_there_is_no_output_at_all() -> None:
+    assert run(None, prefix=">&-") == (7, "")
+
+
+def test_it_is_not_said_twice_where_both_outputs_are_one_file() -> None:
+    with Path("/dev/full").open("wb") as full:
+        argv = [sys.executable, "-c", PROGRAM, "5"]
+        assert subprocess.run(argv, stdout=full, stderr=full, check=False, timeout=LIMIT_S).returncode == 7

@@ -1,0 +1,86 @@
+"""What a driver starts for a pilot: its srun, and what becomes of one that cannot be started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from elastic.driver.crew import Crew
+from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.link import descriptors
+from slurm_plugin.waiting import SiteRules
+from tests.elastic.driver.test_crew import Owner
+from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, settings_for, until
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An srun and an sbatch that note the limit of open files under which they run; where they do so."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    noted = tmp_path / "noted"
+    for name in ("srun", "sbatch"):
+        (commands / name).write_text(f"#!/bin/sh\nulimit -Sn > {noted}\necho 7\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    return noted
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> PilotStarter:
+    made = PilotStarter(settings_for(tmp_path), 1, "secret", print)
+    made.go_by(SiteRules(30.0, 20.0))
+    return made
+
+
+def pilot() -> Pilot:
+    return Pilot("n1.1", "n1", 3600.0, "", job_id="7")
+
+
+def test_a_step_runs_under_the_limit_that_the_driver_was_started_with(
+    srun: Path, starter: PilotStarter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    monkeypatch.setattr(descriptors, "_given", [(321, hard)])
+    asyncio.run(starter.run_agent(pilot()))
+    assert srun.read_text() == "321\n"
+    srun.unlink()
+    # A batch script too: Slurm gives the job the limits that sbatch ran under.
+    assert starter._client.submit([], "#!/bin/sh\n") == "7"
+    assert srun.read_text() == "321\n"
+
+
+def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_trainer(starter: PilotStarter) -> None:
+    class Slurm(FakeStarter):
+        async def run_agent(self, pilot: Pilot) -> None:
+            await starter.run_agent(pilot)
+
+    async def run() -> None:
+        owner, daemon = Owner(), FakeDaemon()
+        crew = Crew(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, hard))
+        try:
+            crew.on_leases([lease("n1")])
+            await until("given back", lambda: crew.all == [])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert owner.errors == []
+        assert ["Too many open files" in line for line in owner.lines] == [True]
+        await crew.close()
+
+    asyncio.run(run())
+
+
+def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
+    starter: PilotStarter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", none_left)
+    assert asyncio.run(starter.place(pilot())) == "Slurm could not be asked: can't start new thread"
