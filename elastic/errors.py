@@ -1,5 +1,8 @@
 """What can go wrong around a trainer, each with one line that says what to do next."""
 
+EXIT_LINK_LOST = 75
+"""What a worker exits with that lost its link to the driver: a fault of neither it nor its script."""
+
 
 class ElasticError(Exception):
     """A failure that ends a command; `exit_code` is what the command exits with."""

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
-from elastic.timing import REPORT_S, SHIP_SHARE
+from elastic.timing import FAREWELL_S, REPORT_S, SHIP_SHARE
+
+ERROR_BYTES = 2048
+"""What the driver is told of a script's error: the end, where it says what went wrong."""
 
 _PAGE = struct.Struct("=qd")
 """The last step and when it ended, in memory that the parent reads after a SIGKILL."""
@@ -54,6 +57,7 @@ class Session:
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._saved: Saved | None = None
         self._shipped_step = -1
+        self._heard = threading.Event()
         self._saved_lock = threading.Lock()
         self._ship_lock = threading.Lock()
         self._ship_wanted = threading.Event()
@@ -126,6 +130,14 @@ class Session:
         if last is not None and last["rank"] == 0:
             self._send({**last, "first": False, "saved_step": last["step"], "saved_samples": last["samples"]})
 
+    def failed(self, text: str) -> None:
+        """Tells the error that ends the script, its last ERROR_BYTES; the news of the end would overtake it else."""
+        if self._channel is None:
+            return
+        told = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+        self._send({"op": "error", "text": told})
+        self._heard.wait(FAREWELL_S)
+
     def regrouped(self) -> None:
         """Notes that the world changed: the next step is the first one of the new group."""
         self._first = True
@@ -191,6 +203,8 @@ class Session:
                 self.pause_requested.set()
             elif op == "abort":
                 self.on_abort()
+            elif op == "heard":
+                self._heard.set()
             elif op == "fetched":
                 size_bytes = int(message.get("bytes", 0))
                 self._answers.put(channel.receive_payload(size_bytes) if size_bytes else None)

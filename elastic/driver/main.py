@@ -68,6 +68,9 @@ async def _run(settings: DriverSettings) -> int:
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
     _log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
+    node, words = trainer.run.last_words
+    for line in (f"the script's last words on {node}:", *words) if words else ():
+        _log(line)
     if code == 0:
         trainer.run.store.remove()
         _remove_folder(settings)

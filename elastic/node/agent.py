@@ -177,7 +177,7 @@ class Agent:
                 preexec_fn=prepare_child,
             )
         except OSError as error:
-            self._send({"op": "cannot", "text": f"{argv[0]}: {error.strerror}; is it there on every node?"})
+            self._send({"op": "cannot", "text": _missing(error, argv[0], message["cwd"])})
             return
         finally:
             theirs.close()
@@ -216,6 +216,15 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _missing(error: OSError, interpreter: str, cwd: str) -> str:
+    """Why the node process cannot be started, and what to do."""
+    if error.filename == cwd != interpreter:
+        todo = "submit from a folder that every node has, or name one with --chdir"
+        return f"the working folder {cwd}: {error.strerror}; {todo}"
+    todo = "the script's Python has to be there on every node: name one on a file system that all of them have"
+    return f"{interpreter}: {error.strerror}; {todo}"
 
 
 async def _run() -> int:

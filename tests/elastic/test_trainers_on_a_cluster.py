@@ -160,7 +160,7 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 42
-    assert "3 crashes without a step" in trainer.output
+    assert "the script failed 3 times" in trainer.output
     assert "Traceback" not in trainer.output
 
 

@@ -121,8 +121,7 @@ class TorchrunBackend(Backend):
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
             except asyncio.TimeoutError:
                 for pilot in missing:
-                    self._host.log(f"{pilot.node} did not come to the rendezvous; it is given back")
-                    pilot.expiring = True
+                    self._host.absent(pilot, f"{pilot.node} did not come to the rendezvous")
         return pilots
 
     def _release(self, members: list[Pilot], port: int) -> None:
