@@ -135,7 +135,8 @@ class Session:
         if self._channel is None:
             return
         told = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
-        self._send({"op": "error", "text": told})
+        whole = told if len(told) == len(text) else told[told.find("\n") + 1 :]
+        self._send({"op": "error", "text": whole})
         self._heard.wait(FAREWELL_S)
 
     def regrouped(self) -> None:

@@ -1,7 +1,8 @@
 """Whose fault a failure is: bad luck, the node's or the script's. Pure: failures in, verdicts out.
 
-Ends of workers that belong together (the peers of a worker that was killed fail as well) are one *incident*; a node
-that fails again, or whose workers had begun anew, opens the next one. What is open counts:
+Ends of workers that belong together are one *incident*; a node that fails again, or whose workers had begun anew, opens
+the next one. The first end of an incident is its cause: who ends otherwise is a peer that lost its connection, and who
+ends with the very same words has the same fault. What is open counts:
 
 1. An incident is settled by a saved state of a higher step, not by a step: a script that fails at the same batch gets
    to that batch every time. It is settled too when the others train past it without the nodes that failed. Where a
@@ -47,10 +48,14 @@ Whose = Literal["nobody's", "the node's", "the script's"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whose fault it is, and after how many incidents (or nodes that could not begin)."""
+    """Whose fault it is, and after how many incidents (or nodes that could not begin).
+
+    A `consequence` is the end of a peer: it says nothing of its node.
+    """
 
     whose: Whose
     count: int = 1
+    consequence: bool = False
 
 
 _NOBODYS = Verdict("nobody's")
@@ -63,6 +68,7 @@ class _Incident:
     saved: int
     reached: int
     at_s: float
+    what: str = ""
     nodes: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
     began_anew: set[str] = field(default_factory=set)
@@ -122,13 +128,19 @@ class Blame:
 
     # -- what fails ---
 
-    def failed(self, node: str, rc: int, reached: int, at_s: float, members: Collection[str]) -> Verdict:
-        """A worker on `node` ended with `rc` after step `reached` (-1: unknown) while the trainer had `members`."""
+    def failed(self, node: str, what: str, rc: int, reached: int, at_s: float, members: Collection[str]) -> Verdict:
+        """A worker on `node` ended with `rc` after step `reached` (-1: unknown) while the trainer had `members`.
+
+        `what` it said: two that have the same fault say the same.
+        """
         incident = self._incident(node, at_s)
-        incident.nodes.add(node)
-        incident.others |= set(members) - {node}
+        if not incident.nodes:
+            incident.what, incident.crash = what, rc != EXIT_LINK_LOST
+        incident.others |= set(members)
         incident.reached = max(incident.reached, reached)
-        incident.crash |= rc != EXIT_LINK_LOST
+        if incident.what != what:
+            return Verdict("nobody's", consequence=True)
+        incident.nodes.add(node)
         record = self._record(node, at_s)
         if self._is_scripts(at_s):
             return Verdict("the script's", len(self._open))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bftd.protocol.reports import CrashReport
 from elastic.driver.blame import Blame, Verdict
+from elastic.driver.departures import Departures
 from elastic.driver.last_words import LastWords
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
@@ -30,7 +31,9 @@ class TrainerHost:
         self._blame = Blame()
         self._words = LastWords()
         self._silence = Silence()
+        self._departures = Departures()
         self._at_fault: set[str] = set()
+        self._ends: list[tuple[Pilot, int]] = []
         self._fetched = False
         self._warned = False
 
@@ -62,10 +65,13 @@ class TrainerHost:
         self._blame.ready()
         present = {pilot.lease for pilot in self._pilots()}
         self._words.forget(present)
+        self._departures.forget(present)
         self._at_fault &= present
 
     def began(self, pilot: Pilot) -> None:
         """A worker begins on this pilot."""
+        self._look_who_is_here()
+        self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
         if self._silence.began(pilot.lease, time.time()):
@@ -95,12 +101,27 @@ class TrainerHost:
 
     def crashed(self, pilot: Pilot, rc: int) -> None:
         """See Host."""
-        if rc == EXIT_LINK_LOST:
-            text = f"a worker on {pilot.node} lost its link to the driver"
-        else:
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self._look_at_ends)
+        self._ends.append((pilot, rc))
+
+    def _look_at_ends(self) -> None:
+        """Takes the ends that were told together in the order in which they came about, the back-end done with them.
+
+        A worker tells its error before it ends, and its end is what its peers fail of.
+        """
+        self._look_who_is_here()
+        ends, self._ends = self._ends, []
+        for pilot, rc in sorted(ends, key=lambda end: (end[1] >= 0, self._words.order(end[0].lease))):
             error = self._words.error(pilot.lease)
             text = f"a worker on {pilot.node} ended with {code_text(rc)}{f': {error}' if error else ''}"
-        self._failed(pilot, rc, text)
+            if self._departures.excuse(pilot.lease):
+                self._run.log(f"{text}; another node had left its group")
+            elif rc == EXIT_LINK_LOST:
+                self._failed(pilot, rc, f"a worker on {pilot.node} lost its link to the driver")
+            else:
+                self._failed(pilot, rc, text)
+            self._words.used(pilot.lease)
 
     def node_exited(self, pilot: Pilot, rc: int) -> None:
         """The node process ended by itself, and with it all of the pilot's workers."""
@@ -149,7 +170,12 @@ class TrainerHost:
     def _failed(self, pilot: Pilot, rc: int, text: str) -> None:
         now_s = time.monotonic()
         self._blame.saved(self._run.progress.step, now_s)
-        verdict = self._blame.failed(pilot.node, rc, self._run.progress.live_step, now_s, self._members(pilot))
+        what = self._words.error(pilot.lease) or code_text(rc)
+        reached = self._run.progress.live_step
+        verdict = self._blame.failed(pilot.node, what, rc, reached, now_s, self._members(pilot))
+        if verdict.consequence:
+            self._run.log(text)
+            return
         if rc == EXIT_LINK_LOST and verdict.whose == "nobody's":
             self._run.log(f"{text}; it is started again")  # a driver that was busy is no fault of the node's
             return
@@ -177,12 +203,14 @@ class TrainerHost:
     def _give_back(self, pilot: Pilot, reason: str) -> None:
         self._run.log(f"{reason}: the node is given back")
         pilot.reason = reason
-        # Once the back-end is done with the worker's end: until then the node is one of its own.
-        asyncio.get_running_loop().call_soon(self._expire, pilot)
+        self._expire(pilot)
 
     def _expire(self, pilot: Pilot) -> None:
         pilot.expiring = True
         self._run.wake()
+
+    def _look_who_is_here(self) -> None:
+        self._departures.look({pilot.lease for pilot in self._pilots() if pilot.wanted})
 
     def _members(self, failing: Pilot | None = None) -> list[str]:
         return [pilot.node for pilot in self._pilots() if pilot.wanted or pilot is failing]

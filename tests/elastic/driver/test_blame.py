@@ -24,10 +24,11 @@ class Trainer:
         if saved:
             self.blame.saved(saved, self.now_s)
 
-    def fail(self, *failing: str, rc: int = 1, reached: int = 52, after_s: float = 5.0) -> str:
-        """Workers on these nodes fail in one incident; who is at fault by the last of them."""
+    def fail(self, *failing: str, rc: int = 1, reached: int = 52, after_s: float = 5.0, peers: str = "") -> str:
+        """Workers on these nodes fail in one incident, and those of its `peers`; who is at fault at the end."""
         self.now_s += after_s
-        verdicts = [self.blame.failed(node, rc, reached, self.now_s, self.members) for node in failing]
+        said = [(node, f"code {rc}") for node in failing] + [(node, f"closed by {node}") for node in peers.split()]
+        verdicts = [self.blame.failed(node, what, rc, reached, self.now_s, self.members) for node, what in said]
         for node in self.members:
             self.blame.began(node)
         found = [verdict.whose for verdict in verdicts]
@@ -79,7 +80,14 @@ def test_all_workers_that_fail_at_once_fail_once() -> None:
 
 
 def test_the_peers_of_a_bad_node_do_not_make_it_the_scripts_fault() -> None:
-    """Gloo's neighbours of a dead rank fail with it, now this one and now that one."""
+    """Gloo's neighbours of a dead rank fail with it, also where they are all the others."""
+    trainer = Trainer("n1", "n2", saved=0)
+    assert trainer.fail("n2", peers="n1") == "nobody's"
+    for _ in range(5):
+        assert trainer.fail("n2", peers="n1") == "the node's"
+
+
+def test_a_node_that_is_heard_of_with_another_ones_fault_now_and_then_does_not_hide_it() -> None:
     trainer = Trainer(*NODES, saved=0)
     assert trainer.fail("n1", "n2") == "nobody's"
     assert trainer.fail("n2", "n3") == "the node's"
@@ -123,7 +131,7 @@ def test_lives_that_fail_are_counted_like_crashes_and_not_twice_with_them() -> N
     trainer = Trainer("n1", "n2")
     assert trainer.blame.life_failed(trainer.now_s) == Verdict("nobody's")
     for count in (2, 3):
-        said = [trainer.blame.failed(node, 1, 52, trainer.now_s, ["n1", "n2"]).whose for node in ("n1", "n2")]
+        said = [trainer.blame.failed(node, "", 1, 52, trainer.now_s, ["n1", "n2"]).whose for node in ("n1", "n2")]
         said.append(trainer.blame.life_failed(trainer.now_s).whose)
         assert ("the script's" in said) == (count == 3)
         trainer.blame.began("n1")
@@ -182,7 +190,7 @@ def test_the_only_node_is_not_given_back_for_its_failures() -> None:
 def test_at_most_one_node_is_given_back_for_one_incident() -> None:
     trainer = Trainer(*NODES)
     trainer.fail("n1", "n2")
-    verdicts = [trainer.blame.failed(node, 1, 52, trainer.now_s, NODES).whose for node in ("n1", "n2")]
+    verdicts = [trainer.blame.failed(node, "", 1, 52, trainer.now_s, NODES).whose for node in ("n1", "n2")]
     assert verdicts == ["the node's", "nobody's"]
 
 

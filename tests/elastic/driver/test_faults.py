@@ -28,6 +28,14 @@ async def trains(stage: Stage, *nodes: str) -> None:
     await stage.trains_on(*nodes)
 
 
+async def trains_also(stage: Stage, *nodes: str) -> None:
+    """The last of the nodes is granted, and the first if it is not there yet."""
+    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.crew.all}]
+    stage.grant(*new)
+    await stage.warm(*new)
+    await stage.trains_on(*nodes)
+
+
 async def begins(stage: Stage, node: str) -> Peer:
     """A worker of the next group on a node, as its back-end starts it after a failure."""
     stage.pilot(node).workers.clear()
@@ -37,6 +45,12 @@ async def begins(stage: Stage, node: str) -> Peer:
 async def steps(stage: Stage, worker: Peer, step: int, saved: int, rank: int = 0) -> None:
     message = {"op": "step", "first": True, "step": step, "samples": step, "rank": rank, "size": 2, "loss": None}
     await stage.says(worker, message | {"saved_step": saved, "saved_samples": saved, "at_s": 1.0, "steps_lost": 0})
+
+
+async def crash(stage: Stage, node: str, rc: int) -> None:
+    """A worker on this node ends by itself, and that is looked at."""
+    stage.crash(node, rc)
+    await asyncio.sleep(0)
 
 
 async def given_back(stage: Stage, node: str) -> None:
@@ -56,10 +70,10 @@ async def given_back(stage: Stage, node: str) -> None:
 def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exit_code(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")
-        stage.crash("n1", 7)
-        stage.crash("n1", 7)
+        await crash(stage, "n1", 7)
+        await crash(stage, "n1", 7)
         assert not stage.run.result.done()
-        stage.crash("n1", 42)
+        await crash(stage, "n1", 42)
 
     assert play(body) == (42, "the script failed 3 times and saved nothing, the last time on n1 with exit code 42")
 
@@ -68,7 +82,7 @@ def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")
         for _ in range(3):
-            stage.crash("n1", -11)
+            await crash(stage, "n1", -11)
 
     ended = play(body)
     assert ended is not None
@@ -84,7 +98,7 @@ def test_regression_a_script_that_failed_at_the_same_batch_was_started_two_hundr
             for step in (51, 52):
                 await steps(stage, worker, step, saved=50)
             assert not stage.run.result.done(), tries
-            stage.crash("n1", 3)
+            await crash(stage, "n1", 3)
 
     assert play(body) == (
         3,
@@ -98,7 +112,7 @@ def test_a_saved_step_in_between_begins_the_count_anew_and_a_mere_step_does_not(
         for tries in range(1, 20):
             worker = await begins(stage, "n1")
             await steps(stage, worker, 10 * tries + 2, saved=10 * tries)
-            stage.crash("n1", 7)
+            await crash(stage, "n1", 7)
         assert len(stage.reports(CrashReport)) == 19
 
     assert play(body) is None
@@ -113,7 +127,7 @@ def test_the_end_tells_the_error_that_the_script_told(play: Play) -> None:  # no
             worker = await begins(stage, "n1")
             await stage.says(worker, {"op": "error", "text": words})
             assert ops(worker) == ["heard"]
-            stage.crash("n1", 1)
+            await crash(stage, "n1", 1)
         assert stage.run.last_words == ("n1", (
             "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: no  [2Jlayer",
         ))  # fmt: skip
@@ -135,7 +149,7 @@ def test_a_script_that_dies_without_a_word_is_told_of_by_the_last_lines_of_its_n
         for line in (*(f"epoch {number}" for number in range(100)), "", "Fatal Python error: Segmentation fault"):
             await stage.says(agent, {"op": "out", "line": line})
         for _ in range(3):
-            stage.crash("n1", -11)
+            await crash(stage, "n1", -11)
         node, lines = stage.run.last_words
         assert node == "n1"
         assert lines == (*(f"epoch {number}" for number in range(89, 100)), "Fatal Python error: Segmentation fault")
@@ -179,11 +193,11 @@ def test_regression_a_node_whose_workers_always_failed_was_started_on_fifty_time
     async def body(stage: Stage) -> None:
         await trains(stage, "good", "bad")
         worker = await stage.worker("good")
-        for crash in (1, 2):
+        for tries in (1, 2):
             await stage.worker("bad")
-            stage.crash("bad", 1)
+            await crash(stage, "bad", 1)
             # The survivors train on, and save.
-            await steps(stage, worker, 100 + crash, saved=100 + crash)
+            await steps(stage, worker, 100 + tries, saved=100 + tries)
         await stage.trains_on("good")
         await given_back(stage, "bad")
         [ended] = stage.reports(LeaseReport, state="ended")
@@ -254,10 +268,10 @@ def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_scrip
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")
         for _ in range(9):
-            stage.crash("n1", EXIT_LINK_LOST)
+            await crash(stage, "n1", EXIT_LINK_LOST)
         assert not stage.run.result.done()
         assert stage.reports(CrashReport) == []
-        stage.crash("n1", EXIT_LINK_LOST)
+        await crash(stage, "n1", EXIT_LINK_LOST)
 
     ended = play(body)
     assert ended is not None
@@ -272,6 +286,58 @@ def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) ->
         await stage.trains_on("n1")
         [report] = stage.reports(CrashReport)
         assert (report.node, report.rc, report.text) == ("n2", None, "n2 did not come to the rendezvous")
+
+    assert play(body) is None
+
+
+def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_place(play: Play) -> None:  # noqa: F811
+    """Its end may even be heard of first: what its worker told was told after what caused it."""
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "good", "bad")
+        for _ in range(2):
+            bad, good = await begins(stage, "bad"), await begins(stage, "good")
+            await stage.says(bad, {"op": "error", "text": "RuntimeError: uncorrectable ECC error"})
+            await stage.says(good, {"op": "error", "text": "RuntimeError: Connection closed by peer"})
+            stage.crash("good", 1)
+            await crash(stage, "bad", 1)
+        await stage.trains_on("good")
+        assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
+        assert "a worker on good ended with exit code 1: RuntimeError: Connection closed by peer" in stage.lines
+
+    assert play(body) is None
+
+
+def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        for number in range(2, 12):
+            leaving = f"n{number}"
+            await trains_also(stage, "n1", leaving)
+            await begins(stage, "n1")
+            agent = stage.pilot(leaving).agent
+            assert agent
+            await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+            await crash(stage, "n1", 1)
+        assert stage.reports(CrashReport) == []
+        for _ in range(3):
+            assert not stage.run.result.done()
+            await begins(stage, "n1")
+            await crash(stage, "n1", 1)
+
+    ended = play(body)
+    assert ended is not None
+    assert "the script failed 3 times" in ended[1]
+
+
+def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await stage.says(await begins(stage, "n1"), {"op": "error", "text": "ValueError: first"})
+        await begins(stage, "n1")
+        await crash(stage, "n1", 1)
+        await begins(stage, "n1")
+        await crash(stage, "n1", 1)
+        assert [report.text.partition(": ")[2] for report in stage.reports(CrashReport)] == ["ValueError: first", ""]
 
     assert play(body) is None
 

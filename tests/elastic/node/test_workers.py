@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic.link.wire import Message
 from tests.elastic.far_end import SECRET, accepted
 
 RUN = """
@@ -21,14 +22,23 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 """
 
 
-def run(folder: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a worker whose driver says who it is, and then nothing."""
+def run(
+    folder: Path, source: str, *arguments: str, told: list[Message] | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script as a worker whose driver says who it is, and then nothing; `told` gets what the worker says."""
+
+    def listen() -> None:
+        end, _ = accepted(server)
+        while told is not None and (message := end.receive()) is not None:
+            told.append(message)
+            end.send({"op": "heard"})
+
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
     script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(5)  # some workers end before they connect
-        pool.submit(accepted, server)
+        pool.submit(listen)
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
@@ -102,3 +112,21 @@ def test_an_error_is_shown_as_python_shows_it_without_a_frame_of_bftds(tmp_path:
 def test_what_the_script_registered_for_its_end_is_run(tmp_path: Path) -> None:
     said = run(tmp_path, "import atexit\natexit.register(print, 'goodbye')\nprint('hello')\n")
     assert said.stdout == "hello\ngoodbye\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        ("raise ValueError('no layer')", "ValueError: no layer"),
+        ("sys.exit('no data')", "no data"),
+        ("os.kill(os.getpid(), 9)", None),
+        ("sys.exit(7)", None),
+        ("pass", None),
+    ],
+)
+def test_the_driver_is_told_the_error_that_ends_a_script(tmp_path: Path, end: str, last: str | None) -> None:
+    told: list[Message] = []
+    run(tmp_path, f"import os, sys\n{end}\n", told=told)
+    texts = [message["text"] for message in told if message["op"] == "error"]
+    assert [text.splitlines()[-1] for text in texts] == ([last] if last else [])
+    assert not any("runpy" in text or "elastic/" in text for text in texts)
