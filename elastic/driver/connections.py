@@ -99,9 +99,9 @@ class Connections:
         elif op == "cannot":
             self._host.cannot(pilot, str(message["text"]))
         elif op == "node_exit":
-            self._host.node_exited(pilot, int(message["rc"]))
-            self._crew.lost(pilot)
-            self._crew.spawn(self._crew.give_back(pilot), pilot)
+            if self._host.node_exited(pilot, int(message["rc"])):
+                self._crew.lost(pilot)
+                self._crew.spawn(self._crew.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
 

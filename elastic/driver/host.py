@@ -110,9 +110,11 @@ class TrainerHost:
 
         A worker tells its error before it ends, and its end is what its peers fail of.
         """
-        self._look_who_is_here()
         ends, self._ends = self._ends, []
         for pilot, rc in sorted(ends, key=lambda end: (end[1] >= 0, self._words.order(end[0].lease))):
+            self._look_who_is_here()
+            if pilot.expiring:  # given back for the end before this one, or for its time limit
+                continue
             error = self._words.error(pilot.lease)
             text = f"a worker on {pilot.node} ended with {code_text(rc)}{f': {error}' if error else ''}"
             if self._departures.excuse(pilot.lease):
@@ -123,17 +125,18 @@ class TrainerHost:
                 self._failed(pilot, rc, text)
             self._words.used(pilot.lease)
 
-    def node_exited(self, pilot: Pilot, rc: int) -> None:
-        """The node process ended by itself, and with it all of the pilot's workers."""
+    def node_exited(self, pilot: Pilot, rc: int) -> bool:
+        """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""
         text = f"the node process ended with {code_text(rc)}"
         pilot.reason = pilot.reason or f"{text} on {pilot.node}"
         if pilot.revoked or pilot.leaving or pilot.expiring or self._run.result.done():
-            return
+            return True
         if pilot.state == "ready":
             self._failed(pilot, rc or 1, f"the node process on {pilot.node} ended with {code_text(rc)}")
-        else:
-            last = (self._words.of(pilot.lease) or ("it printed nothing",))[-1].strip()
-            self.cannot(pilot, f"{text} before it was ready; the last it said: {last}")
+            return True
+        last = (self._words.of(pilot.lease) or ("nothing",))[-1].strip()
+        self.cannot(pilot, f"{text} before it was ready; the last it said: {last}")
+        return False
 
     def absent(self, pilot: Pilot, text: str) -> None:
         """See Host."""

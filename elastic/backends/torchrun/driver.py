@@ -57,6 +57,10 @@ class TorchrunBackend(Backend):
         await self._stop_workers()
         members = await self._assemble(list(pilots))
         if members is not None:
+            # A node tells its workers' ends before it comes: all that belong to the last group are known now. Who is to
+            # blame may be given back, and must not be part of the next group.
+            self._blame()
+            await asyncio.sleep(0)
             self._release(members, await self._port())
 
     async def suspend(self) -> None:

@@ -207,6 +207,27 @@ def test_regression_a_node_whose_workers_always_failed_was_started_on_fifty_time
     assert play(body) is None
 
 
+def test_a_node_that_cannot_train_is_held_until_slurm_has_shown_its_pilot_to_the_daemon(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lease that ends before that counts as refused, and what is told of its node is not believed."""
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.2)
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        stage.grant("bad")
+        agent = await stage.connect("bad")
+        await stage.says(agent, {"op": "cannot", "text": "no torch there"})
+        await stage.says(agent, {"op": "node_exit", "rc": 1})
+        await asyncio.sleep(0.05)
+        assert "end" not in ops(agent)
+        assert len(stage.reports(CrashReport)) == 1
+        await given_back(stage, "bad")
+
+    assert play(body) is None
+
+
 def test_what_two_nodes_cannot_before_any_could_ends_the_trainer_with_that_sentence(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")
