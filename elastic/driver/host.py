@@ -167,7 +167,7 @@ class TrainerHost:
         self._run.log(reason)
         verdict = self._blame.life_failed(time.monotonic())
         if verdict.whose == "the script's":
-            self.finish(1, f"{reason}; {_times(verdict.count)} {self._since()}")
+            self.finish(1, f"{reason}, {_times(verdict.count)} {self._since()}")
         self._run.wake()
 
     def _failed(self, pilot: Pilot, rc: int, text: str) -> None:

@@ -166,7 +166,7 @@ def test_lives_that_fail_again_and_again_end_the_trainer_too(play: Play) -> None
         assert not stage.run.result.done()
         stage.backend._host.life_failed("nobody answered")
 
-    assert play(body) == (1, "nobody answered; 3 times and saved nothing")
+    assert play(body) == (1, "nobody answered, 3 times and saved nothing")
 
 
 # -- one bad node ---
