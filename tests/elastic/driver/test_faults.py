@@ -9,6 +9,7 @@ import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
 from elastic.driver import host as hosts
+from elastic.driver.last_words import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
 from elastic.driver.silence import SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
@@ -456,3 +457,16 @@ def test_a_silent_script_that_was_suspended_in_between_was_not_resized() -> None
     silence.began("n1.1", 4000.0)
     silence.began("n2.2", 4000.0)
     assert silence.resize() is None
+
+
+def test_what_is_kept_of_the_output_is_little_and_goes_with_its_pilot() -> None:
+    words = LastWords()
+    for number in range(10_000):
+        words.printed(f"n{number % 3}.1", "x" * 10_000)
+    words.told("n0.1", "y\n" * 10_000)
+    assert len(words.of("n1.1")) == LINES_KEPT
+    assert {len(line) for line in words.of("n1.1")} == {LINE_MOST}
+    assert sum(map(len, words.of("n0.1"))) <= TEXT_MOST
+    words.forget({"n2.1"})
+    assert (words.of("n0.1"), words.of("n1.1"), words.order("n0.1")) == ((), (), 0)
+    assert words.of("n2.1")
