@@ -23,7 +23,10 @@ from elastic.errors import EXIT_LINK_LOST, ElasticError, LinkLostError, StateErr
 from elastic.link.channel import BlockingChannel, payload_bytes
 from elastic.link.fence import ASKED, Fence
 from elastic.link.wire import Message
-from elastic.timing import LINK_LOST_S, REPORT_S, SHIP_SHARE
+from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S, SHIP_SHARE
+
+ERROR_BYTES = 2048
+"""What the driver is told of a script's error: the end, where it says what went wrong."""
 
 _PAGE = struct.Struct("=qd")
 """The last step and when it ended, in memory that the parent reads after a SIGKILL."""
@@ -72,6 +75,7 @@ class Session:
         self._complaint = ""
         self._saved: Saved | None = None
         self._shipped_step = -1
+        self._heard = threading.Event()
         self._saved_lock = threading.Lock()
         self._ship_lock = threading.Lock()
         self._ship_wanted = threading.Event()
@@ -154,6 +158,15 @@ class Session:
         last = self._last
         if last is not None and last["rank"] == 0:
             self._send({**last, "first": False, "saved_step": last["step"], "saved_samples": last["samples"]})
+
+    def failed(self, text: str) -> None:
+        """Tells the error that ends the script, its last ERROR_BYTES; the news of the end would overtake it else."""
+        if self._channel is None:
+            return
+        told = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+        whole = told if len(told) == len(text) else told[told.find("\n") + 1 :]
+        self._send({"op": "error", "text": whole})
+        self._heard.wait(FAREWELL_S)
 
     def regrouped(self) -> None:
         """Notes that the world changed: the next step is the first one of the new group."""
@@ -251,6 +264,8 @@ class Session:
                 self.pause_requested.set()
             elif op == "abort":
                 self.on_abort()
+            elif op == "heard":
+                self._heard.set()
             elif op == "fetched":
                 self._answers.put(_state_of(message, channel))
 

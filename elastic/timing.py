@@ -51,8 +51,19 @@ FROZEN_S = 15.0
 # Gloo's own time-out is the second line of defence behind the driver's abort.
 GLOO_TIMEOUT_S = 5
 
-# A script that dies so often without a step in between dies for a reason of its own.
-CRASHES_WITHOUT_A_STEP = 3
+# A node that cannot start workers is kept for a moment: the daemon believes nothing of a pilot that Slurm has not yet
+# shown it, and it looks once a second.
+FAULT_SHOWN_S = 3.0
+
+# A script that has told nothing and saved nothing for so long is one that never will.
+SILENT_S = 300.0
+
+# A group that was restarted is complete when so long nobody has been missing.
+REGROUPED_S = 5.0
+
+# What a restart costs a silent script is the time since the one before, unless it keeps checkpoints of its own: those
+# are rarely further apart than this.
+SILENT_COST_S = 600.0
 
 # Reports to the driver: one a second is enough for a curve and costs a worker microseconds.
 REPORT_S = 1.0

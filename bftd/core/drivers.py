@@ -102,8 +102,8 @@ def _refused(turn: Turn, lease: Lease, report: LeaseReport) -> None:
 def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     if refusals.unproven(turn, lease):
         refusals.count(turn, lease)
-    elif lease.live and lease.phase in ("granted", "placed"):
-        # it came to nothing: do not start the next one in the same second
+    elif lease.live and (lease.phase in ("granted", "placed") or failures.failed_in(turn, lease)):
+        # it came to nothing, or its driver gave it back for a failure: do not start the next one in the same second
         turn.back_off(lease.node, turn.trainers[lease.trainer].user)
     began_s, ended_s = _give_back(turn, lease, report.at_s)
     turn.end(replace(lease, asked_back_s=began_s), report.reason or "its driver has ended it", at_s=ended_s)

@@ -35,6 +35,11 @@ def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
         turn.say(None, NodeAvoided(node, settings.quarantine_s, len(found)))
 
 
+def failed_in(turn: Turn, lease: Lease) -> bool:
+    """Whether a crash in this lease's pilot is counted against its node."""
+    return any(failure.pilot == lease.id for failure in turn.failures.get(lease.node, ()))
+
+
 def forget(turn: Turn) -> None:
     """Drop the failures that count no more, and leases that ended so long ago that nothing more comes of them."""
     for node, found in list(turn.failures.items()):

@@ -31,7 +31,10 @@ class Host(Protocol):
         """A worker ended by itself at `step`: what follows is no resize but a crash's."""
 
     def crashed(self, pilot: Pilot, rc: int) -> None:
-        """A worker on `pilot` caused a crash by ending with `rc`."""
+        """A worker on `pilot` caused a crash by ending with `rc`; the node may be given back for it."""
+
+    def absent(self, pilot: Pilot, text: str) -> None:
+        """A pilot that is ready does not take part in training: it is told of and given back."""
 
     def life_failed(self, reason: str) -> None:
         """All workers ended without success and without a crash that was reported."""

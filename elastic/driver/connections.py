@@ -7,7 +7,7 @@ import time
 from elastic.backends import Kind
 from elastic.backends.base import Backend
 from elastic.driver.crew import Crew
-from elastic.driver.host import TrainerHost, code_text
+from elastic.driver.host import TrainerHost
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import CANCELLED, Run
 from elastic.link.fence import ANSWERS
@@ -41,6 +41,7 @@ class Connections:
             return False
         pilot.workers[int(peer.hello["local_rank"])] = peer
         self._pongs[peer] = time.monotonic()
+        self._host.began(pilot)
         return True
 
     def disconnected(self, peer: Peer) -> None:
@@ -70,7 +71,10 @@ class Connections:
             self._pongs[peer] = time.monotonic()
         elif op in ANSWERS:
             self._run.agreement.received(peer, message)
+        elif op == "error":
+            self._from_failing(peer, message)
         elif op == "fetch":
+            self._host.fetched()
             await self._run.saver.fetched(peer)
         else:
             await self._run.saver.received(peer, message, reader)
@@ -84,20 +88,22 @@ class Connections:
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
         if op == "out":
+            self._host.printed(pilot, str(message["line"]))
             if not (pilot.revoked and self._kind.is_noise(message["line"])):
                 self._run.show(f"{pilot.node}: {message['line']}")
         elif op == "node":
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":
+            self._host.ready()
             self._crew.ready(pilot)
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "cannot":
-            self._run.finish(1, str(message["text"]))
+            self._host.cannot(pilot, str(message["text"]))
         elif op == "node_exit":
-            pilot.reason = f"the node process on {pilot.node} ended with {code_text(int(message['rc']))}"
-            self._crew.lost(pilot)
-            self._crew.spawn(self._crew.give_back(pilot), pilot)
+            if self._host.node_exited(pilot, int(message["rc"])):
+                self._crew.lost(pilot)
+                self._crew.spawn(self._crew.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
 
@@ -114,12 +120,18 @@ class Connections:
         pilot = self._pilot_of(peer)
         if pilot is None:
             return
-        self._host.stepped(self._crew.all)
         if message["first"] and not pilot.working:
             pilot.working = True
             self._crew.tell_state(pilot, "working")
         for report in self._run.progress.report(message):
             self._run.report(report)
+        self._host.stepped(pilot, message)
+
+    def _from_failing(self, worker: Peer, message: Message) -> None:
+        """A worker's script fails; the worker waits until this is heard, so that the news of its end come after."""
+        if (pilot := self._pilot_of(worker)) is not None:
+            self._host.told_error(pilot, str(message.get("text", "")))
+        worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
         """The pilot that a worker runs in: its host is `LEASE` or `LEASE.INCARNATION`."""

@@ -1,26 +1,42 @@
-"""The trainer as its back-end sees it: counts crashes and lives that failed, and gives up on a hopeless script."""
+"""The trainer as its back-end sees it: whose fault a failure is, and what follows of it for the node or the trainer."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
+from elastic.driver.blame import Blame, Verdict
+from elastic.driver.departures import Departures
+from elastic.driver.last_words import LastWords
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
+from elastic.driver.silence import SILENT, UNSAVED, Silence
+from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
-from elastic.timing import AGREE_S, CRASHES_WITHOUT_A_STEP
+from elastic.link.wire import Message
+from elastic.timing import AGREE_S, FAULT_SHOWN_S, REGROUPED_S, SILENT_S
 
 
 class TrainerHost:
     """Carries out what a back-end asks for; see elastic.backends.base.Host."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, pilots: Callable[[], Sequence[Pilot]]) -> None:
+        """`pilots`: those of the moment."""
         self.settings = run.settings
         self._run = run
-        self._life_failures = 0
+        self._pilots = pilots
+        self._blame = Blame()
+        self._words = LastWords()
+        self._silence = Silence()
+        self._departures = Departures()
+        self._at_fault: set[str] = set()
+        self._ends: list[tuple[Pilot, int]] = []
+        self._fetched = False
+        self._warned = False
 
     def log(self, text: str) -> None:
         """See Host."""
@@ -32,44 +48,216 @@ class TrainerHost:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
-        asked = False
-        if graceful and KINDS[self.settings.backend].saves_together:
+        # Who tells of no step comes to no step boundary: it would be waited for in vain.
+        boundary, asked = graceful and not self._silent, False
+        if boundary and KINDS[self.settings.backend].saves_together:
             # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
-            graceful = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
-        await self._run.saver.save(workers, graceful=graceful, asked=asked)
+            boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
+        await self._run.saver.save(workers, graceful=boundary, asked=asked)
+        if self._silence.ended(time.time()):
+            self._warn_if_silent()
+            if graceful and self._run.progress.size and not self._has_saved:
+                self._warn(UNSAVED)
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        """See Host."""
+        self._run.finish(exit_code, reason)
+
+    # -- what nodes and workers say ---
+
+    def ready(self) -> None:
+        """A node is ready for workers."""
+        self._blame.ready()
+        present = {pilot.lease for pilot in self._pilots()}
+        self._words.forget(present)
+        self._departures.forget(present)
+        self._at_fault &= present
+
+    def began(self, pilot: Pilot) -> None:
+        """A worker begins on this pilot."""
+        self._look_who_is_here()
+        self._departures.began(pilot.lease)
+        self._blame.began(pilot.node)
+        self._words.began(pilot.lease)
+        if self._silence.began(pilot.lease, time.time()):
+            loop = asyncio.get_running_loop()
+            loop.call_later(REGROUPED_S, self._tell_resize)
+            loop.call_later(SILENT_S, self._warn_if_silent)
+
+    def printed(self, pilot: Pilot, line: str) -> None:
+        """A line of the node's output."""
+        self._words.printed(pilot.lease, line)
+
+    def told_error(self, pilot: Pilot, text: str) -> None:
+        """A worker's script fails with this error; its end will be told by its node."""
+        self._words.told(pilot.lease, text)
+
+    def stepped(self, pilot: Pilot, message: Message) -> None:
+        """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
+        now_s = time.monotonic()
+        self._blame.stepped(pilot.node, int(message["step"]), now_s, self._members())
+        self._blame.saved(self._run.progress.step, now_s)
+
+    # -- what fails ---
 
     def broke(self, step: int, at_s: float) -> None:
         """Notes how far training had come, for what the crash costs."""
         self._run.progress.broke(step, at_s)
 
     def crashed(self, pilot: Pilot, rc: int) -> None:
-        """Counts a worker's end by itself; a script that dies again and again without a step ends the trainer."""
-        pilot.failures += 1
-        text = f"a worker on {pilot.node} ended with {code_text(rc)}"
-        self._run.log(text)
-        self._run.report(CrashReport(time.time(), pilot.node, rc, text))
-        if pilot.failures >= CRASHES_WITHOUT_A_STEP:
-            self.finish(
-                _exit_code(rc), f"{CRASHES_WITHOUT_A_STEP} crashes without a step, the last with {code_text(rc)}"
-            )
+        """See Host."""
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self._look_at_ends)
+        self._ends.append((pilot, rc))
+
+    def _look_at_ends(self) -> None:
+        """Takes the ends that were told together in the order in which they came about, the back-end done with them.
+
+        A worker tells its error before it ends, and its end is what its peers fail of.
+        """
+        ends, self._ends = self._ends, []
+        for pilot, rc in sorted(ends, key=lambda end: (end[1] >= 0, self._words.order(end[0].lease))):
+            self._look_who_is_here()
+            if pilot.expiring:  # given back for the end before this one, or for its time limit
+                continue
+            error = self._words.error(pilot.lease)
+            text = f"a worker on {pilot.node} ended with {code_text(rc)}{f': {error}' if error else ''}"
+            if self._departures.excuse(pilot.lease):
+                self._run.log(f"{text}; another node had left its group")
+            elif rc == EXIT_LINK_LOST:
+                self._failed(pilot, rc, f"a worker on {pilot.node} lost its link to the driver")
+            else:
+                self._failed(pilot, rc, text)
+            self._words.used(pilot.lease)
+
+    def node_exited(self, pilot: Pilot, rc: int) -> bool:
+        """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""
+        text = f"the node process ended with {code_text(rc)}"
+        pilot.reason = pilot.reason or f"{text} on {pilot.node}"
+        if pilot.revoked or pilot.leaving or pilot.expiring or self._run.result.done():
+            return True
+        if pilot.state == "ready":
+            self._failed(pilot, rc or 1, f"the node process on {pilot.node} ended with {code_text(rc)}")
+            return True
+        last = (self._words.of(pilot.lease) or ("nothing",))[-1].strip()
+        self.cannot(pilot, f"{text} before it was ready; the last it said: {last}")
+        return False
+
+    def absent(self, pilot: Pilot, text: str) -> None:
+        """See Host."""
+        self._log_crash(pilot, None, text)
+        verdict = self._blame.absent(pilot.node, time.monotonic())
+        pilot.reason = text
+        self._expire(pilot)
+        if verdict.whose == "the script's":
+            self.finish(1, f"{text}; training failed {_times(verdict.count)} {self._since()}")
+
+    def cannot(self, pilot: Pilot, text: str) -> None:
+        """A node cannot start workers: it is given back, unless all of them say the same."""
+        if pilot.lease in self._at_fault or self._run.result.done():
+            return
+        self._at_fault.add(pilot.lease)
+        ready = sum(other.wanted for other in self._pilots())
+        verdict = self._blame.cannot(pilot.node, text, ready)
+        self._run.report(CrashReport(time.time(), pilot.node, 1, text))
+        if verdict.whose == "the script's":
+            self.finish(1, text)
+            return
+        self._run.log(f"{pilot.node} cannot train, it is given back: {text}")
+        pilot.reason = text
+        asyncio.get_running_loop().call_later(FAULT_SHOWN_S, self._expire, pilot)
 
     def life_failed(self, reason: str) -> None:
-        """Begins anew, unless that has failed too often without a step."""
-        self._life_failures += 1
+        """See Host."""
         self._run.log(reason)
-        if self._life_failures >= CRASHES_WITHOUT_A_STEP:
-            self.finish(1, reason)
+        verdict = self._blame.life_failed(time.monotonic())
+        if verdict.whose == "the script's":
+            self.finish(1, f"{reason}, {_times(verdict.count)} {self._since()}")
         self._run.wake()
 
-    def stepped(self, pilots: Sequence[Pilot]) -> None:
-        """A step ended: what failed before it is forgiven, on all of the trainer's pilots."""
-        self._life_failures = 0
-        for pilot in pilots:
-            pilot.failures = 0
+    def _failed(self, pilot: Pilot, rc: int, text: str) -> None:
+        now_s = time.monotonic()
+        self._blame.saved(self._run.progress.step, now_s)
+        what = self._words.error(pilot.lease) or code_text(rc)
+        reached = self._run.progress.live_step
+        verdict = self._blame.failed(pilot.node, what, rc, reached, now_s, self._members(pilot))
+        if verdict.consequence:
+            self._run.log(text)
+            return
+        if rc == EXIT_LINK_LOST and verdict.whose == "nobody's":
+            self._run.log(f"{text}; it is started again")  # a driver that was busy is no fault of the node's
+            return
+        self._log_crash(pilot, rc, text)
+        if verdict.whose == "the script's":
+            self._end(pilot, rc, verdict)
+        elif verdict.whose == "the node's":
+            self._give_back(
+                pilot, f"workers on {pilot.node} failed {_times(verdict.count)}, those of other nodes did not"
+            )
 
-    def finish(self, exit_code: int, reason: str) -> None:
-        """See Host."""
-        self._run.finish(exit_code, reason)
+    def _end(self, pilot: Pilot, rc: int, verdict: Verdict) -> None:
+        if self._run.result.done():
+            return
+        error = self._words.error(pilot.lease)
+        what = "the workers' links to the driver were lost" if rc == EXIT_LINK_LOST else "the script failed"
+        last = f"the last time on {pilot.node} with {code_text(rc)}{f': {error}' if error else ''}"
+        self._run.last_words = (pilot.node, self._words.of(pilot.lease))
+        self.finish(_exit_code(rc), f"{what} {_times(verdict.count)} {self._since()}, {last}")
+
+    def _log_crash(self, pilot: Pilot, rc: int | None, text: str) -> None:
+        self._run.log(text)
+        self._run.report(CrashReport(time.time(), pilot.node, rc, text))
+
+    def _give_back(self, pilot: Pilot, reason: str) -> None:
+        self._run.log(f"{reason}: the node is given back")
+        pilot.reason = reason
+        self._expire(pilot)
+
+    def _expire(self, pilot: Pilot) -> None:
+        pilot.expiring = True
+        self._run.wake()
+
+    def _look_who_is_here(self) -> None:
+        self._departures.look({pilot.lease for pilot in self._pilots() if pilot.wanted})
+
+    def _members(self, failing: Pilot | None = None) -> list[str]:
+        return [pilot.node for pilot in self._pilots() if pilot.wanted or pilot is failing]
+
+    def _since(self) -> str:
+        step = self._run.progress.step
+        return f"since step {step} was saved" if step else "and saved nothing"
+
+    # -- a script that says nothing ---
+
+    def fetched(self) -> None:
+        """A worker asks for the saved state: its script knows bftd, though it may load data for long now."""
+        self._fetched = True
+
+    @property
+    def _has_saved(self) -> bool:
+        return self._run.store.step >= 0 or self._run.progress.step > 0
+
+    @property
+    def _silent(self) -> bool:
+        return not (self._has_saved or self._fetched or self._run.progress.size)
+
+    def _warn_if_silent(self) -> None:
+        if self._silent:
+            self._warn(SILENT)
+
+    def _warn(self, text: str) -> None:
+        if not self._warned and not self._run.result.done():
+            self._warned = True
+            self._run.log(text)
+
+    def _tell_resize(self) -> None:
+        report = self._silence.resize()
+        if report is None or not self._silent or self._run.result.done():
+            return
+        self._run.progress.resizes += 1
+        spec = self.settings.spec
+        if (spec.up_cost_s if report.kind == "up" else spec.down_cost_s) is None:  # what the user says is better known
+            self._run.report(report)
 
 
 def code_text(rc: int) -> str:
@@ -80,6 +268,10 @@ def code_text(rc: int) -> str:
         return f"signal {signal.Signals(-rc).name}"
     except ValueError:
         return f"signal {-rc}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _exit_code(rc: int) -> int:

@@ -91,6 +91,9 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
     log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
+    node, words = trainer.run.last_words
+    for line in (f"the script's last words on {node}:", *words) if words else ():
+        log(line)
     await asyncio.to_thread(_put_away, settings, trainer.run.store, code, log)
     return code
 

@@ -78,9 +78,6 @@ class Pilot:
     incarnation: int = 0
     """How many groups of workers this pilot has ended: part of the name that the next ones run under."""
 
-    failures: int = 0
-    """Crashes that were caused here since the trainer's last step."""
-
     ready_s: float = 0.0
     """When its node process got ready, in unix seconds."""
 

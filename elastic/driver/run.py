@@ -42,6 +42,8 @@ class Run:
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False
+        self.last_words: tuple[str, tuple[str, ...]] = ("", ())
+        """Where the script failed for the last time, and what it said there, when that ends the trainer."""
         self._news = asyncio.Event()
 
     @property

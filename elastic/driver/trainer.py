@@ -48,7 +48,7 @@ class Trainer:
     ) -> None:
         """`starter` is the way to Slurm; `daemon` need not serve before `serve` is called; `show` as `Run` takes it."""
         self.run = Run(settings, log, daemon.report, show)
-        host = TrainerHost(self.run)
+        host = TrainerHost(self.run, lambda: self.crew.all)
         self._backend: Backend = load(kind.driver)(host)
         owner = TrainerOwner(self.run, self._backend)
         self.crew = Crew(owner, starter, self.run.report, library=kind.library)

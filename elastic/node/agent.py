@@ -189,7 +189,7 @@ class Agent:
                 preexec_fn=prepare_child,
             )
         except OSError as error:
-            self._send({"op": "cannot", "text": f"{argv[0]}: {error.strerror}; is it there on every node?"})
+            self._send({"op": "cannot", "text": _missing(error, argv[0], message["cwd"])})
             return
         finally:
             theirs.close()
@@ -248,6 +248,15 @@ def _why(error: Exception) -> str:
     found = re.search(r"\[Errno (\d+)\]", str(error))
     number = number or (int(found[1]) if found else None)
     return os.strerror(number).lower() if number else str(error) or type(error).__name__
+
+
+def _missing(error: OSError, interpreter: str, cwd: str) -> str:
+    """Why the node process cannot be started, and what to do."""
+    if error.filename == cwd != interpreter:
+        todo = "submit from a folder that every node has, or name one with --chdir"
+        return f"the working folder {cwd}: {error.strerror}; {todo}"
+    todo = "the script's Python has to be there on every node: name one on a file system that all of them have"
+    return f"{interpreter}: {error.strerror}; {todo}"
 
 
 async def _run() -> int:

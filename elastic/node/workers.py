@@ -58,6 +58,7 @@ def _run_script(argv: Sequence[str]) -> int:
         if stop.code is None or isinstance(stop.code, int):
             return (stop.code or 0) & 0xFF
         print(stop.code, file=sys.stderr)
+        session.current().failed(str(stop.code))
         return 1
     except BaseException:
         _print_own_traceback()
@@ -92,4 +93,6 @@ def _print_own_traceback() -> None:
     kind, error, trace = sys.exc_info()
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    traceback.print_exception(kind, error, trace)
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(text, end="", file=sys.stderr)
+    session.current().failed(text)

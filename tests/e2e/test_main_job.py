@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -163,7 +164,7 @@ def test_a_script_that_always_dies_ends_its_job_with_its_own_exit_code_and_error
     script.write_text(f"#!{sys.executable}\nimport sys\nprint('about to fail')\nsys.exit(41)\n")
     done = site.bft("run", "--nodes=1-2,workers=1", str(script), timeout_s=90.0)
     assert done.returncode == 41, done.stdout + done.stderr
-    assert "3 crashes without a step" in done.stdout
+    assert re.search(r"the script failed [3-5] times", done.stdout)
     assert "Traceback" not in done.stdout + done.stderr
 
 

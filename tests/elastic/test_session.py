@@ -362,3 +362,30 @@ def test_outside_bftd_a_session_does_nothing() -> None:
     session.ship()
     assert session.fetch_state() is None
     assert not session.attached
+
+
+def test_a_script_that_fails_is_told_of_before_its_worker_goes_on_to_its_end(driver: Driver) -> None:
+    ended = threading.Event()
+
+    def fail() -> None:
+        driver.session.failed("ä line\n" * 5000 + "ValueError: no layer\n")
+        ended.set()
+
+    threading.Thread(target=fail, daemon=True).start()
+    message = driver.next()
+    assert message["op"] == "error"
+    assert len(message["text"].encode()) <= sessions.ERROR_BYTES
+    assert len(message["text"].encode()) > sessions.ERROR_BYTES - 20
+    assert message["text"].startswith("ä line\n")
+    assert message["text"].endswith("ä line\nValueError: no layer\n")
+    assert not ended.is_set()
+    driver.channel.send({"op": "heard"})
+    assert ended.wait(LIMIT_S)
+
+
+def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "FAREWELL_S", 0.01)
+    driver.session.failed("ValueError: no layer")
+    Session().failed("outside bftd")

@@ -161,8 +161,39 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 42
-    assert "3 crashes without a step" in trainer.output
+    assert "the script failed 3 times" in trainer.output
     assert "Traceback" not in trainer.output
+
+
+@both
+def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(
+    trainer: TrainerJob, backend: str
+) -> None:
+    trainer.submit(f"count_{backend}.py", 100, 0.2, EVERY, 8, backend=backend)
+    trainer.daemon.grant("n1")
+    assert trainer.ended() == ("FAILED", 1)
+    assert [row["step"] for row in trainer.rows].count(7) == 3
+    assert trainer.daemon.finished is not None
+    assert "the script failed 3 times" in trainer.daemon.finished.reason
+    assert trainer.daemon.finished.reason.endswith("n1 with exit code 1: ValueError: a bad batch at 8")
+    last = trainer.output.splitlines()[-8:]
+    assert any(line.startswith("bft: ") and line.endswith(" ValueError: a bad batch at 8") for line in last)
+
+
+@both
+def test_regression_a_node_that_failed_among_healthy_ones_was_never_given_back(
+    trainer: TrainerJob, backend: str
+) -> None:
+    trainer.submit(f"count_{backend}.py", 1_000_000, 0.05, EVERY, "n2", backend=backend)
+    trainer.daemon.grant("n1")
+    trainer.trains_on(1)
+    trainer.daemon.grant("n2")
+    trainer.wait("n2 is given back", lambda: trainer.state("n2") == "ended")
+    trainer.trains_on(1, steps=2 * EVERY)
+    assert [crash.node for crash in trainer.daemon.of(CrashReport)] == ["n2", "n2"]
+    assert trainer.daemon.finished is None
+    assert_no_gap(trainer)
+    assert_state_is_whole(trainer)
 
 
 @both
@@ -179,14 +210,15 @@ def test_a_script_that_fails_shows_its_own_traceback_and_nothing_of_bftds(traine
 
 
 @both
-def test_a_python_without_torch_ends_the_trainer_with_one_line(trainer: TrainerJob, backend: str) -> None:
+def test_a_python_without_torch_ends_the_trainer_with_its_sentence(trainer: TrainerJob, backend: str) -> None:
     venv.create(trainer.folder / "bare", symlinks=True)
     python = str(trainer.folder / "bare" / "bin" / "python")
     trainer.submit(f"count_{backend}.py", 9, 0.1, EVERY, backend=backend, interpreter=python)
-    trainer.daemon.grant("n1")
+    trainer.daemon.grant("n1", "n2")
     assert trainer.ended() == ("FAILED", 1)
     assert "Traceback" not in trainer.output
-    assert len([line for line in trainer.output.splitlines() if python in line]) == 1
+    # One line for the first node, and the end: what two nodes say is no node's fault.
+    assert 1 <= len([line for line in trainer.output.splitlines() if python in line]) <= 2
     assert trainer.daemon.finished is not None
     assert "torch" in trainer.daemon.finished.reason or "horovod" in trainer.daemon.finished.reason
 

@@ -58,6 +58,10 @@ class TorchrunBackend(Backend):
         await self._stop_workers()
         members = await self._assemble(list(pilots))
         if members is not None:
+            # A node tells its workers' ends before it comes: all that belong to the last group are known now. Who is to
+            # blame may be given back, and must not be part of the next group.
+            self._blame()
+            await asyncio.sleep(0)
             self._release(members, await self._port())
 
     async def suspend(self) -> None:
@@ -122,8 +126,7 @@ class TorchrunBackend(Backend):
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
             except asyncio.TimeoutError:
                 for pilot in missing:
-                    self._host.log(f"{pilot.node} did not come to the rendezvous; it is given back")
-                    pilot.expiring = True
+                    self._host.absent(pilot, f"{pilot.node} did not come to the rendezvous")
         return pilots
 
     def _release(self, members: list[Pilot], port: int) -> None:

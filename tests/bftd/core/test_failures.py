@@ -172,3 +172,38 @@ def test_failures_expire_and_those_without_a_user_count_no_more() -> None:
     assert set(core.state.failures) == {"n1"}
     core.pool(after_s=101.0)
     assert not core.state.failures
+
+
+def test_regression_a_node_that_its_driver_gave_back_after_a_crash_was_granted_again_in_the_same_second() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pool("n1", "n2")
+    (bad,) = [item for item in core.leases("1") if item.node == "n1"]
+    core.report("1", crash("n1"))
+    core.pilots.pop(bad.job_id or "")
+    core.report("1", lease(bad.id, "ended", reason="workers on n1 failed 2 times"))
+    assert core.nodes("1") == {"n2"}
+    core.pool("n1", "n2", after_s=0.1)
+    assert core.nodes("1") == {"n2"}
+    core.pool("n1", "n2", after_s=timing.BACKOFF_MOST_S)
+    assert core.nodes("1") == {"n1", "n2"}
+
+
+def test_nodes_that_say_at_once_that_they_cannot_train_are_in_quarantine_after_three_pilots() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    for _ in range(3):
+        for _ in range(20):
+            core.pool("n1", "n2", after_s=3.0)
+            core.place_all("placed")
+            if any(item.node == "n1" for item in core.leases("1")):
+                break
+        core.pool("n1", "n2")  # Slurm shows the pilot before its driver gives it back
+        (bad,) = [item for item in core.leases("1") if item.node == "n1"]
+        core.pilots.pop(bad.job_id or "")
+        core.report("1", crash("n1"), lease(bad.id, "ended", reason="no python there"))
+    assert set(core.state.quarantined) == {"n1"}
+    assert core.nodes("1") == {"n2"}
+    assert core.state.trainers["1"].refused_rounds == 0

@@ -78,6 +78,10 @@ class Host:
     def crashed(self, pilot: Pilot, rc: int) -> None:
         self.crashes.append((pilot.node, rc))
 
+    def absent(self, pilot: Pilot, text: str) -> None:
+        self.log(text)
+        pilot.expiring = True
+
     def life_failed(self, reason: str) -> None:
         self.failures.append(reason)
 

@@ -1,4 +1,4 @@
-"""The trainer's decisions: whom to train with, when to suspend, and when a script that crashes has crashed enough."""
+"""The trainer's decisions: whom to train with, when to suspend, and how it answers a notice of Slurm's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bftd.protocol.lease import LeaseView
-from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
+from bftd.protocol.reports import LeaseReport, ResumeReport, SuspendReport
 from elastic.driver import clockwork
 from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Pilot
@@ -327,69 +327,7 @@ def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
     play(body)
 
 
-# -- crashes ---
-
-
-def test_three_crashes_without_a_step_end_the_trainer_with_the_scripts_own_exit_code(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        await stage.trains_on("n1")
-        stage.crash("n1", 7)
-        stage.crash("n1", 7)
-        assert not stage.run.result.done()
-        stage.crash("n1", 42)
-
-    ended = play(body)
-    assert ended is not None
-    assert ended[0] == 42
-    assert "3 crashes without a step" in ended[1]
-
-
-def test_a_step_in_between_begins_the_count_anew(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        await stage.warm("n1", "n2")
-        await stage.trains_on("n1", "n2")
-        for _ in range(3):
-            stage.crash("n1", 7)
-            stage.crash("n1", 7)
-            await stage.step("n2", 1)
-        assert len(stage.reports(CrashReport)) == 6
-
-    assert play(body) is None
-
-
-def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        for _ in range(3):
-            stage.crash("n1", -11)
-
-    ended = play(body)
-    assert ended is not None
-    assert ended[0] == 139
-    assert "SIGSEGV" in ended[1]
-
-
-def test_lives_that_fail_without_a_step_end_the_trainer_too(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        for _ in range(2):
-            stage.backend._host.life_failed("nobody answered")
-        assert not stage.run.result.done()
-        stage.backend._host.life_failed("nobody answered")
-
-    assert play(body) == (1, "nobody answered")
-
-
-def test_what_no_second_try_can_mend_ends_the_trainer_at_once(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        agent = await stage.connect("n1")
-        await stage.says(agent, {"op": "cannot", "text": "no torch there"})
-
-    assert play(body) == (1, "no torch there")
+# -- the end ---
 
 
 def test_the_first_end_counts(play: Play) -> None:

@@ -284,14 +284,24 @@ def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None
     assert pilot.next() == {"op": "node_exit", "rc": 5}
 
 
-def test_an_interpreter_that_is_not_there_is_one_line(pilot: Pilot) -> None:
+@pytest.mark.parametrize(
+    ("interpreter", "cwd", "words"),
+    [
+        ("/nowhere/python", "", "/nowhere/python: No such file or directory; the script's Python has to be there"),
+        (sys.executable, "/nowhere", "the working folder /nowhere: No such file or directory; submit from a folder"),
+        ("/etc/passwd", "", "/etc/passwd: Permission denied; the script's Python has to be there"),
+    ],
+)
+def test_regression_a_working_folder_that_is_not_there_was_called_a_missing_interpreter(
+    pilot: Pilot, interpreter: str, cwd: str, words: str
+) -> None:
     pilot.start()
-    message: Message = {"op": "configure", "backend": "horovod", "interpreter": "/nowhere/python", "argv": ["train.py"]}
-    message |= {"cwd": str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, **NO_ENVIRONMENT}
+    message: Message = {"op": "configure", "backend": "horovod", "interpreter": interpreter, "argv": ["train.py"]}
+    message |= {"cwd": cwd or str(pilot.folder), "script_dir": "/s", "workers_per_node": 1, **NO_ENVIRONMENT}
     pilot.channel.send(message)
     said = pilot.next()
     assert said["op"] == "cannot"
-    assert "/nowhere/python" in said["text"]
+    assert said["text"].startswith(words)
 
 
 def test_each_gpu_of_the_node_gets_a_worker_where_the_user_says_nothing(

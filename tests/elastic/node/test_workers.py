@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.far_end import SECRET, accepted
+from elastic.link.wire import Message
+from tests.elastic.far_end import SECRET, FarEnd, accepted
 
 RUN = """
 import os, sys
@@ -23,16 +24,32 @@ os._exit(run_worker(sys.argv[1:], {}, new_page()))
 
 
 def run(
-    folder: Path, source: str | None, *arguments: str, hangs_up: bool = False, **environ: str
+    folder: Path,
+    source: str | None,
+    *arguments: str,
+    hangs_up: bool = False,
+    told: list[Message] | None = None,
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a worker whose driver says who it is, and then nothing; or `hangs_up` right after that."""
+    """Runs a script as a worker whose driver says who it is, and then nothing; or `hangs_up` right after that.
+
+    `told` gets what the worker says.
+    """
+
+    def listen() -> tuple[FarEnd, Message]:
+        end, hello = accepted(server)
+        while told is not None and (message := end.receive()) is not None:
+            told.append(message)
+            end.send({"op": "heard"})
+        return end, hello
+
     script = folder / "kept" / "train.py"
     script.parent.mkdir()
     if source is not None:
         script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(5)  # some workers end before they connect
-        connecting = pool.submit(accepted, server)
+        connecting = pool.submit(listen)
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
@@ -166,3 +183,21 @@ def test_a_script_that_fails_because_its_link_went_is_not_blamed(tmp_path: Path)
     source = "import elastic\ntry:\n    elastic.load()\nfinally:\n    print('no first start')\n"
     said = run(tmp_path, source, hangs_up=True)
     assert (said.stdout, said.returncode) == ("no first start\n", 75)
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        ("raise ValueError('no layer')", "ValueError: no layer"),
+        ("sys.exit('no data')", "no data"),
+        ("os.kill(os.getpid(), 9)", None),
+        ("sys.exit(7)", None),
+        ("pass", None),
+    ],
+)
+def test_the_driver_is_told_the_error_that_ends_a_script(tmp_path: Path, end: str, last: str | None) -> None:
+    told: list[Message] = []
+    run(tmp_path, f"import os, sys\n{end}\n", told=told)
+    texts = [message["text"] for message in told if message["op"] == "error"]
+    assert [text.splitlines()[-1] for text in texts] == ([last] if last else [])
+    assert not any("runpy" in text or "elastic/" in text for text in texts)

@@ -12,6 +12,7 @@ import torch
 import elastic.horovod
 
 steps, step_time_s, commit_every = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+fails_at = sys.argv[4] if len(sys.argv) > 4 else ""  # a step, or a node
 hvd.init()
 model = torch.nn.Linear(1, 1, bias=False)
 torch.nn.init.zeros_(model.weight)
@@ -24,6 +25,8 @@ def train(state):
         optimizer.zero_grad()
         (-model(torch.ones(1, 1))).sum().backward()
         time.sleep(step_time_s)
+        if fails_at in (str(state.batch + 1), os.environ["SLURMD_NODENAME"]):
+            raise ValueError(f"a bad batch at {fails_at}")
         optimizer.step()
         state.batch += 1
         if hvd.rank() == 0:

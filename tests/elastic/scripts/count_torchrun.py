@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import elastic
 
 steps, step_time_s, save_every = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+fails_at = sys.argv[4] if len(sys.argv) > 4 else ""  # a step, or a node
 dist.init_process_group("gloo")
 network = torch.nn.Linear(1, 1, bias=False)
 torch.nn.init.zeros_(network.weight)
@@ -27,6 +28,8 @@ while step < steps:
     optimizer.zero_grad()
     (-model(torch.ones(1, 1))).sum().backward()
     time.sleep(step_time_s)
+    if fails_at in (str(step + 1), os.environ["SLURMD_NODENAME"]):
+        raise ValueError(f"a bad batch at {fails_at}")
     optimizer.step()
     step += 1
     if dist.get_rank() == 0:

@@ -11,7 +11,7 @@ from elastic.backends.torchrun import driver as torchruns
 from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.pilots import Pilot
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
-from tests.elastic.fakes import ops, until
+from tests.elastic.fakes import ops, settings_for, until
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +144,28 @@ def test_a_store_that_cannot_run_ends_the_trainer_with_one_line_that_names_the_i
         assert "is torch installed for /usr/bin/python3?" in host.ended[1]
 
     play(TorchrunBackend, tmp_path, body)
+
+
+def test_regression_the_next_group_was_formed_with_the_node_that_was_about_to_be_given_back(tmp_path: Path) -> None:
+    """Its workers failed again meanwhile, and the peers of theirs were taken for the next ones to fail."""
+
+    class Strict(Host):
+        def crashed(self, pilot: Pilot, rc: int) -> None:
+            super().crashed(pilot, rc)
+            pilot.expiring = True
+
+    async def run() -> None:
+        host = Strict(settings_for(tmp_path, "1-8"))
+        backend = TorchrunBackend(host)
+        await backend.start()
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
+        before = [len(told(one)) for one in (n1, n2)]
+        await gathered(backend, n1, n2)
+        assert host.crashes == [("n2", 1)]
+        said = [message["op"] for one, seen in zip((n1, n2), before, strict=True) for message in told(one)[seen:]]
+        assert "rendezvous" not in said
+        assert host.wakes
+
+    asyncio.run(asyncio.wait_for(run(), 30))

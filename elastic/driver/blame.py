@@ -1,0 +1,224 @@
+"""Whose fault a failure is: bad luck, the node's or the script's. Pure: failures in, verdicts out.
+
+Ends of workers that belong together are one *incident*; a node that fails again, or whose workers had begun anew, opens
+the next one. The first end of an incident is its cause: who ends otherwise is a peer that lost its connection, and who
+ends with the very same words has the same fault. What is open counts:
+
+1. An incident is settled by a saved state of a higher step, not by a step: a script that fails at the same batch gets
+   to that batch every time. It is settled too when the others train past it without the nodes that failed. Where a
+   script saves nothing that bftd sees, time does it: after QUIET_S.
+2. Three open incidents are the script's, unless one node is part of all of them while others took part that are not.
+3. The second failure of one node is the node's, while there are others that hardly fail: it is given back. It begins
+   anew by training for SOUND_S and until a state is saved; after that it is as good as any. Until then one more
+   failure is enough.
+4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer say the same, it is
+   the script's environment; a trainer that had nodes ready before goes on until three say it and none is left.
+5. A worker that lost its link to the driver (EXIT_LINK_LOST) says nothing of the script: it counts for its node only.
+6. Whatever the mixture, a trainer ends after RESTARTS_MOST restarts that settled nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elastic.errors import EXIT_LINK_LOST
+
+TRIES = 3
+"""Incidents at one saved step that are the script's fault."""
+
+NODE_TRIES = 2
+"""Failures of one node among healthy ones that are its own fault."""
+
+SOUND_S = 60.0
+"""A node that has trained for so long since it failed, and until a state was saved, is sound again."""
+
+QUIET_S = 3600.0
+"""What a script did that saves nothing counts no more after this time: its progress cannot be seen."""
+
+RESTARTS_MOST = 10
+"""So often at most a trainer begins anew at one saved step."""
+
+# A node that was given back cost the others a moment, a restart in place all of them: weighed by what they use up.
+_RESTART, _GIVEN_BACK = 3, 1
+
+Whose = Literal["nobody's", "the node's", "the script's"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whose fault it is, and after how many incidents (or nodes that could not begin).
+
+    A `consequence` is the end of a peer: it says nothing of its node.
+    """
+
+    whose: Whose
+    count: int = 1
+    consequence: bool = False
+
+
+_NOBODYS = Verdict("nobody's")
+
+
+@dataclass(slots=True)
+class _Incident:
+    """`saved` is the step saved before it, `reached` the highest step that a failing worker is known to have ended."""
+
+    saved: int
+    reached: int
+    at_s: float
+    what: str = ""
+    nodes: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+    began_anew: set[str] = field(default_factory=set)
+    crash: bool = False
+    given_back: bool = False
+
+
+@dataclass(slots=True)
+class _Record:
+    """A node's failures since it was sound, and since when it has trained again."""
+
+    failures: int = 0
+    failed_s: float = 0.0
+    trains_since_s: float | None = None
+
+
+class Blame:
+    """One trainer's account; times are seconds on any one clock that never goes back, steps as in Progress."""
+
+    def __init__(self) -> None:
+        self._open: list[_Incident] = []
+        self._saved = 0
+        self._records: dict[str, _Record] = {}
+        self._cannot: dict[str, list[str]] = {}
+        self._ever_ready = False
+
+    # -- what goes well ---
+
+    def ready(self) -> None:
+        """A node is ready for workers: what others could not do is theirs."""
+        self._ever_ready = True
+        self._cannot.clear()
+
+    def began(self, node: str) -> None:
+        """A worker begins on `node`: if it fails, that is a new incident."""
+        if self._open:
+            self._open[-1].began_anew.add(node)
+
+    def stepped(self, node: str, step: int, at_s: float, members: Collection[str]) -> None:
+        """A worker on `node` ended `step` in a group on `members`."""
+        if not self._open and not self._records:
+            return
+        if (record := self._records.get(node)) is not None and record.trains_since_s is None:
+            record.trains_since_s = at_s
+        here = set(members)
+        self._open = [one for one in self._open if step <= one.reached or not one.nodes or one.nodes & here]
+
+    def saved(self, step: int, at_s: float) -> None:
+        """The state of `step` is saved."""
+        if step <= self._saved:
+            return
+        self._saved = step
+        self._open = [incident for incident in self._open if incident.saved >= step]
+        for node, record in list(self._records.items()):
+            if record.trains_since_s is not None and at_s - record.trains_since_s >= SOUND_S:
+                del self._records[node]
+
+    # -- what fails ---
+
+    def failed(self, node: str, what: str, rc: int, reached: int, at_s: float, members: Collection[str]) -> Verdict:
+        """A worker on `node` ended with `rc` after step `reached` (-1: unknown) while the trainer had `members`.
+
+        `what` it said: two that have the same fault say the same.
+        """
+        incident = self._incident(node, at_s)
+        if not incident.nodes:
+            incident.what, incident.crash = what, rc != EXIT_LINK_LOST
+        incident.others |= set(members)
+        incident.reached = max(incident.reached, reached)
+        if incident.what != what:
+            return Verdict("nobody's", consequence=True)
+        incident.nodes.add(node)
+        record = self._record(node, at_s)
+        if self._is_scripts(at_s):
+            return Verdict("the script's", len(self._open))
+        if not incident.given_back and self._stands_out(node, incident, members):
+            incident.given_back = True
+            return Verdict("the node's", record.failures)
+        return _NOBODYS
+
+    def absent(self, node: str, at_s: float) -> Verdict:
+        """A node that is ready does not take part in training: it is at fault, unless that goes on and on."""
+        incident = self._incident(node, at_s)
+        incident.nodes.add(node)
+        incident.given_back = True
+        record = self._record(node, at_s)
+        over = self._used_up(at_s) >= RESTARTS_MOST * _RESTART
+        return Verdict("the script's", len(self._open)) if over else Verdict("the node's", record.failures)
+
+    def life_failed(self, at_s: float) -> Verdict:
+        """All workers ended without success; right after a failure that was told it is the same incident."""
+        last = self._open[-1] if self._open else None
+        if last is None or not last.nodes or last.began_anew:
+            self._open.append(_Incident(self._saved, self._saved, at_s, crash=True))
+        return Verdict("the script's", len(self._open)) if self._is_scripts(at_s) else _NOBODYS
+
+    def cannot(self, node: str, text: str, ready: int) -> Verdict:
+        """A node cannot start workers and says why; `ready` nodes of the trainer can."""
+        said = self._cannot.setdefault(text, [])
+        said.append(node)
+        nodes = {one for names in self._cannot.values() for one in names}
+        alike, needed = len(set(said)), TRIES if self._ever_ready else 2
+        only = not self._ever_ready and len(nodes) == 1 and len(said) >= TRIES
+        # Different sentences may have one cause, but then more of them are needed to tell it from several bad nodes.
+        if not ready and (alike >= needed or len(nodes) >= 2 * needed or only):
+            return Verdict("the script's", alike)
+        return Verdict("the node's", 1)
+
+    # -- the account ---
+
+    def _incident(self, node: str, at_s: float) -> _Incident:
+        """The incident that a failure of `node` belongs to."""
+        if self._open:
+            last = self._open[-1]
+            if last.nodes and node not in last.nodes and node not in last.began_anew:
+                return last
+        self._open.append(_Incident(self._saved, self._saved, at_s))
+        return self._open[-1]
+
+    def _record(self, node: str, at_s: float) -> _Record:
+        record = self._records.setdefault(node, _Record())
+        if not self._saved and at_s - record.failed_s > QUIET_S:
+            record.failures = 0
+        record.failures, record.failed_s, record.trains_since_s = record.failures + 1, at_s, None
+        return record
+
+    def _stands_out(self, node: str, incident: _Incident, members: Collection[str]) -> bool:
+        """Whether a node fails again and again while there is a sound one; peers of its workers fail now and then."""
+        failures = self._records[node].failures
+        others = {other: self._records.get(other, _Record()).failures for other in members if other != node}
+        sound = [other for other, count in others.items() if other not in incident.nodes and 2 * count < failures]
+        return failures >= NODE_TRIES and bool(sound) and failures > max(others.values())
+
+    def _is_scripts(self, at_s: float) -> bool:
+        if self._used_up(at_s) >= RESTARTS_MOST * _RESTART:
+            return True
+        counted = [incident for incident in self._open if incident.crash and self._is_recent(incident, at_s)]
+        if len(counted) < TRIES:
+            return False
+        everywhere = set.intersection(*(incident.nodes for incident in counted))
+        took_part = set().union(*(incident.nodes | incident.others for incident in counted))
+        return not everywhere or took_part <= everywhere
+
+    def _used_up(self, at_s: float) -> int:
+        """What the open incidents have cost, in thirds of a restart."""
+        weights = [
+            (_GIVEN_BACK if self._is_recent(incident, at_s) else 0) if incident.given_back else _RESTART
+            for incident in self._open
+        ]
+        return sum(weights)
+
+    def _is_recent(self, incident: _Incident, at_s: float) -> bool:
+        return bool(self._saved) or at_s - incident.at_s <= QUIET_S

@@ -1,0 +1,61 @@
+"""A script that neither tells of its steps nor saves: what a resize costs it is not measured, so it is estimated.
+
+Pure: begins and ends of its groups in, reports for the daemon out.
+"""
+
+from __future__ import annotations
+
+from bftd.protocol.reports import ResizeReport
+from elastic.timing import SILENT_COST_S
+
+SILENT = (
+    "the script has told bftd of no step and saved nothing: every change of its nodes starts it again, from its own "
+    "last checkpoint if it looks for one when it starts, else from the beginning. With elastic.step() and "
+    "elastic.save(), or Horovod's elastic state, it loses nothing (see the users' guide); bftd changes its nodes rarely"
+)
+
+UNSAVED = (
+    "the script tells bftd of its steps but saved nothing before this change of its nodes: it starts again, from its "
+    "own last checkpoint if it looks for one when it starts, else from the beginning; to lose nothing, call "
+    "elastic.save() whenever elastic.step() returns True (see the users' guide)"
+)
+
+_PAUSE_MOST_S = 60.0
+"""A group that begins later than this after the one before was suspended meanwhile: that is no resize."""
+
+
+class Silence:
+    """One trainer's groups, for as long as its script says nothing; times are unix seconds."""
+
+    def __init__(self) -> None:
+        self._group: set[str] = set()
+        self._began_s = 0.0
+        self._ended_s = 0.0
+        self._before = 0
+        self._cost_s = 0.0
+
+    def began(self, lease: str, at_s: float) -> bool:
+        """Workers begin on a pilot; whether they are the first of their group."""
+        first = not self._group
+        if first:
+            self._began_s = at_s
+        self._group.add(lease)
+        return first
+
+    def ended(self, at_s: float) -> bool:
+        """The group is stopped for another one; whether there was one."""
+        if not self._group:
+            return False
+        self._before, self._ended_s = len(self._group), at_s
+        # All that it did may have to be done again: nobody but the script knows of a checkpoint.
+        self._cost_s = min(max(0.0, at_s - self._began_s), SILENT_COST_S)
+        self._group = set()
+        return True
+
+    def resize(self) -> ResizeReport | None:
+        """What the last change of the group cost, once all of the new one have begun; None where it was none."""
+        before, now = self._before, len(self._group)
+        self._before = 0
+        if not before or not now or before == now or self._began_s - self._ended_s > _PAUSE_MOST_S:
+            return None
+        return ResizeReport(self._began_s, before, now, "up" if now > before else "down", self._cost_s)

@@ -1,0 +1,472 @@
+"""What failures do to a trainer: one bad node is given back and told of, a bad script ends with what it said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
+from elastic.driver import host as hosts
+from elastic.driver.last_words import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
+from elastic.driver.silence import SILENT, UNSAVED, Silence
+from elastic.errors import EXIT_LINK_LOST
+from elastic.link.peer import Peer
+from elastic.timing import SILENT_COST_S
+from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
+from tests.elastic.fakes import ops, until
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
+
+
+async def trains(stage: Stage, *nodes: str) -> None:
+    stage.grant(*nodes)
+    await stage.warm(*nodes)
+    await stage.trains_on(*nodes)
+
+
+async def trains_also(stage: Stage, *nodes: str) -> None:
+    """The last of the nodes is granted, and the first if it is not there yet."""
+    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.crew.all}]
+    stage.grant(*new)
+    await stage.warm(*new)
+    await stage.trains_on(*nodes)
+
+
+async def begins(stage: Stage, node: str) -> Peer:
+    """A worker of the next group on a node, as its back-end starts it after a failure."""
+    stage.pilot(node).workers.clear()
+    return await stage.worker(node)
+
+
+async def steps(stage: Stage, worker: Peer, step: int, saved: int, rank: int = 0) -> None:
+    message = {"op": "step", "first": True, "step": step, "samples": step, "rank": rank, "size": 2, "loss": None}
+    await stage.says(worker, message | {"saved_step": saved, "saved_samples": saved, "at_s": 1.0, "steps_lost": 0})
+
+
+async def crash(stage: Stage, node: str, rc: int) -> None:
+    """A worker on this node ends by itself, and that is looked at."""
+    stage.crash(node, rc)
+    await asyncio.sleep(0)
+
+
+async def given_back(stage: Stage, node: str) -> None:
+    """The node's agent is told to end, and does."""
+    pilot = stage.pilot(node)
+    assert pilot.agent
+    assert pilot.job_id
+    agent = pilot.agent
+    await until("told to end", lambda: ops(agent)[-1] == "end")
+    stage.starter.end(pilot.job_id)
+    await until("given back", lambda: stage.reports(LeaseReport, id=pilot.lease, state="ended"))
+
+
+# -- the script's fault ---
+
+
+def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exit_code(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await crash(stage, "n1", 7)
+        await crash(stage, "n1", 7)
+        assert not stage.run.result.done()
+        await crash(stage, "n1", 42)
+
+    assert play(body) == (42, "the script failed 3 times and saved nothing, the last time on n1 with exit code 42")
+
+
+def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for _ in range(3):
+            await crash(stage, "n1", -11)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 139
+    assert "SIGSEGV" in ended[1]
+
+
+def test_regression_a_script_that_failed_at_the_same_batch_was_started_two_hundred_times(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for tries in (1, 2, 3):
+            worker = await begins(stage, "n1")
+            for step in (51, 52):
+                await steps(stage, worker, step, saved=50)
+            assert not stage.run.result.done(), tries
+            await crash(stage, "n1", 3)
+
+    assert play(body) == (
+        3,
+        "the script failed 3 times since step 50 was saved, the last time on n1 with exit code 3",
+    )
+
+
+def test_a_saved_step_in_between_begins_the_count_anew_and_a_mere_step_does_not(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for tries in range(1, 20):
+            worker = await begins(stage, "n1")
+            await steps(stage, worker, 10 * tries + 2, saved=10 * tries)
+            await crash(stage, "n1", 7)
+        assert len(stage.reports(CrashReport)) == 19
+
+    assert play(body) is None
+
+
+def test_the_end_tells_the_error_that_the_script_told(play: Play) -> None:  # noqa: F811
+    words = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\nValueError: no \x1b[2Jlayer\n'
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for _ in range(3):
+            worker = await begins(stage, "n1")
+            await stage.says(worker, {"op": "error", "text": words})
+            assert ops(worker) == ["heard"]
+            await crash(stage, "n1", 1)
+        assert stage.run.last_words == ("n1", (
+            "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: no  [2Jlayer",
+        ))  # fmt: skip
+        assert {report.text for report in stage.reports(CrashReport)} == {
+            "a worker on n1 ended with exit code 1: ValueError: no  [2Jlayer"
+        }
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 1
+    assert ended[1].endswith("on n1 with exit code 1: ValueError: no  [2Jlayer")
+
+
+def test_a_script_that_dies_without_a_word_is_told_of_by_the_last_lines_of_its_node(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        agent = stage.pilot("n1").agent
+        assert agent
+        for line in (*(f"epoch {number}" for number in range(100)), "", "Fatal Python error: Segmentation fault"):
+            await stage.says(agent, {"op": "out", "line": line})
+        for _ in range(3):
+            await crash(stage, "n1", -11)
+        node, lines = stage.run.last_words
+        assert node == "n1"
+        assert lines == (*(f"epoch {number}" for number in range(89, 100)), "Fatal Python error: Segmentation fault")
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[1].endswith("with signal SIGSEGV")
+
+
+def test_lives_that_fail_again_and_again_end_the_trainer_too(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        for _ in range(2):
+            stage.backend._host.life_failed("nobody answered")
+        assert not stage.run.result.done()
+        stage.backend._host.life_failed("nobody answered")
+
+    assert play(body) == (1, "nobody answered, 3 times and saved nothing")
+
+
+# -- one bad node ---
+
+
+def test_regression_one_node_without_the_interpreter_ended_a_trainer_of_seven_healthy_ones(play: Play) -> None:  # noqa: F811
+    healthy = [f"n{number}" for number in range(1, 8)]
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, *healthy)
+        stage.grant("bad")
+        agent = await stage.connect("bad")
+        await stage.says(agent, {"op": "cannot", "text": "/opt/python: No such file or directory"})
+        await given_back(stage, "bad")
+        [report] = stage.reports(CrashReport)
+        assert (report.node, report.rc, report.text) == ("bad", 1, "/opt/python: No such file or directory")
+        assert [pilot.node for pilot in stage.backend.members] == healthy
+        assert any("bad cannot train, it is given back: /opt/python" in line for line in stage.lines)
+
+    assert play(body) is None
+
+
+def test_regression_a_node_whose_workers_always_failed_was_started_on_fifty_times(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "good", "bad")
+        worker = await stage.worker("good")
+        for tries in (1, 2):
+            await stage.worker("bad")
+            await crash(stage, "bad", 1)
+            # The survivors train on, and save.
+            await steps(stage, worker, 100 + tries, saved=100 + tries)
+        await stage.trains_on("good")
+        await given_back(stage, "bad")
+        [ended] = stage.reports(LeaseReport, state="ended")
+        assert ended.reason == "workers on bad failed 2 times, those of other nodes did not"
+        assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
+
+    assert play(body) is None
+
+
+def test_a_node_that_cannot_train_is_held_until_slurm_has_shown_its_pilot_to_the_daemon(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lease that ends before that counts as refused, and what is told of its node is not believed."""
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.2)
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        stage.grant("bad")
+        agent = await stage.connect("bad")
+        await stage.says(agent, {"op": "cannot", "text": "no torch there"})
+        await stage.says(agent, {"op": "node_exit", "rc": 1})
+        await asyncio.sleep(0.05)
+        assert "end" not in ops(agent)
+        assert len(stage.reports(CrashReport)) == 1
+        await given_back(stage, "bad")
+
+    assert play(body) is None
+
+
+def test_what_two_nodes_cannot_before_any_could_ends_the_trainer_with_that_sentence(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        for node in ("n1", "n2"):
+            assert not stage.run.result.done()
+            await stage.says(await stage.connect(node), {"op": "cannot", "text": "no torch there"})
+
+    assert play(body) == (1, "no torch there")
+
+
+def test_regression_a_node_process_that_was_killed_again_and_again_was_told_of_to_nobody(play: Play) -> None:  # noqa: F811
+    """The kernel's out-of-memory killer takes the node process, an import that crashes ends it before it is ready."""
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        agent = stage.pilot("n1").agent
+        assert agent
+        await stage.says(agent, {"op": "node_exit", "rc": -9})
+        await stage.trains_on("n2")
+        [report] = stage.reports(CrashReport)
+        assert (report.node, report.rc) == ("n1", -9)
+        stage.grant("n3")
+        agent = await stage.connect("n3")
+        await stage.says(agent, {"op": "out", "line": "Illegal instruction"})
+        await stage.says(agent, {"op": "node_exit", "rc": -4})
+        said = stage.reports(CrashReport)[-1].text
+        assert said == (
+            "the node process ended with signal SIGILL before it was ready; the last it said: Illegal instruction"
+        )
+
+    assert play(body) is None
+
+
+def test_a_node_process_that_ends_after_its_node_was_asked_back_is_no_failure(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        agent = stage.pilot("n1").agent
+        assert agent
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await stage.says(agent, {"op": "node_exit", "rc": -9})
+        assert stage.reports(CrashReport) == []
+
+    assert play(body) is None
+
+
+def test_every_interpreter_that_crashes_at_import_ends_the_trainer(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        for node in ("n1", "n2"):
+            await stage.says(await stage.connect(node), {"op": "node_exit", "rc": -4})
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 1
+    assert "SIGILL before it was ready" in ended[1]
+
+
+def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_script(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for _ in range(9):
+            await crash(stage, "n1", EXIT_LINK_LOST)
+        assert not stage.run.result.done()
+        assert stage.reports(CrashReport) == []
+        await crash(stage, "n1", EXIT_LINK_LOST)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == EXIT_LINK_LOST
+    assert ended[1].startswith("the workers' links to the driver were lost 10 times")
+
+
+def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        stage.backend._host.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
+        await stage.trains_on("n1")
+        [report] = stage.reports(CrashReport)
+        assert (report.node, report.rc, report.text) == ("n2", None, "n2 did not come to the rendezvous")
+
+    assert play(body) is None
+
+
+def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_place(play: Play) -> None:  # noqa: F811
+    """Its end may even be heard of first: what its worker told was told after what caused it."""
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "good", "bad")
+        for _ in range(2):
+            bad, good = await begins(stage, "bad"), await begins(stage, "good")
+            await stage.says(bad, {"op": "error", "text": "RuntimeError: uncorrectable ECC error"})
+            await stage.says(good, {"op": "error", "text": "RuntimeError: Connection closed by peer"})
+            stage.crash("good", 1)
+            await crash(stage, "bad", 1)
+        await stage.trains_on("good")
+        assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
+        assert "a worker on good ended with exit code 1: RuntimeError: Connection closed by peer" in stage.lines
+
+    assert play(body) is None
+
+
+def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        for number in range(2, 12):
+            leaving = f"n{number}"
+            await trains_also(stage, "n1", leaving)
+            await begins(stage, "n1")
+            agent = stage.pilot(leaving).agent
+            assert agent
+            await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+            await crash(stage, "n1", 1)
+        assert stage.reports(CrashReport) == []
+        for _ in range(3):
+            assert not stage.run.result.done()
+            await begins(stage, "n1")
+            await crash(stage, "n1", 1)
+
+    ended = play(body)
+    assert ended is not None
+    assert "the script failed 3 times" in ended[1]
+
+
+def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await stage.says(await begins(stage, "n1"), {"op": "error", "text": "ValueError: first"})
+        await begins(stage, "n1")
+        await crash(stage, "n1", 1)
+        await begins(stage, "n1")
+        await crash(stage, "n1", 1)
+        assert [report.text.partition(": ")[2] for report in stage.reports(CrashReport)] == ["ValueError: first", ""]
+
+    assert play(body) is None
+
+
+# -- a script that says nothing ---
+
+
+async def resized(stage: Stage, workers: Sequence[Peer], graceful: bool = True) -> None:
+    """What a back-end does that restarts all workers at a change of nodes."""
+    await stage.backend._host.save_state(workers, graceful=graceful)
+
+
+def test_regression_a_script_that_saves_nothing_was_restarted_from_zero_without_a_word(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "REGROUPED_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        for _ in range(2):
+            workers = [await begins(stage, node) for node in ("n1", "n2")]
+            resizing = asyncio.create_task(resized(stage, workers))
+            await until("asked for what they saved", lambda: "ship" in ops(workers[0]))  # noqa: B023
+            assert "pause" not in ops(workers[0]), "it has no step boundary to come to"
+            for worker in workers:
+                await stage.says(worker, {"op": "nothing_saved"})
+            await resizing
+            await begins(stage, "n1")
+            await until("its cost is told", lambda: stage.reports(ResizeReport))
+        report = stage.reports(ResizeReport)[0]
+        assert (report.from_nodes, report.to_nodes, report.kind) == (2, 1, "down")
+        assert stage.lines.count(SILENT) == 1
+
+    play(body)
+
+
+def test_a_script_that_has_said_nothing_for_minutes_is_warned_about_and_one_that_loads_for_long_is_not(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "SILENT_S", 0.02)
+
+    async def silent(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await stage.worker("n1")
+        await until("warned", lambda: SILENT in stage.lines)
+
+    async def loading(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await stage.says(await stage.worker("n1"), {"op": "fetch"})
+        await asyncio.sleep(0.1)
+        assert SILENT not in stage.lines
+
+    play(silent)
+    play(loading)
+
+
+def test_a_script_that_tells_of_its_steps_and_never_saves_is_told_what_that_costs(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        worker = await stage.worker("n1")
+        await steps(stage, worker, 7, saved=0)
+        resizing = asyncio.create_task(resized(stage, [worker]))
+        await until("asked to come to a boundary", lambda: "pause" in ops(worker))
+        stage.connections.disconnected(worker)
+        await resizing
+        assert stage.lines.count(UNSAVED) == 1
+        assert SILENT not in stage.lines
+
+    play(body)
+
+
+def test_what_a_resize_costs_a_silent_script_is_what_it_may_have_to_do_again() -> None:
+    silence = Silence()
+    assert silence.began("n1.1", 100.0)
+    assert not silence.began("n2.1", 101.0)
+    assert silence.resize() is None
+    assert silence.ended(130.0)
+    assert silence.began("n1.1", 132.0)
+    assert silence.resize() == ResizeReport(132.0, 2, 1, "down", 30.0)
+    assert silence.resize() is None
+    assert silence.ended(132.0 + 10 * SILENT_COST_S)
+    silence.began("n1.1", 140.0 + 10 * SILENT_COST_S)
+    silence.began("n3.2", 141.0 + 10 * SILENT_COST_S)
+    report = silence.resize()
+    assert report is not None
+    assert (report.kind, report.stall_s) == ("up", SILENT_COST_S)
+
+
+def test_a_silent_script_that_was_suspended_in_between_was_not_resized() -> None:
+    silence = Silence()
+    silence.began("n1.1", 100.0)
+    silence.ended(130.0)
+    silence.began("n1.1", 4000.0)
+    silence.began("n2.2", 4000.0)
+    assert silence.resize() is None
+
+
+def test_what_is_kept_of_the_output_is_little_and_goes_with_its_pilot() -> None:
+    words = LastWords()
+    for number in range(10_000):
+        words.printed(f"n{number % 3}.1", "x" * 10_000)
+    words.told("n0.1", "y\n" * 10_000)
+    assert len(words.of("n1.1")) == LINES_KEPT
+    assert {len(line) for line in words.of("n1.1")} == {LINE_MOST}
+    assert sum(map(len, words.of("n0.1"))) <= TEXT_MOST
+    words.forget({"n2.1"})
+    assert (words.of("n0.1"), words.of("n1.1"), words.order("n0.1")) == ((), (), 0)
+    assert words.of("n2.1")
