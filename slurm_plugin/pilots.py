@@ -117,7 +117,7 @@ class PilotLauncher:
         self._own: dict[tuple[str, str], SharedLook[dict[str, Job]]] = {}
         self._turns = threading.BoundedSemaphore(_AT_ONCE)
         self._partitions_of: tuple[float, dict[str, set[str]]] | None = None
-        self._reading_partitions = threading.Lock()
+        self._partitions = SharedLook(self._read_partitions)
 
     def place(
         self, request: PilotRequest, agent_argv: Sequence[str] = (), agent_env: Mapping[str, str] | None = None
@@ -202,15 +202,22 @@ class PilotLauncher:
         return _Queue(pending, now_s, self._since)
 
     def _node_partitions(self, node: str) -> set[str]:
-        with self._reading_partitions:
-            now_s = time.monotonic()
-            if self._partitions_of is None or now_s - self._partitions_of[0] >= _PARTITIONS_EVERY_S:
-                of_node: dict[str, set[str]] = {}
-                for partition in self._client.partitions().values():
-                    for name in partition.nodes:
-                        of_node.setdefault(name, set()).add(partition.name)
-                self._partitions_of = (now_s, of_node)
-            return self._partitions_of[1].get(node, set())
+        known = self._known_partitions()
+        return (self._partitions.fresh() if known is None else known).get(node, set())
+
+    def _known_partitions(self) -> dict[str, set[str]] | None:
+        kept = self._partitions_of
+        return kept[1] if kept is not None and time.monotonic() - kept[0] < _PARTITIONS_EVERY_S else None
+
+    def _read_partitions(self) -> dict[str, set[str]]:
+        if (known := self._known_partitions()) is not None:  # read by another one while this one waited
+            return known
+        of_node: dict[str, set[str]] = {}
+        for partition in self._client.partitions().values():
+            for name in partition.nodes:
+                of_node.setdefault(name, set()).add(partition.name)
+        self._partitions_of = (time.monotonic(), of_node)
+        return of_node
 
     def _asked(self, request: PilotRequest, argv: Sequence[str], env: Mapping[str, str] | None) -> Placed | Refused:
         """Ask Slurm for the node when it is this call's turn."""

@@ -165,7 +165,7 @@ class Crew:
         self.tell_state(pilot, "placed")
         for state, at_s in self._early.pop(pilot.lease, []):
             if state == "ready":
-                pilot.state, pilot.ready_s = "ready", at_s
+                pilot.state = "ready"
             self.tell_state(pilot, state, at_s)
         self._owner.wake()
 
@@ -227,8 +227,9 @@ class Crew:
 
     def ready(self, pilot: Pilot) -> None:
         """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""
+        pilot.ready_s = time.time()
         if pilot.state != "granted":
-            pilot.state, pilot.ready_s = "ready", time.time()
+            pilot.state = "ready"
         self.tell_state(pilot, "ready")
         self._owner.wake()
 

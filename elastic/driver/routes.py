@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from elastic.errors import ElasticError, UsageError
 from elastic.link.address import plain
 from slurm_plugin.errors import SlurmError
+from slurm_plugin.looks import SharedLook
 from slurm_plugin.types import NodeAddress
 
 VARIABLE = "BFT_DRIVER_ADDRESS"
@@ -77,6 +78,7 @@ class Routes:
         self._given = given
         self._ipv4_only = ipv4_only
         self._lock = threading.Lock()
+        self._reading = SharedLook(self._read)
         self._read_s = float("-inf")
         self._hidden = False
         self._where: Mapping[str, NodeAddress] = {}
@@ -86,8 +88,8 @@ class Routes:
         """The address of this host for `node`; raises Unreachable."""
         if self._given:
             return self._checked(node)
+        where = self._of(node)
         with self._lock:
-            where = self._of(node)
             found = self._found.get(node)
         if found is None:
             found = _source_for(node, where, self._ipv4_only)
@@ -101,31 +103,40 @@ class Routes:
         address = _address(self._given)
         if self._ipv4_only and address is not None and address.version == 6:
             raise Unreachable(f"{VARIABLE}={self._given} is IPv6, and this back-end needs IPv4{advice()}")
-        if address is not None and address.is_loopback:
-            with self._lock:
-                where = self._of(node)
-            if not _is_here(where):
-                raise Unreachable(f"{VARIABLE}={self._given} means {node} itself there{advice()}")
+        if address is not None and address.is_loopback and not _is_here(self._of(node)):
+            raise Unreachable(f"{VARIABLE}={self._given} means {node} itself there{advice()}")
         return self._given
 
     def _of(self, node: str) -> NodeAddress:
+        """Where Slurm says that a node is; with PrivateData=nodes it says so to operators alone."""
         age_s = time.monotonic() - self._read_s
         unknown = node not in self._where and not self._hidden
         if age_s > _READ_EVERY_S or (unknown and age_s > _UNKNOWN_EVERY_S):
             try:
-                self._where, self._hidden = self._nodes(), False
+                self._reading.fresh()
             except SlurmError as error:
-                if not _DENIED.search(str(error)):
-                    raise Unreachable(f"Slurm does not say where {node} is: {error}") from None
-                self._where, self._hidden = {}, True
-            self._read_s = time.monotonic()
+                raise Unreachable(f"Slurm does not say where {node} is: {error}") from None
+        with self._lock:
+            if self._hidden:  # a node's name is its host's unless a site says other
+                return NodeAddress(node, node)
+            if node not in self._where:
+                raise Unreachable(f"Slurm shows no node {node}{advice()}")
+            return self._where[node]
+
+    def _read(self) -> None:
+        if time.monotonic() - self._read_s < _UNKNOWN_EVERY_S:  # by another one while this one waited
+            return
+        where: Mapping[str, NodeAddress] = {}
+        hidden = False
+        try:
+            where = self._nodes()
+        except SlurmError as error:
+            hidden = _DENIED.search(str(error)) is not None
+            if not hidden:
+                raise
+        with self._lock:
+            self._where, self._hidden, self._read_s = where, hidden, time.monotonic()
             self._found.clear()
-        if self._hidden:
-            # PrivateData=nodes: nobody but operators sees them. A node's name is its host's unless a site says other.
-            return NodeAddress(node, node)
-        if node not in self._where:
-            raise Unreachable(f"Slurm shows no node {node}{advice()}")
-        return self._where[node]
 
 
 def _source_for(node: str, where: NodeAddress, ipv4_only: bool) -> str:

@@ -162,6 +162,23 @@ def test_regression_hundreds_of_pilots_placed_at_once_asked_for_the_whole_queue_
     assert max(site.grants.values()) < last_look_s, "a look after the last grant"
 
 
+def test_placings_that_wait_for_a_controller_that_hangs_wait_together_and_not_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, tries = Site(), 0
+
+    def partitions() -> dict[str, Partition]:
+        nonlocal tries
+        tries += 1
+        time.sleep(0.05)
+        raise SnapshotError("scontrol gave no answer for 5 s: is slurmctld up?")
+
+    monkeypatch.setattr(site, "partitions", partitions)
+    outcomes = place_all(PilotLauncher(site, RULES), [f"n{number}" for number in range(64)])
+    assert all(isinstance(outcome, Refused) for outcome in outcomes)
+    assert tries <= 8
+
+
 def test_S1b_of_pilots_that_share_a_look_each_is_withdrawn_that_a_job_overtook_after_its_grant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
