@@ -24,7 +24,7 @@ HANDSHAKE_S = 10.0
 STRANGER_S = 1.0
 
 # The same for who has said nothing yet: a hello is on its way before the connection is accepted.
-SILENT_S = 0.1
+STRANGER_SILENT_S = 0.1
 
 # Importing torch takes 2 s alone and 10 s when eight nodes start on two cores; a cold parallel file system is slower.
 WARM_S = 120.0

@@ -19,11 +19,12 @@ from typing import Any, Protocol
 
 from elastic.errors import WireError
 from elastic.link import descriptors
+from elastic.link.address import plain
 from elastic.link.channel import SealedReader
 from elastic.link.peer import Peer
 from elastic.link.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
 from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, no_delay
-from elastic.timing import HANDSHAKE_S, SILENT_S, STRANGER_S
+from elastic.timing import HANDSHAKE_S, STRANGER_S, STRANGER_SILENT_S
 
 _BACKLOG = 4096
 """All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
@@ -89,7 +90,7 @@ class _Stranger:
     @property
     def may_stay_until_s(self) -> float:
         """Until then it is not turned away, on the loop's clock."""
-        return self.since_s + (STRANGER_S if self.greeted else SILENT_S)
+        return self.since_s + (STRANGER_S if self.greeted else STRANGER_SILENT_S)
 
 
 @dataclass
@@ -290,14 +291,12 @@ async def _next_connection(listening: socket.socket) -> tuple[socket.socket, Any
 @lru_cache(maxsize=_STRANGERS)
 def _source(address: str) -> str:
     """Where strangers come from, to be counted together: an address, or the network that one owner has of IPv6."""
+    bare = plain(address)
     try:
-        known = ipaddress.ip_address(address.partition("%")[0])
+        known = ipaddress.ip_address(bare)
     except ValueError:
-        return address
-    if known.version == 6:
-        mapped = known.ipv4_mapped
-        return str(mapped) if mapped else known.exploded[:19]
-    return address
+        return bare
+    return known.exploded[:19] if known.version == 6 else bare
 
 
 def _name(peer: Peer) -> str:

@@ -136,13 +136,13 @@ def test_a_state_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Pa
 
 
 def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bft-driver", *rewritten(job, "1-2,resume=6")])
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = capfd.readouterr().err.splitlines()
     assert line.startswith(f"bft: resume=6: there is no saved state of it in {tmp_path}/states")
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import threading
 from pathlib import Path
 
 import pytest
 
+from bftd.protocol.lease import Leases
 from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.link import descriptors
-from slurm_plugin.waiting import SiteRules
 from tests.elastic.driver.test_crew import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, settings_for, until
 
@@ -33,7 +34,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def starter(tmp_path: Path) -> PilotStarter:
     made = PilotStarter(settings_for(tmp_path), 1, "secret", print)
-    made.go_by(SiteRules(30.0, 20.0))
+    made.go_by(Leases(1, 30.0, 20.0, ()))
     return made
 
 
@@ -79,8 +80,8 @@ def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_t
 def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
     starter: PilotStarter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def none_left(*_: object) -> None:
+    def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(asyncio, "to_thread", none_left)
+    monkeypatch.setattr(threading.Thread, "start", none_left)
     assert asyncio.run(starter.place(pilot())) == "Slurm could not be asked: can't start new thread"
