@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from bftd.protocol.lease import LeaseState, LeaseView
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
-from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
+from elastic.timing import CONNECT_S, GONE_S, GRACEFUL_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
@@ -101,6 +102,22 @@ class Crew:
         """The pilot's processes are gone."""
         self._owner.lost(pilot)
 
+    def abandon(self, pilot: Pilot, why: str) -> None:
+        """Gives up a node that does not answer, or does not end what it is told to end; its allocation is cancelled."""
+        if pilot.abandoned.is_set():
+            return
+        pilot.reason = pilot.reason or why
+        self._owner.log(f"{why}; the node is given back")
+        self._report(CrashReport(time.time(), pilot.node, rc=1, text=why))
+        pilot.tell({"op": "end"})
+        peers = [*pilot.workers.values(), *([pilot.agent] if pilot.agent else [])]
+        pilot.agent = None
+        self._owner.lost(pilot)
+        pilot.over.set()
+        pilot.abandoned.set()
+        for peer in peers:
+            peer.abandon()
+
     async def close(self) -> None:
         """Ends every pilot and waits for it; no lease is carried out any more."""
         self._closed = True
@@ -135,11 +152,34 @@ class Crew:
         self.tell_state(pilot, "placed")
         if not (pilot.revoked or self._closed):
             self.spawn(self._give_up_late(pilot), pilot)
-            await self._starter.run_agent(pilot)
+            await self._attend(pilot)
         # Whatever ended the agent: an allocation without a process would hold the node to its time limit.
         await self._starter.cancel([pilot.job_id] if pilot.job_id else [])
         self._owner.lost(pilot)
         self._forget(pilot, "ended", pilot.reason)
+
+    async def _attend(self, pilot: Pilot) -> None:
+        """Runs the agent until it has ended. srun alone is not believed: it waits for a node that is dead for ever."""
+        agent = asyncio.ensure_future(self._starter.run_agent(pilot))
+        hopeless = asyncio.ensure_future(self._hopeless(pilot))
+        try:
+            await asyncio.wait({agent, hopeless}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hopeless.cancel()
+            agent.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await agent
+
+    async def _hopeless(self, pilot: Pilot) -> None:
+        """Returns when the node is abandoned, or its agent was gone for so long that srun should have come back."""
+        over = asyncio.ensure_future(pilot.over.wait())
+        abandoned = asyncio.ensure_future(pilot.abandoned.wait())
+        try:
+            await asyncio.wait({over, abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({abandoned}, timeout=GONE_S)
+        finally:
+            over.cancel()
+            abandoned.cancel()
 
     async def _give_up_late(self, pilot: Pilot) -> None:
         """Gives a pilot back that does not get ready."""

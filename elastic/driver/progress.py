@@ -16,6 +16,9 @@ _SETTLE_S = 1.0
 _WINDOW_S = 30.0
 """The throughput is the average over at most so long, so that it follows a trainer whose steps change."""
 
+_SET_BACK_S = 60.0
+"""Clocks of nodes differ by less; what goes back further was set."""
+
 
 @dataclass
 class Progress:
@@ -67,6 +70,7 @@ class Progress:
         step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
         at_s = float(message["at_s"])
         lost = int(message.get("steps_lost", 0))
+        self._follow_clock(at_s)
         if message["first"] and int(message["rank"]) == 0:
             reports += self._first_of_group(message, step, size, at_s, lost)
         if int(message["rank"]) != 0:
@@ -99,6 +103,11 @@ class Progress:
             steps_lost=self.steps_lost,
             window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
         )
+
+    def _follow_clock(self, at_s: float) -> None:
+        """Begins to measure anew where the workers' clock was set back, instead of when it has caught up."""
+        if at_s < self._last_step_s - _SET_BACK_S:
+            self._window, self._last_step_s, self._reported = None, at_s, (self._reported[0], at_s)
 
     def _first_of_group(self, message: Message, step: int, size: int, at_s: float, lost: int) -> list[Report]:
         before, self.size = self.nodes, size

@@ -50,6 +50,7 @@ class DriverSettings:
             "cwd": str(self.cwd),
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
+            "frozen_s": self.spec.patience_s,
             "env": {"BFT_TRAINER": self.trainer_id},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),

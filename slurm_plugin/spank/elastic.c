@@ -196,7 +196,7 @@ static const struct {
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
-	{ "gpu", check_gpu },
+	{ "gpu", check_gpu },	      { "frozen", check_positive },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -212,7 +212,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "mix",
+		      "frozen=, mix",
 		      SHOW(part));
 }
 

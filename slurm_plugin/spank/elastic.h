@@ -1,4 +1,4 @@
-/* The value of --elastic: MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N][,gpu=TYPE:N][,mix]. */
+/* The value of --elastic: MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N][,gpu=TYPE:N][,frozen=S][,mix]. */
 #ifndef BFTD_ELASTIC_H
 #define BFTD_ELASTIC_H
 
