@@ -46,7 +46,9 @@ def test_a_node_that_is_stopped_whole_is_replaced_and_its_lease_ends_as_a_crash(
     trainer.count("horovod", "n1", "n2", spec="1-2")
     trainer.daemon.grant("n3")
     trainer.wait("n3 is warm", lambda: trainer.state("n3") == "ready")
-    with stopped(trainer, "n2"):
+    # Rank 0's node: Horovod itself has things to ask of that one.
+    lost = trainer.rows[-1]["node"]
+    with stopped(trainer, lost):
         began_s = time.monotonic()
         trainer.wait("n3 trains", lambda: trainer.state("n3") == "working")
         trainer.trains_on(2)
@@ -54,11 +56,11 @@ def test_a_node_that_is_stopped_whole_is_replaced_and_its_lease_ends_as_a_crash(
         print(f"replaced after {took_s:.1f} s")
         assert took_s < SOON_S
         [crash] = trainer.daemon.of(CrashReport)
-        assert (crash.node, crash.text) == ("n2", "n2 has not answered for 5 s")
+        assert (crash.node, crash.text) == (lost, f"{lost} has not answered for 5 s")
         [ended] = trainer.wait("its lease is over", lambda: trainer.daemon.of(LeaseReport, state="ended"))
-        assert ended.id.startswith("n2.")
-        assert ended.reason == "n2 has not answered for 5 s"
-    assert trainer.output.count("n2 has not answered for 5 s; the node is given back") == 1
+        assert ended.id.startswith(f"{lost}.")
+        assert ended.reason == crash.text
+    assert trainer.output.count("has not answered for 5 s; the node is given back") == 1
 
 
 @pytest.mark.torch
