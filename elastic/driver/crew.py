@@ -130,6 +130,10 @@ class Crew:
             # An agent that is told to end leaves nothing on its node; one that is killed does.
             await asyncio.wait(carriers, timeout=_FAREWELL_S)
         await self._starter.cancel([pilot.job_id for pilot in self.pilots.values() if pilot.job_id])
+        if carriers:
+            await asyncio.wait(carriers, timeout=_FAREWELL_S)
+        for pilot in alive:
+            pilot.abandoned.set()
         await asyncio.gather(*carriers, return_exceptions=True)
 
     # -- one lease ---

@@ -311,6 +311,18 @@ def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the
     scene(body)
 
 
+def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        await stage.placed("n1")
+        never_back(stage)
+        await stage.crew.close()
+        assert stage.states("n1.1") == ["placed", "ended"]
+
+    scene(body)
+
+
 def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallowed() -> None:
     async def body(stage: Stage) -> None:
         async def broken(_: Pilot) -> None:
