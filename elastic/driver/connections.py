@@ -122,7 +122,7 @@ class Connections:
         if message["first"] and not pilot.working:
             pilot.working = True
             self._crew.tell_state(pilot, "working")
-        for report in self._run.progress.report(message):
+        for report in self._run.progress.report(message, time.monotonic()):
             self._run.report(report)
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
