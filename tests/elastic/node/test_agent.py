@@ -227,6 +227,21 @@ def test_an_agent_answers_each_beat_also_while_its_workers_print_without_end(pil
             pass
 
 
+def test_an_agent_asks_its_driver_for_signs_of_life_also_by_the_kernel(pilot: Pilot) -> None:
+    pilot.start()
+    port = f":{pilot.server.getsockname()[1]:04X}"
+
+    def timers() -> set[str]:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # proc_net_tcp(5): remote address third, timer sixth; 02 is that of keepalive
+        return {row[5].partition(":")[0] for row in rows if row[2].endswith(port)}
+
+    deadline_s = time.monotonic() + LIMIT_S
+    while timers() != {"02"}:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_a_worker_that_its_agent_finds_stopped_is_ended_by_it_whatever_the_back_end_does(pilot: Pilot) -> None:
     pilot.start("-c", SOON_FROZEN)
     node = pilot.configure("sleep 1000 &\necho worker $!\nwait\nexec sleep 1000", frozen_s=1.0)
