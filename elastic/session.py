@@ -138,8 +138,9 @@ class Session:
         if first and previous_s:
             message["previous_s"] = previous_s
         self._last = message
-        if first or (rank == 0 and now - self._reported_s >= REPORT_S):
-            self._reported_s = now
+        passed_s = time.monotonic()  # a wall clock that is set back would keep the reports back
+        if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):
+            self._reported_s = passed_s
             self._tell(message)
 
     def ended(self, code: int) -> int:

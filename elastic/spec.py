@@ -10,8 +10,9 @@ from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import FEATURE, GPU_TYPE, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
+from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
-_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "resume")
+_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "frozen", "resume")
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
@@ -35,12 +36,13 @@ class ElasticSpec:
     gpu: str = ""
     gpus: int = 0
     mix: bool = False
+    frozen_s: float | None = None
     resume: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
-        gpu=TYPE:N, mix, resume=JOBID.
+        gpu=TYPE:N, mix, frozen=S, resume=JOBID.
 
         Raises UsageError.
         """
@@ -63,6 +65,7 @@ class ElasticSpec:
             gpu=gpu,
             gpus=gpus,
             mix="mix" in options,
+            frozen_s=_positive(options.get("frozen"), "frozen"),
             resume=_trainer(options.get("resume")),
         )
 
@@ -70,6 +73,11 @@ class ElasticSpec:
     def allowed(self) -> Sizes:
         """On how many nodes the trainer can run."""
         return Sizes(self.nodes_min, self.nodes_max, self.sizes)
+
+    @property
+    def patience_s(self) -> float:
+        """After how many seconds without an answer and without a sign of life a worker counts as frozen."""
+        return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 
     def wish(self, features: tuple[str, ...]) -> Wish:
         """What is asked of the nodes, with the features that `--constraint` names."""
@@ -92,6 +100,8 @@ class ElasticSpec:
             parts.append(f"workers={self.workers_per_node}")
         if self.gpu or self.gpus:
             parts.append("gpu=" + ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else ""))))
+        if self.frozen_s is not None:
+            parts.append(f"frozen={_shortest(self.frozen_s)}")
         if self.mix:
             parts.append("mix")
         if self.resume:

@@ -7,9 +7,25 @@ LEAVE_S = 0.1
 # A graceful leave (bftd's own revocation, nobody waits for the node) may take the rest of a step and a collective.
 GRACEFUL_LEAVE_S = 15.0
 
-# An agent that hears nothing from its driver for so long stops itself: the driver sends a beat every BEAT_S.
+# An agent that hears nothing from its driver for so long stops itself: the driver sends a beat every BEAT_S. Agents
+# answer each beat, and one that says nothing for as long is lost to the driver.
 BEAT_S = 0.5
 DRIVER_LOST_S = 5.0
+
+# What a driver that was stopped or busy itself does not count as silence of others: more than this between two beats.
+BEAT_LATE_S = 1.0
+
+# A connection whose other end acknowledges nothing for so long is cut by the kernel. An agent's carries beats both
+# ways. A worker's carries states, and its time also runs while the other end has no room for more: a store on a file
+# system that stalls must not cut a worker off.
+AGENT_LINK_S = 10.0
+WORKER_LINK_S = 120.0
+
+# An idle connection is asked for a sign of life after this, and again as often.
+KEEPALIVE_S = 5.0
+
+# srun comes back at once when its step is over; it waits for ever for a node that is dead or has a process in D state.
+GONE_S = 15.0
 
 # srun, Python's start and the connection take 0.3 s; a node that boots or a slow file system takes longer.
 CONNECT_S = 30.0
@@ -44,9 +60,19 @@ SHIP_EVERY_S = 10.0
 # Shipping in the background may take this share of a worker's time.
 SHIP_SHARE = 0.05
 
-# A worker whose side thread does not answer is stopped (SIGSTOP, a hung device): everybody else waits for it.
+# A worker whose side thread does not answer may be stopped (SIGSTOP, a hung device): everybody else waits for it. It
+# may also be at work with Python's lock held, so its node looks at it after two pings without an answer, and what the
+# kernel says of it decides. Less than FROZEN_LEAST_S would leave too few looks.
 PING_S = 2.0
 FROZEN_S = 15.0
+FROZEN_LEAST_S = 5.0
+
+# A worker that does not answer but uses its CPU is ended after so many times as long: json.loads reads 23 MB/s, so at
+# 15 s it may read 14 GB in one call, while one that spins for ever does not hold the others up for hours.
+BUSY_TIMES = 40
+
+# A process that was killed is gone within a second or two, with much pinned memory; one in D state stays.
+KILLED_S = 10.0
 
 # Gloo's own time-out is the second line of defence behind the driver's abort.
 GLOO_TIMEOUT_S = 5
@@ -70,6 +96,10 @@ REPORT_S = 1.0
 
 # A pilot stops by itself before its time limit does it, so that its worker leaves in order.
 LIMIT_MARGIN_S = 5.0
+
+# Pilots whose limits fall together leave in parts so far apart: by then a node that was given back is lent again and
+# warm.
+EXPIRE_APART_S = 30.0
 
 # Between tries to reach a daemon that is away; training goes on meanwhile.
 DAEMON_RETRY_S = 1.0

@@ -157,6 +157,11 @@ class Lease:
         """Whether the trainer may keep the node."""
         return self.revoked_s is None
 
+    @property
+    def end_s(self) -> float:
+        """When the pilot's time limit is over, or will be if it is placed at once."""
+        return (self.placed_s or self.granted_s) + self.limit_s
+
 
 @dataclass(frozen=True, slots=True)
 class Trainer:

@@ -15,6 +15,7 @@ from bftd.core import caps, classes, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
+from bftd.core.staggering import Ends
 from bftd.core.turn import Turn, is_silent
 from milp import Points
 
@@ -118,9 +119,24 @@ def _drop(turn: Turn, trainer: Trainer, dropped: list[str], decision: Decision |
 def _add(turn: Turn, trainer: Trainer, added: list[str], decision: Decision | None) -> None:
     """Lend a trainer free nodes."""
     reason = sentences.sentence(decision) if decision else ""
+    ends = _ends(turn, trainer, len(added))
     for name in added:
-        turn.grant(trainer.id, turn.pool.nodes[name], reason)
+        turn.grant(trainer.id, turn.pool.nodes[name], reason, ends)
     _say_anew(turn, trainer, decision)
+
+
+def _ends(turn: Turn, trainer: Trainer, added: int) -> Ends | None:
+    """When a trainer's pilots end, if they are to end apart; None where it could not go on without a group of them.
+
+    It would then be suspended for each group instead of once. Simulated pilots have no limits.
+    """
+    if turn.settings.trusting:
+        return None
+    leases = [lease for lease in turn.leases_of(trainer.id) if lease.live]
+    nodes = len(leases) + added
+    if not trainer.sizes.largest(nodes - Ends.together(nodes)):
+        return None
+    return Ends((lease.end_s for lease in leases), turn.now, turn.settings.pool.pilot_limit_s)
 
 
 def _say_anew(turn: Turn, trainer: Trainer, decision: Decision | None) -> None:

@@ -168,7 +168,7 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
 
 
 def _expires_in(turn: Turn, lease: Lease) -> float:
-    return (lease.placed_s or lease.granted_s) + lease.limit_s - turn.now
+    return lease.end_s - turn.now
 
 
 def _grace_s(turn: Turn, lease: Lease) -> float:

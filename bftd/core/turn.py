@@ -36,6 +36,7 @@ from bftd.core.domain import (
 from bftd.core.outsiders import Cancels, Stray
 from bftd.core.pause import Pause
 from bftd.core.sentences import sentence
+from bftd.core.staggering import Ends
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
     BACKOFF_MOST_S,
@@ -172,12 +173,20 @@ class Turn:
         if self.explain:
             self.actions.append(Happened(kind, trainer, node, data or {}))
 
-    def grant(self, trainer: str, node: PoolNode, reason: str) -> Lease:
-        """Lend a free node to a trainer under a new lease id."""
+    def grant(self, trainer: str, node: PoolNode, reason: str, ends: Ends | None = None) -> Lease:
+        """Lend a free node to a trainer under a new lease id.
+
+        `ends` are those of the trainer's pilots where they are to end apart. They count only where nothing but the
+        longest limit says when this one ends.
+        """
         self.sequence += 1
-        limit_s = self.settings.pool.pilot_limit_s if node.window_s is None else node.window_s
+        longest_s = self.settings.pool.pilot_limit_s
+        limit_s = longest_s if node.window_s is None else node.window_s
         limit_s = min(limit_s, pausing.longest_limit_s(self.settings, self.now))
-        limit_s = whole_minutes(min(limit_s, self.settings.pool.pilot_limit_s))
+        limit_s = whole_minutes(limit_s) if limit_s < longest_s or ends is None else ends.length_s()
+        limit_s = min(limit_s, whole_minutes(longest_s))
+        if ends is not None:
+            ends.add(limit_s)
         lease = Lease(
             id=f"{node.name}.{self.sequence}",
             node=node.name,

@@ -9,19 +9,24 @@ from typing import Any
 
 from elastic.backends import Kind
 from elastic.driver.crew import Crew
+from elastic.driver.limits import Limits, Member
+from elastic.driver.liveness import Liveness
 from elastic.driver.run import Run
-from elastic.link.peer import Peer
-from elastic.timing import AGREE_S, BEAT_S, FROZEN_S, LIMIT_MARGIN_S, PING_S, SHIP_EVERY_S
+from elastic.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SHIP_EVERY_S
 
 
 class Clockwork:
-    """Coroutines that go on for ever; `silence_s` tells how long a worker has not answered."""
+    """Coroutines that go on for ever; `liveness` is who answers, `clock` never goes back."""
 
-    def __init__(self, run: Run, kind: Kind, crew: Crew, silence_s: Callable[[Peer], float]) -> None:
+    def __init__(
+        self, run: Run, kind: Kind, crew: Crew, liveness: Liveness, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._run = run
         self._kind = kind
         self._crew = crew
-        self._silence_s = silence_s
+        self._liveness = liveness
+        self._clock = clock
+        self._limits = Limits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, each for ever."""
@@ -34,23 +39,26 @@ class Clockwork:
 
     async def _beat(self) -> None:
         while True:
-            now = time.time()
-            for pilot in self._crew.all:
-                pilot.tell({"op": "beat"})
-                if pilot.placed_s and not pilot.expiring and now > pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S:
-                    pilot.expiring, pilot.reason = True, "its time limit is over"
-                    self._run.wake()
+            self._liveness.beat()
+            self._expire(self._clock())
             await asyncio.sleep(BEAT_S)
+
+    def _expire(self, now_s: float) -> None:
+        """Has pilots leave in order whose time limits are near."""
+        pilots = [pilot for pilot in self._crew.all if pilot.placed_s and not pilot.expiring]
+        # One that does not train holds nobody up: it stays until its own limit.
+        trained = [pilot for pilot in pilots if pilot.wanted]
+        ends = [Member(pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S, pilot.limit_s) for pilot in trained]
+        due = [trained[position] for position in self._limits.due(ends, now_s)]
+        due += [p for p in pilots if not p.wanted and now_s > p.placed_s + p.limit_s - LIMIT_MARGIN_S]
+        for pilot in due:
+            pilot.expiring, pilot.reason = True, pilot.reason or "its time limit is over"
+            self._run.wake()
 
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_S)
-            for pilot in self._crew.all:
-                frozen = [peer for peer in pilot.workers.values() if self._silence_s(peer) > FROZEN_S]
-                if frozen:
-                    self._run.log(f"a worker on {pilot.node} does not answer; it is ended")
-                    pilot.tell({"op": "kill", "host": str(frozen[0].hello["host"])})
-                pilot.tell_workers({"op": "ping"})
+            self._liveness.ping()
 
     async def _ship(self) -> None:
         """Has one worker send its last state, for a back-end whose commits stay in the workers' memory."""

@@ -8,6 +8,7 @@ from elastic.backends import Kind
 from elastic.backends.base import Backend
 from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost
+from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import CANCELLED, Run
 from elastic.link.fence import ANSWERS
@@ -18,13 +19,15 @@ from elastic.link.wire import Message, Payload
 class Connections:
     """The hub's listener."""
 
-    def __init__(self, run: Run, kind: Kind, crew: Crew, host: TrainerHost, backend: Backend) -> None:
+    def __init__(
+        self, run: Run, kind: Kind, crew: Crew, host: TrainerHost, backend: Backend, liveness: Liveness
+    ) -> None:
         self._run = run
         self._kind = kind
         self._crew = crew
         self._host = host
         self._backend = backend
-        self._pongs: dict[Peer, float] = {}
+        self._liveness = liveness
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
@@ -34,19 +37,20 @@ class Connections:
                 peer.send({"op": "end"})
                 return False
             pilot.agent = peer
+            self._liveness.heard(peer)
             peer.send(self._run.settings.agent_message(self._kind))
             return True
         pilot = self._pilot_of(peer)
         if pilot is None:
             return False
         pilot.workers[int(peer.hello["local_rank"])] = peer
-        self._pongs[peer] = time.monotonic()
+        self._liveness.heard(peer)
         self._host.began(pilot)
         return True
 
     def disconnected(self, peer: Peer) -> None:
         """An agent's connection is its pilot's life; how a worker ended is told by its agent."""
-        self._pongs.pop(peer, None)
+        self._liveness.gone(peer)
         self._run.saver.gone(peer)
         self._run.agreement.gone(peer)
         for pilot in self._crew.all:
@@ -61,6 +65,7 @@ class Connections:
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
         """Takes one message of an agent or a worker."""
         op = message["op"]
+        self._liveness.heard(peer)
         if peer.hello.get("role") == "agent":
             pilot = self._crew.pilots.get(str(peer.hello["lease"]))
             if pilot is not None:
@@ -68,7 +73,7 @@ class Connections:
         elif op == "step":
             self._from_step(peer, message)
         elif op == "pong":
-            self._pongs[peer] = time.monotonic()
+            pass  # a sign of life
         elif op in ANSWERS:
             self._run.agreement.received(peer, message)
         elif op == "error":
@@ -80,18 +85,18 @@ class Connections:
             await self._run.saver.received(peer, message, reader)
             self._run.state_saved()
 
-    def silence_s(self, worker: Peer) -> float:
-        """How long a worker has not answered; 0 for one that is not connected."""
-        now = time.monotonic()
-        return now - self._pongs.get(worker, now)
-
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
         if op == "out":
             self._host.printed(pilot, str(message["line"]))
             if not (pilot.revoked and self._kind.is_noise(message["line"])):
                 self._run.show(f"{pilot.node}: {message['line']}")
+        elif op == "beat":
+            pass  # a sign of life
+        elif op == "looked":
+            self._liveness.looked(pilot, message)
         elif op == "node":
+            pilot.answers = True
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":
             self._host.ready()
@@ -120,10 +125,11 @@ class Connections:
         pilot = self._pilot_of(peer)
         if pilot is None:
             return
+        self._liveness.stepped(peer)
         if message["first"] and not pilot.working:
             pilot.working = True
             self._crew.tell_state(pilot, "working")
-        for report in self._run.progress.report(message):
+        for report in self._run.progress.report(message, time.monotonic()):
             self._run.report(report)
         self._host.stepped(pilot, message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import advice
-from elastic.timing import CONNECT_S, GRACEFUL_LEAVE_S, WARM_S
+from elastic.timing import CONNECT_S, GONE_S, GRACEFUL_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
@@ -106,6 +107,22 @@ class Crew:
         """The pilot's processes are gone."""
         self._owner.lost(pilot)
 
+    def abandon(self, pilot: Pilot, why: str) -> None:
+        """Gives up a node that does not answer, or does not end what it is told to end; its allocation is cancelled."""
+        if pilot.abandoned.is_set():
+            return
+        pilot.reason = pilot.reason or why
+        self._owner.log(f"{why}; the node is given back")
+        self._report(CrashReport(time.time(), pilot.node, rc=1, text=why))
+        pilot.tell({"op": "end"})
+        peers = [*pilot.workers.values(), *([pilot.agent] if pilot.agent else [])]
+        pilot.agent = None
+        self._owner.lost(pilot)
+        pilot.over.set()
+        pilot.abandoned.set()
+        for peer in peers:
+            peer.abandon()
+
     async def close(self) -> None:
         """Ends every pilot and waits for it; no lease is carried out any more."""
         self._closed = True
@@ -118,6 +135,10 @@ class Crew:
             # An agent that is told to end leaves nothing on its node; one that is killed does.
             await asyncio.wait(carriers, timeout=_FAREWELL_S)
         await self._starter.cancel([pilot.job_id for pilot in self.pilots.values() if pilot.job_id])
+        if carriers:
+            await asyncio.wait(carriers, timeout=_FAREWELL_S)
+        for pilot in alive:
+            pilot.abandoned.set()
         if carriers:
             # Where Slurm does not answer, one would wait for an srun that nobody ends.
             await asyncio.wait(carriers, timeout=_ENDED_S)
@@ -149,7 +170,7 @@ class Crew:
         if not (pilot.revoked or self._closed):
             self.spawn(self._give_up_late(pilot), pilot)
             try:
-                if failed := await self._starter.run_agent(pilot):
+                if failed := await self._attend(pilot):
                     self._failed_on(pilot, failed)
             except (OSError, RuntimeError) as error:  # no more processes, files or threads: the others need not care
                 pilot.reason = f"its agent could not be started: {error}"
@@ -174,6 +195,33 @@ class Crew:
         pilot.reason = what
         self._owner.log(f"{what}; {pilot.node} is given back")
         self._report(CrashReport(time.time(), pilot.node, rc=1, text=what))
+
+    async def _attend(self, pilot: Pilot) -> str:
+        """Runs the agent until it has ended; returns what went wrong there, "" for nothing.
+
+        srun alone is not believed: it waits for a node that is dead for ever.
+        """
+        agent = asyncio.ensure_future(self._starter.run_agent(pilot))
+        hopeless = asyncio.ensure_future(self._hopeless(pilot))
+        try:
+            await asyncio.wait({agent, hopeless}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hopeless.cancel()
+            agent.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            return await agent
+        return ""
+
+    async def _hopeless(self, pilot: Pilot) -> None:
+        """Returns when the node is abandoned, or its agent was gone for so long that srun should have come back."""
+        over = asyncio.ensure_future(pilot.over.wait())
+        abandoned = asyncio.ensure_future(pilot.abandoned.wait())
+        try:
+            await asyncio.wait({over, abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({abandoned}, timeout=GONE_S)
+        finally:
+            over.cancel()
+            abandoned.cancel()
 
     async def _give_up_late(self, pilot: Pilot) -> None:
         """Gives a pilot back that does not get ready."""
@@ -227,7 +275,7 @@ class Crew:
 
     def ready(self, pilot: Pilot) -> None:
         """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""
-        pilot.ready_s = time.time()
+        pilot.ready_s = time.monotonic()
         if pilot.state != "granted":
             pilot.state = "ready"
         self.tell_state(pilot, "ready")

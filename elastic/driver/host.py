@@ -54,7 +54,7 @@ class TrainerHost:
             # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
             boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked)
-        if self._silence.ended(time.time()):
+        if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
             if graceful and self._run.progress.size and not self._has_saved:
                 self._warn(UNSAVED)
@@ -79,7 +79,7 @@ class TrainerHost:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
-        if self._silence.began(pilot.lease, time.time()):
+        if self._silence.began(pilot.lease, time.monotonic()):
             loop = asyncio.get_running_loop()
             loop.call_later(REGROUPED_S, self._tell_resize)
             loop.call_later(SILENT_S, self._warn_if_silent)
@@ -251,7 +251,7 @@ class TrainerHost:
             self._run.log(text)
 
     def _tell_resize(self) -> None:
-        report = self._silence.resize()
+        report = self._silence.resize(time.time())
         if report is None or not self._silent or self._run.result.done():
             return
         self._run.progress.resizes += 1

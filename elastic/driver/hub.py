@@ -246,6 +246,7 @@ class Hub:
 
     async def _listen(self, peer: Peer, reader: SealedReader) -> None:
         no_delay(peer.writer)
+        peer.watch()
         try:
             if not self._listener.connected(peer):
                 return

@@ -79,10 +79,10 @@ class Pilot:
     """How many groups of workers this pilot has ended: part of the name that the next ones run under."""
 
     ready_s: float = 0.0
-    """When its node process got ready, in unix seconds."""
+    """When its node process got ready, in seconds of the monotonic clock."""
 
     placed_s: float = 0.0
-    """When Slurm gave the allocation, in unix seconds."""
+    """When Slurm gave the allocation, in seconds of the monotonic clock; 0 before."""
 
     revoked: bool = False
     """The daemon takes the lease back: training leaves the node, in order unless `vacate`."""
@@ -96,6 +96,9 @@ class Pilot:
     expiring: bool = False
     """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
 
+    answers: bool = False
+    """Its agent has started the node process, and answers every beat from now on."""
+
     working: bool = False
     """Its workers have ended a step of the present group."""
 
@@ -104,6 +107,9 @@ class Pilot:
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing is to be done on the node any more: the allocation may end."""
+
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no order reaches the node any more, or ends what runs there: nothing of it is waited for."""
 
     carrier: asyncio.Task[Any] | None = None
     """The task that carries the lease out from its placing to its end."""
@@ -201,7 +207,7 @@ class PilotStarter:
                 self._endings.clear(answer.leftover, self._launcher.clear)
             return answer.reason
         pilot.job_id = answer.job_id
-        pilot.placed_s = time.time()
+        pilot.placed_s = time.monotonic()
         return None
 
     async def run_agent(self, pilot: Pilot) -> str:

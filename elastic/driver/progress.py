@@ -16,6 +16,9 @@ _SETTLE_S = 1.0
 _WINDOW_S = 30.0
 """The throughput is the average over at most so long, so that it follows a trainer whose steps change."""
 
+_SET_S = 60.0
+"""Clocks of nodes differ by less; one that goes back further, or ahead of what has passed, was set."""
+
 
 @dataclass
 class Progress:
@@ -36,6 +39,7 @@ class Progress:
     _window: tuple[float, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)
+    _heard_s: float | None = None
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
 
@@ -61,14 +65,19 @@ class Progress:
         self._lose(self.live_step - max(step, 0))
         self.live_step = max(step, 0)
 
-    def report(self, message: Message) -> list[Report]:
-        """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress."""
+    def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
+        """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress.
+
+        `heard_s` is when it came, by a clock that is never set: it tells when the workers' was.
+        """
         reports: list[Report] = []
         step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
         at_s = float(message["at_s"])
         lost = int(message.get("steps_lost", 0))
+        was_set = self._follow_clock(at_s, heard_s)
         if message["first"] and int(message["rank"]) == 0:
-            reports += self._first_of_group(message, step, size, at_s, lost)
+            previous_s = 0.0 if was_set else float(message.get("previous_s", 0.0))
+            reports += self._first_of_group(max(previous_s, self._last_step_s), step, size, at_s, lost)
         if int(message["rank"]) != 0:
             return reports
         self._time_steps(step, at_s, bool(message["first"]))
@@ -100,11 +109,25 @@ class Progress:
             window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
         )
 
-    def _first_of_group(self, message: Message, step: int, size: int, at_s: float, lost: int) -> list[Report]:
+    def _follow_clock(self, at_s: float, heard_s: float | None) -> bool:
+        """Whether the workers' clock was set since the last message: what is measured then begins anew.
+
+        Else nothing is measured until a clock that was set back has caught up, and an hour forwards is an hour's stall.
+        """
+        passed_s = heard_s - self._heard_s if heard_s is not None and self._heard_s is not None else None
+        self._heard_s = heard_s
+        went_s = at_s - self._last_step_s
+        ahead = passed_s is not None and self._last_step_s > 0 and went_s > passed_s + _SET_S
+        if not ahead and went_s >= -_SET_S:
+            return False
+        self._window, self._last_step_s = None, at_s - (passed_s or 0.0)
+        self._reported = (self._reported[0], self._last_step_s)
+        return True
+
+    def _first_of_group(self, previous_s: float, step: int, size: int, at_s: float, lost: int) -> list[Report]:
         before, self.size = self.nodes, size
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
         self._window, self.samples_per_s = None, 0.0
-        previous_s = max(float(message.get("previous_s", 0.0)), self._last_step_s)
         # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.
         lost = max(lost, self.live_step - step + 1 if self.live_step else 0)
         self._lose(lost)

@@ -55,6 +55,7 @@ class DriverSettings:
             "cwd": str(self.cwd),
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
+            "frozen_s": self.spec.patience_s,
             # The agents read the script from a file; over this connection they are told which one was meant.
             "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
             "defaults": dict(kind.defaults),

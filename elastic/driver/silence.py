@@ -25,7 +25,7 @@ _PAUSE_MOST_S = 60.0
 
 
 class Silence:
-    """One trainer's groups, for as long as its script says nothing; times are unix seconds."""
+    """One trainer's groups, for as long as its script says nothing; times are of a clock that nobody sets."""
 
     def __init__(self) -> None:
         self._group: set[str] = set()
@@ -52,10 +52,13 @@ class Silence:
         self._group = set()
         return True
 
-    def resize(self) -> ResizeReport | None:
-        """What the last change of the group cost, once all of the new one have begun; None where it was none."""
+    def resize(self, now_s: float) -> ResizeReport | None:
+        """What the last change of the group cost, once all of the new one have begun; None where it was none.
+
+        `now_s`: the time of the report, in unix seconds.
+        """
         before, now = self._before, len(self._group)
         self._before = 0
         if not before or not now or before == now or self._began_s - self._ended_s > _PAUSE_MOST_S:
             return None
-        return ResizeReport(self._began_s, before, now, "up" if now > before else "down", self._cost_s)
+        return ResizeReport(now_s, before, now, "up" if now > before else "down", self._cost_s)

@@ -7,6 +7,7 @@ for that task.
     Run          what all parts share: settings, log, progress, saved state, how it ends
     TrainerHost  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
     Connections  what agents and workers say                Clockwork     what happens by the clock
+    Liveness     who still answers
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from elastic.driver.connections import Connections
 from elastic.driver.crew import Crew
 from elastic.driver.daemon import DaemonLink
 from elastic.driver.host import TrainerHost
+from elastic.driver.liveness import Liveness
 from elastic.driver.owner import TrainerOwner
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
@@ -52,8 +54,9 @@ class Trainer:
         self._backend: Backend = load(kind.driver)(host)
         owner = TrainerOwner(self.run, self._backend)
         self.crew = Crew(owner, starter, self.run.report, library=kind.library)
-        self.connections = Connections(self.run, kind, self.crew, host, self._backend)
-        self._clockwork = Clockwork(self.run, kind, self.crew, self.connections.silence_s)
+        liveness = Liveness(self.run, self.crew)
+        self.connections = Connections(self.run, kind, self.crew, host, self._backend, liveness)
+        self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
         self._starter = starter
         self._daemon = daemon
         self._training = False
@@ -129,7 +132,7 @@ class Trainer:
         newcomers = [pilot for pilot in ready if not self._backend.uses(pilot)]
         if newcomers and any(pilot.warming for pilot in pilots):
             # Others are about to get warm: one resize, or one start, for all of them.
-            wait_s = newcomers[0].ready_s + COALESCE_S - time.time()
+            wait_s = newcomers[0].ready_s + COALESCE_S - time.monotonic()
             if wait_s > 0:
                 asyncio.get_running_loop().call_later(wait_s, self.run.wake)
                 ready = [pilot for pilot in ready if pilot not in newcomers]

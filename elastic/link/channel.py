@@ -12,8 +12,8 @@ from typing import BinaryIO
 from elastic.errors import WireError
 from elastic.link.address import split_address
 from elastic.link.seal import HELLO_BYTES, TRAILER_BYTES, Introduction, Seal, Seals
-from elastic.link.wire import CHUNK_BYTES, MAX_LINE_BYTES, Message, decode, encode, read_line
-from elastic.timing import HANDSHAKE_S
+from elastic.link.wire import CHUNK_BYTES, MAX_LINE_BYTES, Message, decode, encode, notice_silence, read_line
+from elastic.timing import HANDSHAKE_S, WORKER_LINK_S
 
 _CUT_SHORT = "the other end went away in the middle of a checkpoint"
 _ALTERED = "a checkpoint was altered on its way"
@@ -95,6 +95,7 @@ class BlockingChannel:
         self._lock = threading.Lock()
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(sock, WORKER_LINK_S)
 
     @classmethod
     def connect(cls, address: str, secret: str, about: Message) -> BlockingChannel:

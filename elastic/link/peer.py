@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 from elastic.link.address import plain
 from elastic.link.seal import Seal
-from elastic.link.wire import CHUNK_BYTES, Message, encode
+from elastic.link.wire import CHUNK_BYTES, Message, encode, notice_silence
+from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 
 
 class Peer:
@@ -58,6 +59,15 @@ class Peer:
         """Where the peer connected from; an IPv4 address as such, also on a socket that serves IPv6."""
         return plain(str(self.writer.get_extra_info("peername")[0]))
 
+    def watch(self) -> None:
+        """Has the connection end when the other end is silent for too long, also where nobody says that it is gone."""
+        within_s = AGENT_LINK_S if self.hello.get("role") == "agent" else WORKER_LINK_S
+        notice_silence(self.writer.get_extra_info("socket"), within_s)
+
     def close(self) -> None:
         """Drops the connection."""
         self.writer.close()
+
+    def abandon(self) -> None:
+        """Drops the connection of a peer that takes nothing any more: what was not sent yet never is."""
+        self.writer.transport.abort()

@@ -12,6 +12,7 @@ import socket
 from typing import Any, Protocol
 
 from elastic.errors import WireError
+from elastic.timing import KEEPALIVE_S
 
 Message = dict[str, Any]
 
@@ -56,6 +57,23 @@ async def receive(reader: asyncio.StreamReader) -> Message | None:
     """The next message of a pipe, or None at its end; raises WireError."""
     line = await read_line(reader)
     return None if line is None else decode(line)
+
+
+def notice_silence(sock: socket.socket | None, within_s: float) -> None:
+    """Has the kernel end a TCP connection whose other end acknowledges nothing for `within_s` (else for 15 minutes).
+
+    The time also runs while the other end has no room for more.
+    """
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, int(KEEPALIVE_S)),
+        (socket.TCP_KEEPINTVL, int(KEEPALIVE_S)),
+        (socket.TCP_KEEPCNT, max(1, int(within_s / KEEPALIVE_S))),
+        (socket.TCP_USER_TIMEOUT, int(within_s * 1000)),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def no_delay(writer: asyncio.StreamWriter) -> None:

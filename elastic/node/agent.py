@@ -23,10 +23,21 @@ from elastic.link.address import split_address
 from elastic.link.channel import SealedReader, introduce
 from elastic.link.child import prepare_child
 from elastic.link.seal import Seal
-from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
+from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
 from elastic.node.interface import interface_of
 from elastic.node.scratch import Scratch
-from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S, REACH_S
+from elastic.node.vitals import Watcher
+from elastic.timing import (
+    AGENT_LINK_S,
+    BEAT_S,
+    CONNECT_S,
+    DRIVER_LOST_S,
+    FAREWELL_S,
+    HANDSHAKE_S,
+    LEAVE_S,
+    PING_S,
+    REACH_S,
+)
 
 
 class Agent:
@@ -43,6 +54,7 @@ class Agent:
         self._lost_driver = False
         self._ended_by_driver = False
         self._scratch = Scratch()
+        self._watcher = Watcher()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -106,6 +118,7 @@ class Agent:
         """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
         reader, writer = await self._reach()
         no_delay(writer)
+        notice_silence(writer.get_extra_info("socket"), AGENT_LINK_S)
         about = {
             "role": "agent",
             "lease": os.environ["BFT_LEASE"],
@@ -142,7 +155,13 @@ class Agent:
             elif op == "end":
                 self._ended_by_driver = True
                 self._over.set()
-            elif op != "beat":
+            elif op == "beat":
+                # Silence means to the driver that this node is lost.
+                self._send(message)
+            elif op == "look":
+                if self._node is not None and (told := self._watcher.look(self._node.pid, message)):
+                    self._send(told)
+            else:
                 # What a back-end's two halves tell each other is theirs.
                 self._tell_node(message)
 
@@ -193,6 +212,8 @@ class Agent:
             return
         finally:
             theirs.close()
+        self._watcher.frozen_s = float(message.get("frozen_s", self._watcher.frozen_s))
+        self._spawn(self._watch_node())
         self._send({"op": "node", "workers_per_node": workers})
         reader, self._to_node = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
         self._spawn(self._relay(reader, self._spawn(self._output())))
@@ -203,6 +224,18 @@ class Agent:
         if interface is None and variables:
             self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
         return dict.fromkeys(variables, interface) if interface is not None else {}
+
+    async def _watch_node(self) -> None:
+        """Ends a node process that is stopped: none of its workers could be started or ended any more."""
+        assert self._node is not None
+        while self._node.returncode is None:
+            await asyncio.sleep(PING_S)
+            if self._watcher.node_is_frozen(self._node.pid):
+                line = f"bft: the node process was stopped for {self._watcher.frozen_s:g} s; it is ended"
+                self._send({"op": "out", "line": line})
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._node.pid, signal.SIGKILL)
+                return
 
     def _tell_node(self, message: Message) -> None:
         if self._to_node is not None and not self._to_node.is_closing():

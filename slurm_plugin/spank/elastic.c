@@ -210,7 +210,7 @@ static const struct {
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
-	{ "gpu", check_gpu },	      { "resume", check_resume },
+	{ "gpu", check_gpu },	      { "frozen", check_positive }, { "resume", check_resume },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -226,7 +226,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "resume=, mix",
+		      "frozen=, resume=, mix",
 		      SHOW(part));
 }
 

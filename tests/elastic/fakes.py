@@ -81,6 +81,13 @@ class FakeWriter:
         self.closed = True
 
     @property
+    def transport(self) -> FakeWriter:
+        return self
+
+    def abort(self) -> None:
+        self.closed = True
+
+    @property
     def sent(self) -> list[Message]:
         return [decode(line.partition(b" ")[2]) for line in self.data.splitlines()]
 
@@ -137,7 +144,7 @@ class FakeStarter:
         await self.hold.wait()
         if pilot.node in self.refuse:
             return self.refuse[pilot.node]
-        pilot.job_id, pilot.placed_s = f"job-{pilot.lease}", time.time()
+        pilot.job_id, pilot.placed_s = f"job-{pilot.lease}", time.monotonic()
         self._ends[pilot.job_id] = asyncio.Event()
         return None
 

@@ -30,6 +30,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         gpu=draw(st.sampled_from(["", "a100", "1g.5gb", "nvidia_h100-80gb"])),
         gpus=draw(st.integers(0, 16)),
         mix=draw(st.booleans()),
+        frozen_s=draw(st.none() | positive),
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True)),
     )
 
@@ -77,6 +78,8 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,up=inf", "positive number"),
         ("1-4,up=-1", "positive number"),
         ("1-4,down=soon", "positive number"),
+        ("1-4,frozen=0", "frozen=0: give a positive number"),
+        ("1-4,frozn=9", "did you mean frozen=?"),
         ("1-4,workers=0", "whole number of at least 1"),
         ("1-4,resume=", "as bft state ls shows it"),
         ("1-4,resume=" + "7" * 129, "as bft state ls shows it"),

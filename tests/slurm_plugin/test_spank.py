@@ -95,12 +95,13 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         gpu=draw(st.sampled_from(["", "a100", "1g.5gb", "nvidia_h100-80gb"])),
         gpus=draw(st.integers(0, 999_999_999)),
         mix=draw(st.booleans()),
+        frozen_s=draw(costs),
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True)),
     )
 
 
 pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
-pieces += " ,gpu= ,gpu=a100: ,mix ,resume= ,resume=4711 ,resume=run-svc1-7.u0.0a"
+pieces += " ,gpu= ,gpu=a100: ,mix ,frozen= ,resume= ,resume=4711 ,resume=run-svc1-7.u0.0a"
 fragments = st.sampled_from([*pieces.split(), *"0123456789-,:=.+ \t_xeE\x1b\xe9"])
 
 

@@ -23,6 +23,7 @@ from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
 from elastic.backends.horovod.announcement import KEY_NAME, handler_for
+from elastic.backends.horovod.notifier import Notifier
 from elastic.link.child import die_with_parent
 from elastic.link.seal import new_secret
 from elastic.link.wire import Message, decode, encode
@@ -62,6 +63,10 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:
         if current_hosts.count_available_slots() >= self._min_num_proc:
             super()._notify_workers_host_changes(current_hosts, HostUpdateResult.mixed)
+
+    def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: Any) -> None:
+        super().register_worker_server(host, slot, addresses, secret_key)
+        self._worker_clients[host, slot] = Notifier(self._worker_clients[host, slot])
 
     def reconcile(self) -> None:
         while not self._shutdown.wait(_RECONCILE_S):

@@ -29,7 +29,7 @@ from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, told
 from tests.elastic.fakes import settings_for, until
 
-AGENTS_OWN = {"configure", "beat", "go", "end"}
+AGENTS_OWN = {"configure", "beat", "look", "go", "end"}
 """What an agent does not pass on: a back-end's messages to its node process are called otherwise."""
 
 Body = Callable[[Any, Host], Awaitable[None]]

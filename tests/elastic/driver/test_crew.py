@@ -61,6 +61,15 @@ class Stage:
         return pilot
 
 
+def never_back(stage: Stage) -> None:
+    """Cancelling an allocation does not bring its srun back: the node is dead."""
+
+    async def cancel(jobs: list[str]) -> None:
+        stage.starter.cancelled += jobs
+
+    stage.starter.cancel = cancel  # type: ignore[method-assign]
+
+
 def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
     async def run() -> None:
         stage = Stage()
@@ -338,6 +347,69 @@ def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_
         [ended] = stage.daemon.of(LeaseReport, state="ended")
         assert ended.reason == why
         assert stage.owner.lines == [f"{why}; n1 is given back"]
+
+    scene(body)
+
+
+def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        pilot.agent, pilot.workers[0] = agent, worker = peer(role="agent"), peer(role="worker")
+        never_back(stage)
+        stage.crew.abandon(pilot, "n1 has not answered for 5 s")
+        stage.crew.abandon(pilot, "nor does it later")
+        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+        [crash] = stage.daemon.of(CrashReport)
+        assert (crash.node, crash.text) == ("n1", "n1 has not answered for 5 s")
+        [ended] = stage.daemon.of(LeaseReport, state="ended")
+        assert ended.reason == crash.text
+        assert stage.starter.cancelled == ["job-n1.1"]
+        assert stage.owner.lost_nodes[0] == "n1"
+        assert stage.owner.lines == ["n1 has not answered for 5 s; the node is given back"]
+        assert agent.writer.is_closing()
+        assert worker.writer.is_closing()
+
+    scene(body)
+
+
+def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the_lease_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "GONE_S", 0.05)
+
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        never_back(stage)
+        pilot.over.set()  # its connection ended
+        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+        assert stage.starter.cancelled == ["job-n1.1"]
+
+    scene(body)
+
+
+def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        await stage.placed("n1")
+        never_back(stage)
+        await stage.crew.close()
+        assert stage.states("n1.1") == ["placed", "ended"]
+
+    scene(body)
+
+
+def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallowed() -> None:
+    async def body(stage: Stage) -> None:
+        async def broken(_: Pilot) -> None:
+            raise RuntimeError("a fault")
+
+        stage.starter.run_agent = broken  # type: ignore[method-assign]
+        stage.crew.on_leases([lease("n1")])
+        await until("told", lambda: stage.owner.errors)
+        stage.owner.errors.clear()
 
     scene(body)
 

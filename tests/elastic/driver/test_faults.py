@@ -437,15 +437,15 @@ def test_what_a_resize_costs_a_silent_script_is_what_it_may_have_to_do_again() -
     silence = Silence()
     assert silence.began("n1.1", 100.0)
     assert not silence.began("n2.1", 101.0)
-    assert silence.resize() is None
+    assert silence.resize(900.0) is None
     assert silence.ended(130.0)
     assert silence.began("n1.1", 132.0)
-    assert silence.resize() == ResizeReport(132.0, 2, 1, "down", 30.0)
-    assert silence.resize() is None
+    assert silence.resize(900.0) == ResizeReport(900.0, 2, 1, "down", 30.0)
+    assert silence.resize(900.0) is None
     assert silence.ended(132.0 + 10 * SILENT_COST_S)
     silence.began("n1.1", 140.0 + 10 * SILENT_COST_S)
     silence.began("n3.2", 141.0 + 10 * SILENT_COST_S)
-    report = silence.resize()
+    report = silence.resize(900.0)
     assert report is not None
     assert (report.kind, report.stall_s) == ("up", SILENT_COST_S)
 
@@ -456,7 +456,7 @@ def test_a_silent_script_that_was_suspended_in_between_was_not_resized() -> None
     silence.ended(130.0)
     silence.began("n1.1", 4000.0)
     silence.began("n2.2", 4000.0)
-    assert silence.resize() is None
+    assert silence.resize(900.0) is None
 
 
 def test_what_is_kept_of_the_output_is_little_and_goes_with_its_pilot() -> None:

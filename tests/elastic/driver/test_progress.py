@@ -13,11 +13,31 @@ from elastic.link.wire import Message
 from tests.elastic.fakes import reports_of
 
 
-def told(progress: Progress, step: int, at_s: float, **fields: Any) -> list[Report]:
+def told(progress: Progress, step: int, at_s: float, heard_s: float | None = None, **fields: Any) -> list[Report]:
     """Rank 0 reports `step`; every step has 10 samples unless the test says otherwise, all of them saved."""
     message: Message = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
     message |= {"step": step, "at_s": at_s, "saved_step": step, "saved_samples": step * 10, **fields}
-    return progress.report(message)
+    return progress.report(message, heard_s)
+
+
+def test_regression_after_the_clock_was_set_back_no_speed_was_measured_until_it_had_caught_up() -> None:
+    progress = running(2, steps=10)
+    assert progress.samples_per_s == 10.0
+    for step in range(11, 21):
+        told(progress, step, 100 + 2 * step - 3600.0, size=2)
+    assert progress.samples_per_s == 5.0, "a step takes two seconds now"
+
+
+def test_regression_a_clock_that_was_set_forwards_made_a_resize_an_hour_long() -> None:
+    progress = Progress()
+    for step in range(1, 6):
+        told(progress, step, 100.0 + step, heard_s=7.0 + step, first=step == 1, size=2)
+    [report] = resizes(told(progress, 6, 3600.0 + 109.0, heard_s=16.0, first=True, size=4, previous_s=105.0))
+    # four seconds passed, one of which the step takes anyway
+    assert report.stall_s == 3.0
+    # and one that was really suspended for an hour is none
+    [report] = resizes(told(progress, 7, 7300.0, heard_s=16.0 + 3591.0, first=True, size=2, previous_s=3709.0))
+    assert report.stall_s == 3590.0
 
 
 def resizes(reports: list[Report]) -> list[ResizeReport]:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from bftd.protocol.lease import LeaseView
-from bftd.protocol.reports import LeaseReport, ResumeReport, SuspendReport
+from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
 from elastic.driver import clockwork
+from elastic.driver import liveness as livenesses
 from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Pilot
 from elastic.link.peer import Peer
@@ -80,7 +81,7 @@ class Stage:
         await self.connections.received(who, message, asyncio.StreamReader())
 
     async def worker(self, node: str) -> Peer:
-        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0)
+        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0, pid=hash(node) % 10_000)
         assert self.connections.connected(worker)
         return worker
 
@@ -379,17 +380,22 @@ def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
     play(body)
 
 
-def test_a_worker_that_does_not_answer_is_killed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_does_is_left_alone(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clockwork, "PING_S", 0.01)
-    monkeypatch.setattr(clockwork, "FROZEN_S", 0.2)
+    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(livenesses, "PING_S", 0.1)
 
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
-        frozen, alive = await stage.worker("n1"), await stage.worker("n2")
+        await stage.trains_on("n1", "n2")
+        silent, alive = await stage.worker("n1"), await stage.worker("n2")
         agents = [stage.pilot(node).agent for node in ("n1", "n2")]
         assert agents[0]
         assert agents[1]
+        await stage.step("n1", 1, first=True)
 
         async def answer() -> None:
             while True:
@@ -397,13 +403,75 @@ def test_a_worker_that_does_not_answer_is_killed(play: Play, monkeypatch: pytest
                 await asyncio.sleep(0.01)
 
         answering = asyncio.create_task(answer())
-        await until("killed", lambda: "kill" in ops(agents[0]))  # type: ignore[arg-type]
+        await until("looked at", lambda: "look" in ops(agents[0]))  # type: ignore[arg-type]
         answering.cancel()
-        [kill] = {message["host"] for message in sent(agents[0]) if message["op"] == "kill"}
-        assert kill == frozen.hello["host"]
-        assert "kill" not in ops(agents[1])
+        look = next(message for message in sent(agents[0]) if message["op"] == "look")
+        assert (look["pid"], look["stepped"]) == (silent.hello["pid"], True)
+        assert look["silent_s"] > 0.2
+        assert "look" not in ops(agents[1])
+        assert "kill" not in ops(agents[0]), "whether it is frozen is the node's to say"
 
     play(body)
+
+
+def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_though_nobody_hung_up(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(livenesses, "DRIVER_LOST_S", 0.2)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        dead, alive = stage.pilot("n1"), stage.pilot("n2")
+        assert alive.agent
+        agents = dead.agent, alive.agent
+        for agent in agents:
+            assert agent
+            await stage.says(agent, {"op": "node", "workers_per_node": 1})
+        worker = await stage.worker("n1")
+
+        async def answer() -> None:
+            while True:
+                await stage.says(agents[1], {"op": "beat"})
+                await asyncio.sleep(0.01)
+
+        answering = asyncio.create_task(answer())
+        await stage.trains_on("n2")
+        await until("its lease is over", lambda: stage.reports(LeaseReport, id="n1.1", state="ended"))
+        answering.cancel()
+        [crash] = stage.reports(CrashReport)
+        assert crash.node == "n1"
+        assert "job-n1.1" in stage.starter.cancelled
+        assert agents[0]
+        assert all(peer.writer.is_closing() for peer in (agents[0], worker))
+        assert alive.state == "ready"
+
+    play(body)
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_back(
+    play: Play, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(trainers, "COALESCE_S", 0.05)
+    really = time.time
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1")
+        monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
+        # n2 is about to be warm, which holds n1 back for a moment only
+        await stage.trains_on("n1")
+        await stage.warm("n2")
+        await stage.trains_on("n1", "n2")
+        await asyncio.sleep(0.1)
+        assert not any(pilot.expiring for pilot in stage.trainer.crew.all)
+        assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "placed", "ready", "ready"]
+
+    assert play(body) is None
 
 
 def test_what_workers_print_is_in_the_trainers_log_with_the_node_before_it(

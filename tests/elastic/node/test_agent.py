@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from elastic.node.agent import _why
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
+SOON_FROZEN = (
+    "import elastic.node.agent as agent, elastic.node.vitals as vitals; agent.PING_S = 0.1; "
+    "vitals._age_s = lambda seen: 1e9; agent.main()"
+)
 NO_ENVIRONMENT: Message = {"env": {"BFT_TRAINER": "7"}, "defaults": {}, "interface_variables": []}
 
 
@@ -216,6 +221,61 @@ def test_slurms_notice_ends_an_agent_that_still_waits_for_its_drivers_proof(pilo
     sock.close()
 
 
+def test_an_agent_answers_each_beat_also_while_its_workers_print_without_end(pilot: Pilot) -> None:
+    pilot.start()
+    pilot.configure("exec yes")
+    for _ in range(3):
+        pilot.channel.send({"op": "beat"})
+        while pilot.next()["op"] != "beat":
+            pass
+
+
+def test_an_agent_asks_its_driver_for_signs_of_life_also_by_the_kernel(pilot: Pilot) -> None:
+    pilot.start()
+    port = f":{pilot.server.getsockname()[1]:04X}"
+
+    def timers() -> set[str]:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # proc_net_tcp(5): remote address third, timer sixth; 02 is that of keepalive
+        return {row[5].partition(":")[0] for row in rows if row[2].endswith(port)}
+
+    deadline_s = time.monotonic() + LIMIT_S
+    while timers() != {"02"}:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_worker_that_its_agent_finds_stopped_is_ended_by_it_whatever_the_back_end_does(pilot: Pilot) -> None:
+    pilot.start("-c", SOON_FROZEN)
+    node = pilot.configure("sleep 1000 &\necho worker $!\nwait\nexec sleep 1000", frozen_s=1.0)
+    worker = psutil.Process(int(pilot.next()["line"].split()[1]))
+    worker.suspend()
+    told = None
+    for silent_s in (1.0, 1.5, 2.0):
+        pilot.channel.send({"op": "look", "pid": worker.pid, "silent_s": silent_s, "stepped": True})
+        pilot.channel.send({"op": "beat"})
+        while (said := pilot.next())["op"] != "beat":
+            told = said
+        if told:
+            break
+        time.sleep(0.5)
+    expected = {"op": "looked", "pid": worker.pid, "verdict": "killed", "why": "it is stopped"}
+    assert told == {**expected, "silent_s": silent_s}
+    assert_gone(worker)
+    assert node is not None
+    assert node.is_running()
+
+
+def test_a_node_process_that_is_stopped_is_ended_by_its_agent_and_told(pilot: Pilot) -> None:
+    pilot.start("-c", SOON_FROZEN)
+    node = pilot.configure("exec sleep 1000", frozen_s=0.3)
+    assert node is not None
+    node.suspend()
+    assert pilot.next()["line"] == "bft: the node process was stopped for 0.3 s; it is ended"
+    assert pilot.next() == {"op": "node_exit", "rc": -signal.SIGKILL}
+    assert_gone(node)
+
+
 def test_a_command_that_does_not_fit_its_seal_is_not_obeyed(pilot: Pilot) -> None:
     pilot.start()
     node = pilot.configure("exec sleep 1000")
@@ -324,6 +384,7 @@ def test_what_a_back_ends_two_halves_tell_each_other_goes_through_whatever_it_is
     echo = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(s.recv(4096)); s.recv(1)"
     pilot.configure(f'exec {sys.executable} -c "{echo}" $4')
     pilot.channel.send({"op": "beat"})
+    assert pilot.next() == {"op": "beat"}, "that one is the agent's own"
     pilot.channel.send({"op": "quorum", "members": [1, 2]})
     assert pilot.next() == {"op": "quorum", "members": [1, 2]}
 

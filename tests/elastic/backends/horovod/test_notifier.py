@@ -1,0 +1,69 @@
+"""Notifications to workers, of whom one may never answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from elastic.backends.horovod.notifier import Notifier
+
+LIMIT_S = 20.0
+
+
+class Client:
+    """A worker that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.alive = threading.Event()
+
+    def notify_hosts_updated(self, timestamp: int, _: Any) -> None:
+        self.told.append(timestamp)
+        assert self.alive.wait(LIMIT_S)
+        if timestamp == 13:
+            raise ConnectionResetError
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_regression_a_rank_0_that_was_stopped_kept_horovod_from_ever_starting_another_worker() -> None:
+    client = Client()
+    notifier = Notifier(client)
+    threads = threading.active_count()
+    for timestamp in range(1, 101):
+        notifier.notify_hosts_updated(timestamp, "mixed")  # returns, though nobody answers
+    until(lambda: client.told == [1])
+    assert threading.active_count() <= threads + 1
+    client.alive.set()
+    until(lambda: client.told == [1, 100])
+
+
+def test_a_worker_that_is_gone_is_none_of_the_notifiers_business_and_the_next_one_is_sent() -> None:
+    client = Client()
+    client.alive.set()
+    notifier = Notifier(client)
+    for timestamp in (13, 14):
+        notifier.notify_hosts_updated(timestamp, "mixed")
+        until(lambda timestamp=timestamp: client.told[-1:] == [timestamp])  # type: ignore[misc]
+
+
+@pytest.mark.horovod
+def test_every_worker_of_a_life_is_notified_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import horovod.runner.elastic.driver as upstream
+
+    from elastic.backends.horovod.life import _Driver
+
+    monkeypatch.setattr(upstream, "WorkerNotificationClient", lambda *_: Client())
+    driver = _Driver.__new__(_Driver)
+    driver._worker_clients, driver._verbose = {}, 0
+    driver.register_worker_server("n1.1.0", 0, {}, b"")
+    assert isinstance(driver._worker_clients["n1.1.0", 0], Notifier)
