@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -208,9 +207,8 @@ class Crew:
         finally:
             hopeless.cancel()
             agent.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            return await agent
-        return ""
+            await asyncio.wait({agent})
+        return "" if agent.cancelled() else agent.result()
 
     async def _hopeless(self, pilot: Pilot) -> None:
         """Returns when the node is abandoned, or its agent was gone for so long that srun should have come back."""

@@ -82,7 +82,9 @@ def test_without_an_interval_every_rank_asked_for_a_save_by_its_own_clock(
     monkeypatch.setattr(api.time, "monotonic", lambda: float(next(now_s)))  # type: ignore[attr-defined]
     assert not any(api.step() for _ in range(20))
     answer = sessions.current().fence.answer({"op": "where"})
-    assert answer == {"op": "at", "step": 20, "step_s": 100.0, "by_clock": True}
+    assert answer is not None
+    assert answer.pop("step_s") >= 100.0
+    assert answer == {"op": "at", "step": 20, "by_clock": True}
 
 
 @pytest.mark.torch

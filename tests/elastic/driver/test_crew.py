@@ -404,7 +404,7 @@ def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(mo
 def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallowed() -> None:
     async def body(stage: Stage) -> None:
         async def broken(_: Pilot) -> None:
-            raise RuntimeError("a fault")
+            raise KeyError("a fault")
 
         stage.starter.run_agent = broken  # type: ignore[method-assign]
         stage.crew.on_leases([lease("n1")])
@@ -479,7 +479,7 @@ def test_closing_while_slurm_places_a_pilot_leaves_no_allocation() -> None:
 def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
     async def body(stage: Stage) -> None:
         async def broken(_: Any) -> str | None:
-            raise RuntimeError("a fault")
+            raise KeyError("a fault")
 
         stage.starter.place = broken  # type: ignore[method-assign, assignment]
         stage.crew.on_leases([lease("n1")])
