@@ -20,7 +20,6 @@ from elastic.driver.pilots import PilotStarter
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
-from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
 from elastic.spec import ElasticSpec, features_of
 
@@ -41,7 +40,6 @@ def run(settings: DriverSettings) -> int:
 
 
 async def _run(settings: DriverSettings) -> int:
-    secret = new_secret()
     listening = listen()
     trainer: Trainer
     daemon = DaemonLink(
@@ -53,9 +51,9 @@ async def _run(settings: DriverSettings) -> int:
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
-    starter = PilotStarter(settings, listening.getsockname()[1], secret, _log)
+    starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, _log)
     trainer = Trainer(settings, _log, KINDS[settings.backend], starter, daemon)
-    hub = Hub(trainer.connections, secret, listening)
+    hub = Hub(trainer.connections, settings.secret, listening)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)

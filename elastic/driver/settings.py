@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.backends import Kind
+from elastic.link.seal import new_secret
 from elastic.spec import ElasticSpec
 
 
@@ -19,6 +20,7 @@ class DriverSettings:
 
     `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
     harvested one will do, `features` are those that the trainer's nodes must have.
+    `secret` is the trainer's, drawn for one life of its driver.
     """
 
     trainer_id: str
@@ -39,6 +41,7 @@ class DriverSettings:
     pilot_options: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     address: str = field(default_factory=lambda: own_address())
+    secret: str = field(default_factory=new_secret, repr=False)
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""
