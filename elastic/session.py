@@ -115,6 +115,8 @@ class Session:
         }
         if first and previous_s:
             message["previous_s"] = previous_s
+        if "BFT_NODES" in os.environ:  # the back-end knows it for all of this worker's life
+            message["nodes"] = int(os.environ["BFT_NODES"])
         self._last = message
         if first or (rank == 0 and now - self._reported_s >= REPORT_S):
             self._reported_s = now

@@ -19,9 +19,12 @@ _WINDOW_S = 30.0
 
 @dataclass
 class Progress:
-    """One trainer's progress; `nodes` is the number of nodes behind the present world."""
+    """One trainer's progress; `nodes` is the number of nodes behind the present world of `size` workers."""
 
     workers_per_node: int = 1
+    """How many workers a node has, where a worker does not tell how many nodes there are."""
+
+    nodes: int = 0
     step: int = 0
     samples: int = 0
     live_step: int = 0
@@ -38,10 +41,6 @@ class Progress:
     _reported: tuple[int, float] = (0, 0.0)
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
-
-    @property
-    def nodes(self) -> int:
-        return self.size // self.workers_per_node
 
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
@@ -102,6 +101,8 @@ class Progress:
 
     def _first_of_group(self, message: Message, step: int, size: int, at_s: float, lost: int) -> list[Report]:
         before, self.size = self.nodes, size
+        # Nodes may have different numbers of workers.
+        self.nodes = int(message.get("nodes", size // self.workers_per_node))
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
         self._window, self.samples_per_s = None, 0.0
         previous_s = max(float(message.get("previous_s", 0.0)), self._last_step_s)

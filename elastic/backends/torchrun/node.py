@@ -160,6 +160,7 @@ def _entry(
         "BFT_HOST": os.environ["BFT_LEASE"],
         "BFT_LOCAL_RANK": str(local_rank),
         "BFT_GENERATION": str(generation),
+        "BFT_NODES": str(rendezvous.nodes),
         # Names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.
         "TORCHELASTIC_RESTART_COUNT": str(generation),
     }

@@ -28,6 +28,8 @@ class DriverRendezvous(RendezvousHandler):
         self.generation = -1
         self.first_rank = 0
         """The rank of this node's first worker among all nodes' workers; nodes may have different numbers of them."""
+        self.nodes = 0
+        """How many nodes there are."""
         self.world = 0
         """How many workers there are on all nodes."""
         self.on_kill: Callable[[], None] = lambda: None
@@ -65,11 +67,10 @@ class DriverRendezvous(RendezvousHandler):
         message = self.wait_for("rendezvous")
         self.generation = int(message["generation"])
         self.first_rank, self.world = int(message["first_rank"]), int(message["world"])
+        self.nodes = int(message["nodes"])
         port = self._tunnel.open(self.generation, str(message["address"]), int(message["port"]))
         # torch's agent wants a store of its own; with the ranks known it has nothing to keep there.
-        return RendezvousInfo(
-            HashStore(), int(message["rank"]), int(message["nodes"]), RendezvousStoreInfo(ADDRESS, port)
-        )
+        return RendezvousInfo(HashStore(), int(message["rank"]), self.nodes, RendezvousStoreInfo(ADDRESS, port))
 
     def num_nodes_waiting(self) -> int:
         """1 when the driver wants the workers of this node stopped and regrouped."""

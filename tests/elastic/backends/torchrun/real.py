@@ -85,6 +85,8 @@ class Group:
         self.host = Host(replace(settings_for(folder, "1-8", "torchrun"), interpreter=sys.executable))
         self.backend = TorchrunBackend(self.host)
         self.nodes: dict[str, RealNode] = {}
+        self.steps: list[Message] = []
+        """What workers told of their steps."""
         self._listening = listen()
         self._hub = Hub(self, self.host.settings.secret, self._listening)
 
@@ -147,7 +149,8 @@ class Group:
         return True
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
-        pass
+        if message["op"] == "step":
+            self.steps.append(message)
 
     def disconnected(self, peer: Peer) -> None:
         for node in self.nodes.values():

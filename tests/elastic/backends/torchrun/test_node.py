@@ -20,6 +20,7 @@ pytestmark = pytest.mark.torch
 SCRIPT = """\
 import json, os, sys, time
 import torch, torch.distributed as dist
+import elastic
 
 def note(**what):
     with open("rows", "a") as rows:
@@ -37,6 +38,7 @@ COUNT = """\
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
+elastic.step(samples=1)
 note(local=int(os.environ["LOCAL_RANK"]), world=dist.get_world_size(), total=total.item())
 """
 
@@ -48,6 +50,7 @@ def test_nodes_with_different_numbers_of_gpus_form_one_world(tmp_path: Path) -> 
         await group.until("all are done", lambda: group.host.ended)
         assert group.host.ended == (0, "training is complete")
         found = sorted((row["rank"], row["node"], row["local"], row["world"], row["total"]) for row in group.rows())
+        assert {(step["size"], step["nodes"]) for step in group.steps} == {(3, 2)}
         assert found == [(0, "n1", 0, 3, 6.0), (1, "n1", 1, 3, 6.0), (2, "n2", 0, 3, 6.0)]
 
     play(tmp_path, SCRIPT + COUNT, body)
