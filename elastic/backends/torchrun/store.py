@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import sys
 from importlib import import_module
@@ -110,6 +111,9 @@ def main() -> None:
     """Serves until standard input ends."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         import_module("torch.distributed")
     except ImportError:

@@ -6,6 +6,7 @@ import asyncio
 import encodings.idna  # noqa: F401  (to connect needs it, and another user may not read it)
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from tests.elastic.fakes import until
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="another user can be played by root alone")
 TIMEOUT = timedelta(seconds=20)
+FILES = 64
 
 
 def as_stranger(act: Callable[[], Any]) -> Any:
@@ -137,6 +139,11 @@ def test_another_user_of_the_drivers_host_cannot_take_the_port_that_the_store_he
 # -- from a node's worker to the store ---
 
 
+def _few_files() -> None:
+    """Far fewer than a user's usual 1024 for far fewer workers."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 class Way:
     """The store beside the driver and a node's tunnel, both as the processes that they are."""
 
@@ -146,6 +153,7 @@ class Way:
             [sys.executable, "-m", "elastic.backends.torchrun.store"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            preexec_fn=_few_files,
         )
         assert self._answer()["op"] == "ready"
         self.tunnel = Tunnel()
@@ -222,6 +230,14 @@ def test_workers_find_in_the_store_what_others_put_there(way: Way) -> None:
     assert other.multi_get([str(number) for number in range(256)]) == [b"x" * 4096] * 256
     assert other.add("counted", 3) == 3
     assert one.num_keys() == 258
+
+
+@pytest.mark.torch
+def test_more_workers_than_the_usual_number_of_open_files_allows_find_the_store(way: Way) -> None:
+    port = way.lead(1, way.open(1))
+    clients = [way.client(port) for _ in range(FILES)]
+    clients[0].set("a", "b")
+    assert {client.get("a") for client in clients} == {b"b"}
 
 
 @pytest.mark.torch
