@@ -1,8 +1,8 @@
 """torch's TCPStore where nobody but this process can reach it.
 
 The store asks nobody who he is, and listens on nothing but a TCP port: a path with a mode, or a port that demands a
-secret, it does not take. So it gets a socket that we made, on 127.0.0.1, with a filter: the kernel drops every packet
-that does not come from one certain source port. That port is bound, on all addresses, as long as the store lives, and
+secret, it does not take. So it gets a socket that we made, with a filter: the kernel drops every packet that does not
+come from 127.0.0.1 and one certain source port. That port is bound, on all addresses, as long as the store lives, and
 a port can be shared with sockets of the same user alone, so no other user can send from it.
 """
 
@@ -21,13 +21,14 @@ from typing import Any
 
 from elastic.backends.torchrun.owner import owner
 
-_STORE = "127.0.0.1"
+_SOURCE = "127.0.0.1"
+"""torch looks up the name of who connects: this one's is in every host's own table."""
 
 _DOOR = "127.0.0.2"
 """Where the store's own client connects, on the store's port: torch lets nobody say which source port it uses."""
 
-_FIRST_SOURCE = ipaddress.IPv4Address("127.1.0.0")
-"""All connections have one source port, so each has an address of its own; 127.0.0.0/8 is all this host."""
+_FIRST_TARGET = ipaddress.IPv4Address("127.1.0.0")
+"""All connections have one source, so each has a target of its own; 127.0.0.0/8 is all this host."""
 
 _SO_ATTACH_FILTER = 26
 """Linux's number on all of its architectures but two old ones; Python has no name for it."""
@@ -43,7 +44,7 @@ class HiddenStore:
     def __init__(self) -> None:
         self._source = _shared_socket()
         self._source.bind(("0.0.0.0", 0))
-        self._addresses = itertools.count(1)
+        self._targets = itertools.count(1)
         self._port = 0
         self._store: Any = None
 
@@ -51,13 +52,14 @@ class HiddenStore:
         """Starts the store; raises OSError, ImportError where there is no torch, and RuntimeError when torch fails."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        listening = socket.socket()
+        listening, door = _shared_socket(), _shared_socket()
         try:
             _admit(listening, self._source.getsockname()[1])
-            listening.bind((_STORE, 0))
+            listening.bind(("0.0.0.0", 0))
             listening.listen(socket.SOMAXCONN)
             self._port = listening.getsockname()[1]
-            door = socket.create_server((_DOOR, self._port))
+            door.bind((_DOOR, self._port))
+            door.listen()
             # From here on the descriptor is torch's.
             number = listening.detach()
         finally:
@@ -84,10 +86,11 @@ class HiddenStore:
         """A new connection to the store; raises OSError."""
         sock = _shared_socket()
         try:
-            sock.bind((str(_FIRST_SOURCE + next(self._addresses)), self._source.getsockname()[1]))
+            sock.bind((_SOURCE, self._source.getsockname()[1]))
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().sock_connect(sock, (_STORE, self._port))
+            target = str(_FIRST_TARGET + next(self._targets))
+            await asyncio.get_running_loop().sock_connect(sock, (target, self._port))
             return await asyncio.open_connection(sock=sock)
         except BaseException:
             sock.close()
@@ -128,10 +131,12 @@ def _shared_socket() -> socket.socket:
 
 
 def _admit(listening: socket.socket, source_port: int) -> None:
-    """Drops all that does not come from this port; the connections that are accepted inherit it."""
+    """Drops all that does not come from 127.0.0.1 and this port; the connections that are accepted inherit it."""
     program = [
         (0x28, 0, 0, 0),  # load the half-word at 0 of the TCP header: the source port
-        (0x15, 0, 1, source_port),  # the next instruction if it is this one, else the one after
+        (0x15, 0, 3, source_port),  # the next instruction if it is this one, else to the last
+        (0x20, 0, 0, 0xFFF0000C),  # load the word at 12 of the IP header: the source address
+        (0x15, 0, 1, int(ipaddress.IPv4Address(_SOURCE))),
         (0x06, 0, 0, 0xFFFFFFFF),  # take the packet, whole
         (0x06, 0, 0, 0),  # drop it
     ]

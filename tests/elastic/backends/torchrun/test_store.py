@@ -105,7 +105,7 @@ def test_the_store_is_hidden_from_every_port_but_its_own(tmp_path: Path) -> None
         with pytest.raises(OSError, match="timed out"):
             socket.create_connection(("127.0.0.1", store._port), timeout=0.3)
         _, writer = await store.connect()
-        assert writer.get_extra_info("peername") == ("127.0.0.1", store._port)
+        assert writer.get_extra_info("peername")[1] == store._port
         writer.close()
         store.close()
 
