@@ -29,7 +29,6 @@ from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.link import descriptors
-from elastic.link.seal import new_secret
 from elastic.script import default_backend, interpreter_of, restore
 from elastic.spec import ElasticSpec, features_of
 
@@ -60,8 +59,6 @@ def run(settings: DriverSettings) -> int:
 
 
 async def _run(settings: DriverSettings, output: Output) -> int:
-    secret = new_secret()
-
     def log(text: str) -> None:
         output.line(_line(text))
 
@@ -76,9 +73,9 @@ async def _run(settings: DriverSettings, output: Output) -> int:
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
     )
-    starter = PilotStarter(settings, listening.getsockname()[1], secret, log)
+    starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
-    hub = Hub(trainer.connections, secret, listening, log)
+    hub = Hub(trainer.connections, settings.secret, listening, log)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)

@@ -22,9 +22,12 @@ _SET_S = 60.0
 
 @dataclass
 class Progress:
-    """One trainer's progress; `nodes` is the number of nodes behind the present world."""
+    """One trainer's progress; `nodes` is the number of nodes behind the present world of `size` workers."""
 
     workers_per_node: int = 1
+    """How many workers a node has, where a worker does not tell how many nodes there are."""
+
+    nodes: int = 0
     step: int = 0
     samples: int = 0
     live_step: int = 0
@@ -42,10 +45,6 @@ class Progress:
     _heard_s: float | None = None
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
-
-    @property
-    def nodes(self) -> int:
-        return self.size // self.workers_per_node
 
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
@@ -77,7 +76,9 @@ class Progress:
         was_set = self._follow_clock(at_s, heard_s)
         if message["first"] and int(message["rank"]) == 0:
             previous_s = 0.0 if was_set else float(message.get("previous_s", 0.0))
-            reports += self._first_of_group(max(previous_s, self._last_step_s), step, size, at_s, lost)
+            reports += self._first_of_group(
+                max(previous_s, self._last_step_s), step, size, int(message.get("nodes", 0)), at_s, lost
+            )
         if int(message["rank"]) != 0:
             return reports
         self._time_steps(step, at_s, bool(message["first"]))
@@ -124,8 +125,12 @@ class Progress:
         self._reported = (self._reported[0], self._last_step_s)
         return True
 
-    def _first_of_group(self, previous_s: float, step: int, size: int, at_s: float, lost: int) -> list[Report]:
+    def _first_of_group(
+        self, previous_s: float, step: int, size: int, nodes: int, at_s: float, lost: int
+    ) -> list[Report]:
         before, self.size = self.nodes, size
+        # Nodes may be unequal: who trains knows how many they are.
+        self.nodes = nodes or size // self.workers_per_node
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
         self._window, self.samples_per_s = None, 0.0
         # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.

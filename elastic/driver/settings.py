@@ -10,6 +10,7 @@ from pathlib import Path
 
 from elastic.backends import Kind
 from elastic.driver.routes import given_address
+from elastic.link.seal import new_secret
 from elastic.spec import ElasticSpec
 
 
@@ -21,7 +22,8 @@ class DriverSettings:
     harvested one will do, `features` are those that the trainer's nodes must have. `given_address` is where all nodes
     reach this host, "" where each has to be told by its own route. `script_sha256` is the hexadecimal
     digest of the script that was submitted, "" where the user's own file is run. `keep_state_s` is for how many seconds
-    the state is kept after training has ended well.
+    the state is kept after training has ended well. `secret` is the trainer's,
+    drawn for one life of its driver.
     """
 
     trainer_id: str
@@ -44,6 +46,7 @@ class DriverSettings:
     given_address: str = field(default_factory=given_address)
     script_sha256: str = ""
     keep_state_s: float = 86400.0
+    secret: str = field(default_factory=new_secret, repr=False)
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
         """What an agent has to know to start its node process."""

@@ -165,6 +165,20 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     assert "Traceback" not in trainer.output
 
 
+@pytest.mark.torch
+def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_keeps_the_state(
+    trainer: TrainerJob,
+) -> None:
+    trainer.submit("fail_at_the_end.py", 3, backend="torchrun")
+    trainer.daemon.grant("n1", "n2")
+    assert trainer.ended() == ("FAILED", 3)
+    # The other rank had ended well each time.
+    assert (trainer.folder / "done").read_text() == "1\n" * 3
+    assert {report.rc for report in trainer.daemon.of(CrashReport)} == {3}
+    assert "training is complete" not in trainer.output
+    assert (trainer.folder / ".bft" / trainer.job_id / "state.pt").stat().st_size > 0
+
+
 @both
 def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(
     trainer: TrainerJob, backend: str

@@ -2,6 +2,9 @@
 
 Every change of members restarts all workers (that is torchrun's way), so the state is saved at a step boundary first;
 workers are forks of warm processes, so the restart costs no import.
+
+Training is complete when the script has ended with 0 on every member. Who has ended so is not needed any more: it may
+leave. Whatever befalls another one first has all begin anew from the last state, those that were done as well.
 """
 
 from __future__ import annotations
@@ -11,16 +14,13 @@ from collections.abc import Sequence
 
 from elastic.backends.base import Backend, Host
 from elastic.backends.companion import Companion
+from elastic.backends.torchrun.blame import Blame
 from elastic.driver.pilots import Pilot
-from elastic.errors import ElasticError
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 _JOIN_S = 30.0
 """Stopping workers and coming to the rendezvous takes a moment; a node that needs longer is given up."""
-
-_BLAME_S = 0.25
-"""Every node looks at its workers each 0.05 s, so all ends that belong to one crash are heard of within this."""
 
 _STORE_S = 120.0
 """The store process imports torch once, at the trainer's start."""
@@ -32,14 +32,15 @@ class TorchrunBackend(Backend):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._store = Companion(self._from_store, self._store_exited, host.log)
+        self._store_ready = False
         self._ports: dict[int, asyncio.Future[int]] = {}
         self._generation = 0
         self._group: list[Pilot] = []
         self._waiting: set[str] = set()
         self._invited: set[str] = set()
-        self._done: set[str] = set()
+        self._unfinished: set[str] = set()
         self._broken = False
-        self._exits: list[tuple[Pilot, int]] = []
+        self._blame = Blame(host)
         self._news = asyncio.Event()
 
     @property
@@ -53,16 +54,19 @@ class TorchrunBackend(Backend):
         await self._store.start(self._host.settings.interpreter, "elastic.backends.torchrun.store")
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
-        if self._group == list(pilots) and not self._broken:
+        if self._goes_on_with(pilots):
             return
         await self._stop_workers()
         members = await self._assemble(list(pilots))
-        if members is not None:
-            # A node tells its workers' ends before it comes: all that belong to the last group are known now. Who is to
-            # blame may be given back, and must not be part of the next group.
-            self._blame()
-            await asyncio.sleep(0)
-            self._release(members, await self._port())
+        if members is None:
+            return
+        # A node tells its workers' ends before it comes: all that belong to the last group are known now. Who is to
+        # blame may be given back, and must not be part of the next group.
+        self._blame.end()
+        await asyncio.sleep(0)
+        port = await self._port()
+        if port is not None:
+            self._release(members, port)
 
     async def suspend(self) -> None:
         await self._stop_workers()
@@ -70,6 +74,10 @@ class TorchrunBackend(Backend):
     def lost(self, pilot: Pilot) -> None:
         self._waiting.discard(pilot.lease)
         self._news.set()
+        if pilot in self._group and self._is_done(pilot):
+            self._group.remove(pilot)
+            return
+        self._blame.excuse(pilot)
         if pilot in self._group:
             self._break()
 
@@ -78,21 +86,41 @@ class TorchrunBackend(Backend):
         if op == "join":
             self._waiting.add(pilot.lease)
             self._news.set()
-        elif op == "exit" and pilot.wanted:
-            if not self._exits:
-                asyncio.get_running_loop().call_later(_BLAME_S, self._blame)
-            self._exits.append((pilot, int(message["rc"])))
-            self._host.broke(int(message["step"]), float(message["at_s"]))
             if pilot in self._group and not self._broken:
+                # Its workers are gone, and it did not say how.
                 self._break()
-        elif op == "done" and pilot in self._group:
-            self._done.add(pilot.lease)
-            self._finish_if_done(len(self._group))
+        elif op == "exit":
+            self._exited(pilot, message)
+        elif op == "done" and pilot in self._group and not self._broken:
+            self._unfinished.discard(pilot.lease)
+            if not self._unfinished:
+                self._host.finish(0, "training is complete")
 
     async def close(self) -> None:
         await self._store.stop()
 
     # -- a generation ---
+
+    def _is_done(self, member: Pilot) -> bool:
+        return not self._broken and member.lease not in self._unfinished
+
+    def _goes_on_with(self, pilots: Sequence[Pilot]) -> bool:
+        """Whether the group may stay as it is, but for members that are done and leave."""
+        if self._broken or not self._group:
+            return False
+        done = [member for member in self._group if self._is_done(member)]
+        if not done:
+            return self._group == list(pilots)
+        # The end is near: to grow now would have the last steps done again.
+        if not all(member in pilots for member in self._group if member not in done):
+            return False
+        for member in done:
+            if member not in pilots:
+                self._group.remove(member)
+                # Should it be needed again, it waits at the rendezvous.
+                member.working = False
+                member.tell({"op": "regroup"})
+        return True
 
     async def _stop_workers(self) -> None:
         """Saves the state and has every member's workers stopped; the members then wait for a rendezvous."""
@@ -102,6 +130,8 @@ class TorchrunBackend(Backend):
         workers: list[Peer] = [peer for pilot in group for peer in pilot.workers.values()]
         # Workers of a broken group hang in a collective: what was saved last has to do, and is here already.
         await self._host.save_state(workers, graceful=not self._broken)
+        if not self._broken:
+            self._blame.end()  # what is stopped first takes the others along
         for pilot in group:
             pilot.working = False
             if pilot.lease not in self._waiting:
@@ -133,57 +163,73 @@ class TorchrunBackend(Backend):
         if not all(pilot.wanted and pilot.lease in self._waiting for pilot in members):
             self._host.wake()
             return
-        self._group, self._done, self._broken = members, set(), False
-        for rank, pilot in enumerate(members):
+        self._group, self._unfinished, self._broken = members, {pilot.lease for pilot in members}, False
+        self._blame.begin(members)
+        world, first_rank = sum(pilot.workers_per_node for pilot in members), 0
+        for number, pilot in enumerate(members):
             self._waiting.discard(pilot.lease)
             pilot.tell(
                 {
                     "op": "rendezvous",
                     "generation": self._generation,
-                    "rank": rank,
+                    "rank": number,
                     "nodes": len(members),
+                    "first_rank": first_rank,
+                    "world": world,
                     "port": port,
                 }
             )
+            first_rank += pilot.workers_per_node
 
-    async def _port(self) -> int:
+    async def _port(self) -> int | None:
+        """The port of a new generation's store; None when there is none, and the trainer ends."""
         self._generation += 1
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[self._generation] = future
-        self._store.send({"op": "open", "generation": self._generation})
+        self._store.send({"op": "open", "generation": self._generation, "secret": self._host.settings.secret})
         try:
             return await asyncio.wait_for(future, _STORE_S)
         except asyncio.TimeoutError:
+            del self._ports[self._generation]
             python = self._host.settings.interpreter
-            raise ElasticError(
-                f"torchrun's store, which {python} runs beside the driver, did not come up within {_STORE_S:g} s; "
-                "see how long `import torch` takes there"
-            ) from None
+            self._host.finish(
+                1, f"torchrun's store did not start within {_STORE_S:g} s: how long does {python} import torch here?"
+            )
+            return None
 
-    def _blame(self) -> None:
-        """Counts the crash against who caused it: a killed worker's peers fail too, and may be heard of first."""
-        exits, self._exits = self._exits, []
-        killed = [(pilot, rc) for pilot, rc in exits if rc < 0]
-        for pilot, rc in killed or exits:
-            self._host.crashed(pilot, rc)
+    # -- what goes wrong ---
 
-    def _finish_if_done(self, needed: int) -> None:
-        if len(self._done) >= needed:
-            self._host.finish(0, "training is complete")
+    def _exited(self, pilot: Pilot, message: Message) -> None:
+        """A member's worker ended by itself, with an error."""
+        if not pilot.wanted:
+            # What happens on a node that is being taken is nobody's fault.
+            self._blame.excuse(pilot)
+            if pilot in self._group and not self._broken:
+                self._break()
+        elif self._blame.heard(pilot, int(message["rc"])):
+            self._host.broke(int(message["step"]), float(message["at_s"]))
+            if pilot in self._group and not self._broken:
+                self._break()
 
     def _break(self) -> None:
-        # Ranks of synchronous training end together: who is lost after another one has finished was at its end too.
-        self._finish_if_done(1)
         self._broken = True
         self._news.set()
         self._host.wake()
 
     def _from_store(self, message: Message) -> None:
-        if message["op"] == "opened":
+        op = message["op"]
+        if op == "ready":
+            self._store_ready = True
+        elif op == "failed":
+            self._host.finish(1, f"torchrun's store cannot be opened on the driver's host: {message['text']}")
+        elif op == "opened":
             future = self._ports.pop(int(message["generation"]), None)
             if future is not None and not future.done():
                 future.set_result(int(message["port"]))
 
     def _store_exited(self, rc: int) -> None:
         python = self._host.settings.interpreter
-        self._host.finish(1, f"torchrun's store ended with code {rc}: is torch installed for {python}?")
+        if self._store_ready:
+            self._host.finish(1, f"torchrun's store, a process beside the driver, ended with code {rc}")
+        else:
+            self._host.finish(1, f"torchrun's store ended with code {rc}: is torch installed for {python}?")

@@ -1,31 +1,29 @@
 """torch.distributed.elastic's own agent on this node, with the driver as its rendezvous.
 
-torchrun's stock rendezvous finds a change of members by time-outs (join 14 s, leave 11 s). The driver knows the
-members exactly, so here a handler asks it; the store lives in the driver too, so losing any node loses no store.
-Workers are forks of this process: a restart of all of them costs no import.
+Workers are forks of this process: a restart of all of them costs no import. This process outlives whatever goes wrong
+with one group of workers: it tells the driver, and comes to the next rendezvous.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from elastic.link.address import split_address
+from elastic.backends.torchrun.rendezvous import DriverRendezvous
+from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
-
-_STORE_TIMEOUT = timedelta(seconds=30)
 
 _RESTARTS = 1 << 30
 """Restarts are the driver's to count: it alone knows which of them were resizes."""
@@ -38,60 +36,6 @@ def preload() -> None:
     import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise)
 
     import elastic  # noqa: F401
-
-
-class DriverRendezvous(RendezvousHandler):
-    """A rendezvous whose members, ranks and store the driver decides: `join` goes up, `rendezvous` comes down."""
-
-    def __init__(self, link: AgentLink) -> None:
-        self._link = link
-        self._regroup = False
-        self.generation = -1
-
-    def get_backend(self) -> str:
-        return "bft"
-
-    def get_run_id(self) -> str:
-        return os.environ.get("BFT_TRAINER", "bft")
-
-    @property
-    def use_agent_store(self) -> bool:
-        """Workers are clients of the driver's store; none of them serves one, since any of them may vanish."""
-        return True
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Blocks until the driver has all members together."""
-        self._regroup = False
-        self._link.send({"op": "join", "generation": self.generation})
-        while True:
-            message = self._link.poll(None)
-            assert message is not None
-            if message["op"] == "rendezvous":
-                break
-        self.generation = int(message["generation"])
-        host, port = split_address(os.environ["BFT_DRIVER"])[0], int(message["port"])
-        store = TCPStore(host, port, is_master=False, timeout=_STORE_TIMEOUT)
-        return RendezvousInfo(
-            PrefixStore("bft-agents", store),
-            int(message["rank"]),
-            int(message["nodes"]),
-            RendezvousStoreInfo(host, port),
-        )
-
-    def num_nodes_waiting(self) -> int:
-        """1 when the driver wants the workers of this node stopped and regrouped."""
-        while (message := self._link.poll()) is not None:
-            self._regroup = self._regroup or message["op"] == "regroup"
-        return int(self._regroup)
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing: the driver ends a trainer by ending its pilots' processes."""
-
-    def shutdown(self) -> bool:
-        return True
 
 
 class _NoLogFiles(LogsSpecs):
@@ -110,22 +54,43 @@ class _NoLogFiles(LogsSpecs):
 class _ElasticAgent(LocalElasticAgent):
     """torch's agent; it kills instead of asking (workers ignore SIGTERM) and tells the driver how workers ended."""
 
-    def __init__(self, spec: WorkerSpec, link: AgentLink, pages: Sequence[Any]) -> None:
+    def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any]) -> None:
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
-        self._link = link
+        self._rendezvous_of_driver = rendezvous
         self._pages = pages
+
+    def tell_exit(self, local_rank: int, rc: int) -> None:
+        """Tells the driver that a worker ended with an error, or could not be started."""
+        step, at_s = max((read_page(page) for page in self._pages), default=(-1, 0.0))
+        told = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
+        self._rendezvous_of_driver.say(told)
+
+    def _assign_worker_ranks(
+        self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
+    ) -> list[Worker]:
+        """The driver has told the ranks: torch would gather them from all nodes, also from one that is gone."""
+        world, first = self._rendezvous_of_driver.world, self._rendezvous_of_driver.first_rank
+        return [
+            Worker(
+                local_rank=local_rank,
+                global_rank=first + local_rank,
+                role_rank=first + local_rank,
+                world_size=world,
+                role_world_size=world,
+            )
+            for local_rank in range(spec.local_world_size)
+        ]
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 5) -> None:
         super()._shutdown(signal.SIGKILL, timeout)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-            failures = [failure.exitcode for failure in result.failures.values()]
-            step, at_s = max((read_page(page) for page in self._pages), default=(-1, 0.0))
-            self._link.send(
-                {"op": "exit", "local_rank": 0, "rc": failures[0] if failures else 1, "step": step, "at_s": at_s}
-            )
+        # Of workers that are to be stopped, those that are stopped first take the others along: that is no crash.
+        failed = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
+        if failed and not self._rendezvous_of_driver.num_nodes_waiting():
+            ends = [(failure.local_rank, failure.exitcode) for failure in result.failures.values()]
+            self.tell_exit(*(ends[0] if ends else (0, 1)))
         return result
 
     def _exit_barrier(self) -> None:
@@ -133,42 +98,64 @@ class _ElasticAgent(LocalElasticAgent):
 
 
 class TorchrunNode:
-    """Runs torch's elastic agent for one pilot, from its first rendezvous to the end of training."""
+    """Runs torch's elastic agent for one pilot: from each rendezvous to the end of that group's workers."""
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
-        self._link = link
-        self._argv = tuple(argv)
-
-    def run(self) -> None:
-        """Waits for the driver's `join` and serves until training ends or the agent goes away."""
-        # Slurm's SIGTERM is the pilot agent's business; torch would stop the workers at once.
-        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR2"
-        handler = DriverRendezvous(self._link)
+        self._tunnel = Tunnel()
+        self._rendezvous = DriverRendezvous(link, self._tunnel)
+        self._rendezvous.on_kill = _kill_workers
         workers = int(os.environ["BFT_WORKERS_PER_NODE"])
-        pages = [new_page() for _ in range(workers)]
-        spec = WorkerSpec(
+        self._pages = [new_page() for _ in range(workers)]
+        self._spec = WorkerSpec(
             role="default",
             local_world_size=workers,
-            rdzv_handler=handler,
+            rdzv_handler=self._rendezvous,
             entrypoint=_entry,
-            args=(self._link, handler, self._argv, pages),
+            args=(link, self._rendezvous, self._tunnel, tuple(argv), self._pages),
             max_restarts=_RESTARTS,
             monitor_interval=0.05,
         )
-        while (message := self._link.poll(None)) is not None:
-            if message["op"] == "join":
-                break
-        result = _ElasticAgent(spec, self._link, pages).run()
-        self._link.send({"op": "done" if not result.is_failed() else "failed"})
+
+    def run(self) -> None:
+        """Waits for the driver's `join` and serves until the agent goes away."""
+        # Slurm's SIGTERM is the pilot agent's business; torch would stop the workers at once.
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR2"
+        self._tunnel.start()
+        self._rendezvous.wait_for("join")
         while True:
-            self._link.poll(None)
+            if self._train():
+                self._rendezvous.say({"op": "done"})
+                # Another node's script may fail yet: then all begin anew, from the last state.
+                self._rendezvous.wait_for("join", "regroup")
+
+    def _train(self) -> bool:
+        """Comes to the rendezvous, and again after each resize and crash; True once all workers have ended with 0."""
+        agent = _ElasticAgent(self._spec, self._rendezvous, self._pages)
+        try:
+            return not agent.run().is_failed()
+        except EOFError:
+            raise
+        except Exception as error:  # torch's own errors are of many kinds, and so are those of a node short of memory
+            said = str(error).partition("\n")[0]
+            print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
+            agent.tell_exit(0, 1)
+            return False
 
 
-def _entry(link: AgentLink, handler: DriverRendezvous, argv: Sequence[str], pages: Sequence[Any]) -> None:
+def _kill_workers() -> None:
+    """Kills what does not answer any more; its end is then seen, and told, as any worker's."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
+def _entry(
+    link: AgentLink, rendezvous: DriverRendezvous, tunnel: Tunnel, argv: Sequence[str], pages: Sequence[Any]
+) -> None:
     """The function that torch's agent forks for each local rank."""
-    generation = handler.generation
+    generation = rendezvous.generation
     local_rank = int(os.environ["LOCAL_RANK"])
     link.close_in_child()
+    tunnel.close_in_child()
     environ = {
         "BFT_HOST": os.environ["BFT_LEASE"],
         "BFT_LOCAL_RANK": str(local_rank),

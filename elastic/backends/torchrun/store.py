@@ -1,39 +1,125 @@
 """python -m elastic.backends.torchrun.store: torchrun's store, beside the driver: no pool node can take it along.
 
-Reads `open` lines on standard input and answers each with the port of a fresh store: an old generation's keys cannot
-meddle with a new one's.
+Reads `open` lines on standard input and answers each with the port at which the nodes' tunnels reach a fresh store,
+once they have proved that they know the trainer's secret: an old generation's keys cannot meddle with a new one's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import resource
 import signal
 import sys
-from datetime import timedelta
+from importlib import import_module
 
+from elastic.backends.torchrun.carried import seal, unseal
+from elastic.backends.torchrun.hidden import HiddenStore
+from elastic.driver.hub import Hub, listen
 from elastic.link.child import die_with_parent
-from elastic.link.wire import decode, encode
+from elastic.link.peer import Peer
+from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, encode, receive
+
+
+class Relay:
+    """The hub's listener: carries each connection to the store of the generation that it asks for."""
+
+    def __init__(self) -> None:
+        self._stores: dict[int, HiddenStore] = {}
+        self._to_store: dict[Peer, asyncio.Future[asyncio.StreamWriter]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, generation: int) -> None:
+        """Opens a generation's store, and closes those that are older than the one before; raises OSError."""
+        store = HiddenStore()
+        await store.open()
+        self._stores[generation] = store
+        # The one before may still have clients that are being stopped.
+        for old in sorted(self._stores)[:-2]:
+            self._stores.pop(old).close()
+
+    def connected(self, peer: Peer) -> bool:
+        """Takes a tunnel's hello; one of a generation that is over is turned away."""
+        store = self._stores.get(int(peer.hello.get("generation", -1)))
+        if peer.hello.get("role") != "store" or store is None:
+            return False
+        self._to_store[peer] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._from_store(peer, store))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+        """Hands on what a worker said to its store."""
+        await unseal(message, await self._to_store[peer])
+
+    def disconnected(self, peer: Peer) -> None:
+        """The worker is gone, or its node."""
+        to_store = self._to_store.pop(peer, None)
+        if to_store is None or to_store.cancel():
+            return
+        if to_store.exception() is None:
+            to_store.result().close()
+
+    async def _from_store(self, peer: Peer, store: HiddenStore) -> None:
+        """Hands on what the store answers, until one of them ends."""
+        ready = self._to_store[peer]
+        try:
+            reader, writer = await store.connect()
+        except OSError as error:
+            if not ready.done():
+                ready.set_exception(ConnectionError(str(error)))
+                ready.exception()  # a worker that says nothing more does not ask for it
+            peer.close()
+            return
+        if ready.done():  # it went away meanwhile
+            writer.close()
+            return
+        ready.set_result(writer)
+        with contextlib.suppress(OSError):
+            await seal(reader, peer)
+        peer.close()
+
+
+async def _serve() -> None:
+    relay = Relay()
+    hub: Hub | None = None
+    listening = listen()
+    port = listening.getsockname()[1]
+    loop = asyncio.get_running_loop()
+    commands = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    _say({"op": "ready"})
+    while (message := await receive(commands)) is not None:
+        generation = int(message["generation"])
+        # The secret comes this way because the command line and files have other readers.
+        hub = hub or Hub(relay, str(message["secret"]), listening)
+        try:
+            await relay.open(generation)
+        except (OSError, RuntimeError) as error:
+            _say({"op": "failed", "text": str(error).splitlines()[0]})
+            continue
+        _say({"op": "opened", "generation": generation, "port": port})
+
+
+def _say(message: Message) -> None:
+    sys.stdout.buffer.write(encode(message))
+    sys.stdout.buffer.flush()
 
 
 def main() -> None:
     """Serves until standard input ends."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        import_module("torch.distributed")
     except ImportError:
         # The driver says it in one line.
         raise SystemExit(1) from None
-
-    stores: list[TCPStore] = []
-    sys.stdout.buffer.write(encode({"op": "ready"}))
-    sys.stdout.buffer.flush()
-    for line in sys.stdin.buffer:
-        generation = decode(line)["generation"]
-        store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
-        # The one before may still have clients that are being stopped.
-        stores = [*stores[-1:], store]
-        sys.stdout.buffer.write(encode({"op": "opened", "generation": generation, "port": store.port}))
-        sys.stdout.buffer.flush()
+    asyncio.run(_serve())
 
 
 if __name__ == "__main__":

@@ -126,6 +126,14 @@ def test_several_workers_a_node_make_one_node() -> None:
     assert (report.from_nodes, report.to_nodes) == (2, 3)
 
 
+def test_nodes_with_different_numbers_of_workers_are_counted_as_nodes() -> None:
+    progress = Progress(workers_per_node=1)
+    told(progress, 1, 100.0, first=True, size=3, nodes=2)
+    assert only_progress(told(progress, 2, 101.0, size=3, nodes=2)).nodes == 2
+    [report] = resizes(told(progress, 3, 102.0, first=True, size=7, nodes=3))
+    assert (report.from_nodes, report.to_nodes) == (2, 3)
+
+
 def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
     progress = Progress()
     told(progress, 1, 100.0, first=True, size=1, samples=0)

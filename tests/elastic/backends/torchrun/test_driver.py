@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic.backends.torchrun import blame
 from elastic.backends.torchrun import driver as torchruns
 from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.pilots import Pilot
@@ -28,6 +29,16 @@ async def gathered(backend: TorchrunBackend, *members: Pilot) -> None:
     await until("they are called", lambda: all(len(told(one)) > seen.get(one.lease, 0) for one in members))
     for member in members:
         backend.received(member, {"op": "join", "generation": -1})
+    await forming
+
+
+async def again(backend: TorchrunBackend, *members: Pilot) -> None:
+    """Forms a generation of nodes that were in one before: each comes once it is told to stop what it does."""
+    forming = asyncio.create_task(backend.set_members(members))
+    for member in members:
+        if member.lease not in backend._waiting:
+            await until("it is called", lambda member=member: told(member)[-1]["op"] == "regroup")  # type: ignore[misc]
+            backend.received(member, {"op": "join", "generation": 1})
     await forming
 
 
@@ -121,15 +132,188 @@ def test_a_node_that_does_not_come_to_the_rendezvous_is_given_back(
     play(TorchrunBackend, tmp_path, body)
 
 
-def test_training_is_complete_when_all_are_done_or_the_rest_is_lost_at_the_end(tmp_path: Path) -> None:
+def test_a_crash_after_others_are_done_is_no_success_and_all_begin_anew(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await gathered(backend, n1, n2)
-        backend.received(n1, {"op": "done"})
+        backend.received(n2, {"op": "done"})
+        # Rank 0 fails in its final evaluation.
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
+        await until("it is blamed", lambda: host.crashes)
+        assert host.crashes == [("n1", 3)]
         assert host.ended is None
+        await again(backend, n1, n2)
+        assert ranks(n1, n2) == [(0, 2), (1, 2)]
+        for member in (n1, n2):
+            assert host.ended is None
+            backend.received(member, {"op": "done"})
+        assert host.ended == (0, "training is complete")
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_node_taken_after_others_are_done_is_no_success_and_the_rest_begins_anew(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        backend.received(n2, {"op": "done"})
+        # Rank 0's node goes while it writes the final model.
+        n1.leaving = True
+        backend.lost(n1)
+        assert host.ended is None
+        await again(backend, n2)
+        assert ranks(n2) == [(0, 1)]
+        backend.received(n2, {"op": "done"})
+        assert host.ended == (0, "training is complete")
+        assert host.crashes == []
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_who_is_done_may_go_and_the_others_end_undisturbed(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2, n3)
+        backend.received(n2, {"op": "done"})
+        backend.received(n3, {"op": "done"})
+        before = told(n1)
+        # Slurm takes one, the daemon another.
         n2.leaving = True
         backend.lost(n2)
+        await backend.set_members([n1])
+        assert not backend.uses(n2)
+        assert not backend.uses(n3)
+        assert told(n1) == before
+        assert host.saves == []
+        backend.received(n1, {"op": "done"})
         assert host.ended == (0, "training is complete")
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_who_was_done_and_left_out_comes_to_a_later_rendezvous(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        backend.received(n2, {"op": "done"})
+        await backend.set_members([n1])
+        assert told(n2)[-1]["op"] == "regroup"
+        backend.received(n2, {"op": "join", "generation": 1})
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 1, "step": 9, "at_s": 1.0})
+        await again(backend, n1, n2)
+        assert ranks(n1, n2) == [(0, 2), (1, 2)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_newcomers_do_not_have_the_last_steps_done_again(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        backend.received(n2, {"op": "done"})
+        await backend.set_members([n1, n2, n3])
+        assert not backend.uses(n3)
+        assert told(n3) == []
+        assert host.saves == []
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_ranks_are_counted_by_each_nodes_own_number_of_workers(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        members = [pilot("n1", workers=2), pilot("n2", workers=1), pilot("n3", workers=4)]
+        await gathered(backend, *members)
+        assert [(told(one)[-1]["first_rank"], told(one)[-1]["world"]) for one in members] == [(0, 7), (2, 7), (3, 7)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_workers_that_a_lost_node_takes_along_are_no_crash_whichever_is_heard_first(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2, n3)
+        exit_of_a_peer = {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0}
+        backend.received(n1, exit_of_a_peer)
+        n2.leaving = True
+        backend.lost(n2)
+        backend.received(n3, exit_of_a_peer)
+        await asyncio.sleep(2 * blame._BLAME_S)
+        assert host.crashes == []
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_workers_that_end_because_others_were_stopped_for_a_resize_are_no_crash(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        forming = asyncio.create_task(backend.set_members([n1]))
+        await until("stopped", lambda: told(n2)[-1]["op"] == "regroup")
+        # Said before it was heard that all are to stop.
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
+        backend.received(n1, {"op": "join", "generation": 1})
+        await forming
+        await asyncio.sleep(2 * blame._BLAME_S)
+        assert host.crashes == []
+        assert host.broken_at is None
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_member_whose_workers_could_not_be_started_is_not_taken_for_one_that_trains(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await gathered(backend, n1, n2)
+        woken = host.wakes
+        backend.received(n1, {"op": "join", "generation": 1})
+        assert host.wakes > woken
+        forming = asyncio.create_task(backend.set_members([n1, n2]))
+        await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
+        backend.received(n2, {"op": "join", "generation": 1})
+        await forming
+        assert ranks(n1, n2) == [(0, 2), (1, 2)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_the_stores_secret_goes_to_no_node(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        await gathered(backend, n1)
+        secret = host.settings.secret
+        assert len(secret) == 64
+        assert [message["secret"] for message in companions[0].commands] == [secret]
+        assert secret not in repr(told(n1))
+        assert secret not in repr(host.settings)
+        assert secret not in repr(companions[0].argv)
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_store_that_does_not_start_ends_the_trainer_with_one_line(
+    tmp_path: Path, companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchruns, "_STORE_S", 0.02)
+    monkeypatch.setattr(FakeCompanion, "send", lambda self, message: None)
+
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        backend.received(n1, {"op": "join", "generation": -1})
+        await backend.set_members([n1])
+        assert not backend.running
+        assert host.ended
+        assert host.ended[0] == 1
+        assert "did not start within 0.02 s" in host.ended[1]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_a_store_that_cannot_be_opened_ends_the_trainer_with_what_is_wrong(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        companions[0].on_message({"op": "failed", "text": "Too many open files"})
+        assert host.ended == (1, "torchrun's store cannot be opened on the driver's host: Too many open files")
 
     play(TorchrunBackend, tmp_path, body)
 

@@ -1,0 +1,57 @@
+"""Who caused a crash: one end of a worker takes the others along, and theirs may be heard of first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from elastic.backends.base import Host
+from elastic.driver.pilots import Pilot
+
+_BLAME_S = 0.25
+"""Every node looks at its workers each 0.05 s, so all ends that belong to one crash are heard of within this."""
+
+
+class Blame:
+    """Collects the ends of one generation's workers; whoever caused them is told to the trainer, once a generation."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._suspects: list[Pilot] = []
+        self._exits: list[tuple[Pilot, int]] = []
+        self._settling: asyncio.TimerHandle | None = None
+
+    def begin(self, members: Sequence[Pilot]) -> None:
+        """A new generation: what was heard of the one before is settled first."""
+        self.end()
+        self._suspects = list(members)
+
+    def end(self) -> None:
+        """From now on the driver itself has workers ended."""
+        self._settle()
+        self._suspects = []
+
+    def heard(self, pilot: Pilot, rc: int) -> bool:
+        """Notes a worker's end; False where it is not to be counted: its peers were taken, or it is an old one's."""
+        if pilot not in self._suspects:
+            return False
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(_BLAME_S, self._settle)
+        self._exits.append((pilot, rc))
+        return True
+
+    def excuse(self, pilot: Pilot) -> None:
+        """A member's node is gone: that the others' workers end now is its doing, also where that was heard before."""
+        if pilot in self._suspects:
+            self._exits.clear()
+            self._suspects = []
+
+    def _settle(self) -> None:
+        if self._settling is None:
+            return
+        self._settling.cancel()
+        self._settling = None
+        exits, self._exits, self._suspects = self._exits, [], []
+        killed = [(pilot, rc) for pilot, rc in exits if rc < 0]
+        for pilot, rc in killed or exits:
+            self._host.crashed(pilot, rc)
