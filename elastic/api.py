@@ -56,7 +56,8 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     progress.step += 1
     progress.samples += samples * size
     session = _session.current()
-    session.step(progress.step, progress.samples, rank, size, loss)
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
+    session.step(progress.step, progress.samples, rank, size, loss, nodes=nodes)
     if save_every is not None:
         due = progress.step % save_every == 0
     else:

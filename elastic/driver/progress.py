@@ -28,6 +28,7 @@ class Progress:
     loss: float | None = None
     first_loss: float | None = None
     size: int = 0
+    nodes: int = 0
     samples_per_s: float = 0.0
     steps_lost: int = 0
     resizes: int = 0
@@ -38,10 +39,6 @@ class Progress:
     _reported: tuple[int, float] = (0, 0.0)
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
-
-    @property
-    def nodes(self) -> int:
-        return self.size // self.workers_per_node
 
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
@@ -102,6 +99,8 @@ class Progress:
 
     def _first_of_group(self, message: Message, step: int, size: int, at_s: float, lost: int) -> list[Report]:
         before, self.size = self.nodes, size
+        # Nodes may be unequal: who trains knows how many they are.
+        self.nodes = int(message.get("nodes", 0)) or size // self.workers_per_node
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
         self._window, self.samples_per_s = None, 0.0
         previous_s = max(float(message.get("previous_s", 0.0)), self._last_step_s)
