@@ -25,7 +25,7 @@ _ANNOUNCE_S = 30.0
 Addresses = dict[str, list[tuple[str, int]]]
 
 _own_key: str | None = None
-"""This worker's; None outside bftd."""
+"""This worker's, or of the workers that are forked from this process; None outside bftd."""
 
 
 def keep_key(environ: MutableMapping[str, str]) -> None:

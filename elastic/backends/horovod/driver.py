@@ -99,7 +99,7 @@ class HorovodBackend(Backend):
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
         life = Companion(self._request, self._life_exited)
         ranks = str(settings.spec.nodes_max * per_node)
-        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks, settings.address)
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks)
         self._life, self._clean, self._guests, self._burst = life, True, [], []
         self._list(wanted)
 

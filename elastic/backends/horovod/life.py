@@ -1,4 +1,4 @@
-"""python -m elastic.backends.horovod.life RANKS ADDRESS: one life of Horovod's ElasticDriver, beside the driver.
+"""python -m elastic.backends.horovod.life RANKS: one life of Horovod's ElasticDriver, beside the driver.
 
 A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
 Commands come on standard input (hosts, exit), requests go to standard output (start, kill, done); the driver carries
@@ -131,7 +131,7 @@ class _Worker:
 class Life:
     """Couples Horovod's driver to the pipe."""
 
-    def __init__(self, ranks: int, address: str, out: Any) -> None:
+    def __init__(self, ranks: int, out: Any) -> None:
         self._out = out
         self._lock = threading.Lock()
         self._guests = Guests()
@@ -140,9 +140,9 @@ class Life:
         self._driver = _Driver(rendezvous, _Hosts(), self._given_up)
         key = new_secret()
         port = rendezvous.start(handler_for(self._driver, key, self._guests))
-        run_env = {name: str(value) for name, value in create_run_env_vars(address, [""], port, elastic=True).items()}
-        # The interface is each node's own matter: its agent knows by which one it reaches the driver.
-        for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"):
+        run_env = {name: str(value) for name, value in create_run_env_vars("", [""], port, elastic=True).items()}
+        # The way is each node's own matter: its agent knows by which interface and address it reaches the driver.
+        for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
             run_env.pop(name, None)
         self._env = {**run_env, KEY_NAME: key}
         self._defaults = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s(ranks))}
@@ -233,7 +233,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         message = decode(line)
         if life is None:
-            life = Life(int(sys.argv[1]), sys.argv[2], out)
+            life = Life(int(sys.argv[1]), out)
             life.start()
         life.command(message)
     os._exit(0)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
+from elastic.backends.horovod.environment import worker_environment
 from elastic.link.wire import Message
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
@@ -51,9 +52,7 @@ class HorovodNode:
     def _start(self, message: Message) -> None:
         page = new_page()
         host, local_rank = message["host"], int(message["local_rank"])
-        # What the user has set for Horovod and gloo is the user's.
-        defaults = {name: value for name, value in message["defaults"].items() if name not in os.environ}
-        environ = {**defaults, **message["env"], "BFT_HOST": host, "BFT_LOCAL_RANK": str(local_rank)}
+        environ = {**worker_environment(message), "BFT_HOST": host, "BFT_LOCAL_RANK": str(local_rank)}
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_worker, args=(self._link, self._argv, environ, page))
         process.start()
@@ -74,8 +73,5 @@ class HorovodNode:
 
 
 def _worker(link: AgentLink, argv: Sequence[str], environ: dict[str, str], page: mmap.mmap) -> None:
-    from elastic.backends.horovod.announcement import keep_key
-
     link.close_in_child()
-    keep_key(environ)
     os._exit(run_worker(argv, environ, page))

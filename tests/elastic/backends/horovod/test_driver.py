@@ -46,7 +46,7 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
         await backend.set_members([n2, n3])
         await backend.set_members([n2, n3])
         [life] = companions
-        assert life.argv[1:] == ["elastic.backends.horovod.life", "16", "127.0.0.1"]
+        assert life.argv[1:] == ["elastic.backends.horovod.life", "16"]
         assert [list(m["hosts"]) for m in life.commands if m["op"] == "hosts"] == [
             ["n1.1.0", "n2.1.0"],
             ["n1.1.0", "n2.1.0", "n3.1.0"],

@@ -45,7 +45,7 @@ def life(out: Out, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from elastic.backends.horovod import life as horovod_life
 
     monkeypatch.setattr(horovod_life, "_KILL_AFTER_S", 0.01)
-    made = horovod_life.Life(1024, "127.0.0.1", out)
+    made = horovod_life.Life(1024, out)
     yield made
     made._driver.stop()
 

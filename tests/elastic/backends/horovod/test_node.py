@@ -68,3 +68,7 @@ def test_what_the_user_set_for_gloo_and_horovod_is_respected(tmp_path: Path) -> 
     said = run(tmp_path, HOROVOD_GLOO_TIMEOUT_SECONDS="77")
     assert "OWN HOROVOD_GLOO_TIMEOUT_SECONDS 77\n" in said
     assert "OWN HOROVOD_OTHER theirs\n" in said
+
+
+def test_the_rendezvous_is_where_this_node_reaches_the_driver(tmp_path: Path) -> None:
+    assert "OWN HOROVOD_GLOO_RENDEZVOUS_ADDR 127.0.0.1\n" in run(tmp_path)
