@@ -7,13 +7,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.reports import Report
 from elastic.driver.pilots import Pilot
-from slurm_plugin.waiting import SiteRules
 
 LIMIT_S = 36_000.0
 
@@ -30,7 +29,7 @@ class LocalNodes:
         self._real = dict(real)
         self._ends: dict[str, asyncio.Event] = {}
 
-    def go_by(self, rules: SiteRules, waited_out: Iterable[str] = (), daemon: str = "") -> None:
+    def go_by(self, *_: object) -> None:
         """Nobody else wants these nodes."""
 
     async def place(self, pilot: Pilot) -> str | None:
@@ -65,6 +64,9 @@ class LocalNodes:
     def forget(self, job: str) -> None:
         """The pilot is over."""
         self._ends.pop(job, None)
+
+    async def close(self) -> None:
+        """Leaves nothing behind: every agent is its pilot's."""
 
     async def _agent(self, pilot: Pilot) -> asyncio.subprocess.Process:
         gpus = ",".join(str(number) for number in range(self._real[pilot.node]))

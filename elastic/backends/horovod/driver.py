@@ -30,7 +30,8 @@ class HorovodBackend(Backend):
         self._addresses: dict[Pilot, str] = {}
         self._guests: list[str] = []
         self._burst: list[tuple[Pilot, Message]] = []
-        self._burst_told: asyncio.Future[None] | None = None
+        self._told = asyncio.Event()
+        self._told.set()
         self._news = asyncio.Event()
         self._clean = True
         self._ending: asyncio.Future[None] | None = None
@@ -46,8 +47,8 @@ class HorovodBackend(Backend):
         """Nothing to start: a life begins with its first nodes."""
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
-        if self._burst_told is not None:
-            await self._burst_told
+        if not self._told.is_set():
+            await self._told.wait()
             if not all(pilot.wanted for pilot in pilots):
                 return  # they went in the same moment; who noted it has woken the trainer
         if self._life is not None and set(pilots).isdisjoint(self._listed.values()):
@@ -200,10 +201,9 @@ class HorovodBackend(Backend):
         """Half of the nodes may go in one moment: that is one abort for each survivor, not one for each lost worker."""
         self._clean = False
         self._burst.append((pilot, message))
-        if self._burst_told is None:
-            loop = asyncio.get_running_loop()
-            self._burst_told = loop.create_future()
-            loop.call_later(_BURST_S, self._tell_burst)
+        if self._told.is_set():
+            self._told.clear()
+            asyncio.get_running_loop().call_later(_BURST_S, self._tell_burst)
         if pilot.wanted and pilot.host == message["host"]:
             pilot.incarnation += 1
             pilot.tell({"op": "kill", "host": message["host"]})
@@ -211,9 +211,7 @@ class HorovodBackend(Backend):
     def _tell_burst(self) -> None:
         """First the survivors, then Horovod's driver: an abort must not meet sockets that are new already."""
         burst, self._burst = self._burst, []
-        if self._burst_told is not None:
-            self._burst_told.set_result(None)
-            self._burst_told = None
+        self._told.set()
         if self._life is None or not burst:
             return
         broken = {pilot for pilot, _ in burst}
