@@ -1,8 +1,9 @@
 """python -m benchmarks.driver_clients: agents and Horovod workers that only speak, many in one process.
 
-They prove themselves and seal as the real ones do, answer beats and pings, ask Horovod's rendezvous for their rank, and
-tell a first step of every group, rank 0 one a second. They compute nothing. A rank that leaves its group breaks it for
-all others in a moment, as the end of a connection between real ones does.
+They prove themselves and seal as the real ones do, and answer beats and pings. They ask Horovod's rendezvous for their
+rank in every group but their first, as Horovod's library does, and tell a first step of every group, rank 0 one a
+second. They compute nothing. A rank that leaves its group breaks it for all others in a moment, as the end of a
+connection between real ones does.
 
 Commands come on standard input, a JSON object a line:
 
@@ -21,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic.link.channel import SealedReader, introduce
@@ -30,6 +31,8 @@ from elastic.link.wire import MAX_LINE_BYTES, Message, encode
 
 _STEP_S = 1.0
 _BREAKS_S = 0.1
+_TRIES, _RETRY_S = 20, 0.3
+_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
 class Link:
@@ -44,11 +47,17 @@ class Link:
     async def open(cls, address: str, secret: str, about: Message) -> Link:
         """Raises OSError, also when the driver hangs up."""
         host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
-        seals = await introduce(reader, writer, secret, about)
-        if seals is None:
-            raise ConnectionError("the driver hung up")
-        return cls(SealedReader(reader, seals.incoming), writer, seals.outgoing)
+        for _ in range(_TRIES):
+            try:
+                reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
+                seals = await introduce(reader, writer, secret, about)
+            except ConnectionError:
+                seals = None
+            if seals is not None:
+                return cls(SealedReader(reader, seals.incoming), writer, seals.outgoing)
+            # A thousand at once from one process are more than a driver looks at in a second.
+            await asyncio.sleep(_RETRY_S)
+        raise ConnectionError("the driver hung up")
 
     def send(self, **message: Any) -> None:
         """Sends one message, if the driver is there."""
@@ -69,12 +78,13 @@ class Link:
 class Worker:
     """One rank; `ended` is told the code with which it leaves training."""
 
-    def __init__(self, agent: Agent, host: str, local_rank: int, rendezvous: tuple[str, int]) -> None:
+    def __init__(self, agent: Agent, host: str, local_rank: int, env: Mapping[str, str]) -> None:
         self.host, self.local_rank = host, local_rank
         self.size = 0
         self.since_s = 0.0
         self._agent = agent
-        self._rendezvous = rendezvous
+        self._rendezvous = (agent.driver[0].rpartition(":")[0], int(env["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+        self._place: list[int] | None = [int(env[f"HOROVOD_{name}"]) for name in _PLACE]
         self._link: Link | None = None
         self._group: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run())
@@ -118,13 +128,14 @@ class Worker:
         assert self._link is not None
         self.size = 0
         try:
-            rank, size, local_rank, _, _, nodes = await self._ask_for_rank()
+            rank, size, local_rank, _, _, nodes = self._place or await self._ask_for_rank()
         except (OSError, ValueError):
             self._agent.ended(self, 1)
             return
         if rank < 0:
             self._agent.ended(self, -6)  # as Horovod's library ends a worker that was removed
             return
+        self._place = None
         self.size, self.since_s = size, time.time()
         first = True
         while first or rank == 0:
@@ -223,9 +234,8 @@ class Agent:
         self.vanish()
 
     def _start(self, message: Message) -> None:
-        host, local_rank, env = str(message["host"]), int(message["local_rank"]), message["env"]
-        where = (self.driver[0].rpartition(":")[0], int(env["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
-        self.workers[host, local_rank] = Worker(self, host, local_rank, where)
+        host, local_rank = str(message["host"]), int(message["local_rank"])
+        self.workers[host, local_rank] = Worker(self, host, local_rank, message["env"])
 
     def _kill(self, host: str) -> None:
         for worker in [worker for (name, _), worker in self.workers.items() if name == host]:

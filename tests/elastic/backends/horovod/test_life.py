@@ -113,9 +113,9 @@ def test_waiting_for_a_workers_end_is_one_wait_and_not_fifty_a_second(
         working = pool.submit(life._create_worker, Slot("n1.1.0", 0), [threading.Event(), threading.Event()])
         until("asked for", out.messages)
         time.sleep(0.1)
-        assert waits == [None]
         life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": 3})
         assert working.result(LIMIT_S)[0] == 3
+    assert waits == [None]
     assert life._workers == {}
 
 
