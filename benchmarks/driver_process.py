@@ -13,6 +13,7 @@ Beside the answers come `world` (training is at a new size, with the time of its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -144,8 +145,9 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def say(**what: Any) -> None:
-    """One answer."""
-    os.write(_OUT, json.dumps(what).encode() + b"\n")
+    """One answer; who does not listen any more has ended, and so does this process when its input does."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(_OUT, json.dumps(what).encode() + b"\n")
 
 
 def log(text: str) -> None:
