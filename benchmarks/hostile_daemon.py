@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale_drivers import ProcessWatch
+from benchmarks.driver_stand_ins import ProcessWatch
 from bftd.core.domain import PoolNode, PoolView
 from bftd.core.events import (
     Event,

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import site_lines
-from benchmarks.scale_drivers import Drivers, Probe, ProcessWatch, request
+from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch, request
 from bftd.core.domain import Settings, State
 from bftd.core.events import PoolObserved, Registered
 from bftd.core.step import step

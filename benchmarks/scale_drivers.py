@@ -1,183 +1,300 @@
-"""Stand-ins for many drivers at once, a probe of the API, and what /proc tells of the daemon."""
+"""How many nodes one trainer's driver carries: at rest, as half of them vanish at once, and over many restarts.
+
+    python -m benchmarks.scale_drivers [--agents N] [--workers N] [--real N] [--repeats N] [--restarts N] [--json]
+
+The driver is a process with the real trainer, hub, crew and back-end, and Horovod's own driver beside it; Slurm and
+bftd are stand-ins (`benchmarks.driver_process`). With `--real` nodes, agents, node processes and workers are real and
+train, under both back-ends. With `--agents` they only speak (`benchmarks.driver_clients`), under Horovod: they say what
+real ones say and compute nothing. What gloo asks of the rendezvous is measured apart (`benchmarks.gloo_questions`).
+
+All of them share this machine, so times are longer than on a service node of its own; processor time is the driver's.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import math
-import os
-import threading
+import json
+import statistics
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from bftd.errors import BftError
-from bftd.protocol.registration import Registration
-from bftd.sandbox_site import SandboxSite
-from slurm_plugin.errors import SlurmError
+import psutil
 
-_WAIT_S = 5.0
-_STATUS_EVERY_S = 1.0
-_LEASES_EVERY_S = 0.05
+from benchmarks import gloo_questions
+from benchmarks.lines import Program
 
+_REST_S = 10.0
+_LIMIT_S = 180.0
+_RESTART_AGENTS = 32
+_WARM_RESTARTS = 20
+_RANKS = (64, 128, 256)
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A process so far: its own and its finished children's processor time, and the most memory it ever had."""
+HOROVOD = """
+import time
+import horovod.torch as hvd
+import torch
+import elastic.horovod
+hvd.init()
+model = torch.nn.Linear(1, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+@hvd.elastic.run
+def train(state):
+    while True:
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        time.sleep(0.05)
+        state.commit()
+train(elastic.horovod.TorchState(model=model, optimizer=optimizer))
+"""
 
-    own_s: float
-    children_s: float
-    peak_bytes: int
+TORCHRUN = """
+import time
+import torch
+import torch.distributed as dist
+import elastic
+dist.init_process_group("gloo")
+elastic.load()
+value = torch.ones(1)
+while True:
+    dist.all_reduce(value)
+    time.sleep(0.05)
+    if elastic.step(save_every=1):
+        elastic.save({})
+"""
 
-
-class ProcessWatch:
-    """Looks at one process from the outside."""
-
-    def __init__(self, pid: int) -> None:
-        self._folder = Path(f"/proc/{pid}")
-
-    def sample(self) -> Sample:
-        """What /proc says now."""
-        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
-        tick = os.sysconf("SC_CLK_TCK")
-        user, system, child_user, child_system = (int(field) / tick for field in fields[11:15])
-        status = (self._folder / "status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return Sample(user + system, child_user + child_system, int(peak.split()[1]) * 1024)
-
-
-def request(number: int, nodes: int) -> Registration:
-    """What the core is told of the trainer that `Drivers` registers."""
-    return Registration.from_json(_request(number, nodes))
-
-
-def _request(number: int, nodes: int) -> dict[str, Any]:
-    """What a driver registers: trainers of different efficiency, which together could use more than all nodes."""
-    most = max(2, nodes // 16)
-    sizes = sorted({max(1, most * share // 16) for share in range(1, 17)})
-    efficiency = 0.6 + 0.39 * (number * 7 % 35) / 35
-    return {
-        "id": f"run-scale-{number}",
-        "name": f"trainer-{number}",
-        "backend": "torchrun",
-        "nodes_min": min(most, 1 + number % 4),
-        "nodes_max": most,
-        "partition": "elastic",
-        "user": "root",
-        "curve": {"nodes": sizes, "samples_per_s": [100.0 * size**efficiency for size in sizes]},
-        "up_cost_s": 20.0,
-        "down_cost_s": 5.0,
-        "held": [],
-    }
+SCRIPTS = {"horovod": HOROVOD, "torchrun": TORCHRUN}
 
 
-_T = TypeVar("_T", bound="_Threads")
+class Driver:
+    """A driver process and what it says."""
 
+    def __init__(self, folder: Path, backend: str, spec: str, real: Sequence[str] = (), workers: int = 1) -> None:
+        script = folder / "train.py"
+        script.write_text(SCRIPTS[backend])
+        self._said = folder / "driver.log"
+        self._program = Program("benchmarks.driver_process", self._said)
+        told = {"folder": str(folder), "elastic": spec, "backend": backend, "script": str(script)}
+        begun = self._program.ask(do="begin", real=list(real), workers=workers, **told)
+        self.address, self.secret = str(begun["address"]), str(begun["secret"])
 
-class _Threads:
-    """Threads that run from entry to exit; each ends by itself once `_stop` is set."""
+    def grant(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Lends nodes; returns the lease of each."""
+        leases: dict[str, str] = self._program.ask(do="grant", nodes=list(nodes))["leases"]
+        return leases
 
-    _stop: threading.Event
-    _threads: list[threading.Thread]
+    def sample(self) -> dict[str, float]:
+        """See `benchmarks.driver_process`."""
+        return self._program.ask(do="sample")
 
-    def __enter__(self: _T) -> _T:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
-class Drivers(_Threads):
-    """So many registered trainers, whose pilots are real allocations in which nothing runs."""
-
-    def __init__(self, site: SandboxSite, count: int, nodes: int) -> None:
-        self.refused = 0
-        self._site = site
-        self._client = site.cluster.client(timeout_s=30.0)
-        self._stop = threading.Event()
-        self._jobs: dict[str, str] = {}
-        self._threads = [threading.Thread(target=self._drive, args=(_request(n, nodes),)) for n in range(count)]
+    def trains_at(self, size: int, after_s: float) -> float:
+        """When training made its first step with so many workers, in unix seconds; waits for it."""
+        deadline_s = time.monotonic() + _LIMIT_S
+        while time.monotonic() < deadline_s:
+            for event in self._program.events:
+                if event["event"] == "over":
+                    self._fail(f"training ended: {event['reason']}")
+                if event["event"] == "world" and event["size"] == size and event["at_s"] > after_s:
+                    return float(event["at_s"])
+            time.sleep(0.01)
+        self._fail(f"no step with {size} workers within {_LIMIT_S:g} s")
+        raise AssertionError
 
     @property
-    def working(self) -> int:
-        """Pilots that are held now."""
-        return len(self._jobs)
+    def agents(self) -> list[psutil.Process]:
+        """The real agents."""
+        children = psutil.Process(self._program.pid).children()
+        return [child for child in children if "elastic.node.agent" in child.cmdline()]
 
-    def _drive(self, request: dict[str, Any]) -> None:
-        """Take leases by long poll until stopped; pilots end with the cluster."""
-        api, path = self._site.client, f"/v1/trainers/{request['id']}"
-        answer = api.request("POST", "/v1/trainers", request)
-        epoch = answer["epoch"]
-        while not self._stop.is_set():
-            events = [event for lease in answer["leases"] for event in self._follow(request["id"], lease)]
-            with contextlib.suppress(BftError):
-                if events:
-                    api.request("POST", f"{path}/report", {"epoch": epoch, "events": events})
-                wait_s = 0 if self._stop.is_set() else _WAIT_S
-                query = f"?epoch={epoch}&version={answer['version']}&wait_s={wait_s:g}"
-                answer = api.request("GET", f"{path}/leases{query}", timeout_s=_WAIT_S + 30.0)
+    def end(self) -> None:
+        """Ends the trainer, and waits for it."""
+        self._program.end(do="end")
 
-    def _follow(self, name: str, lease: dict[str, Any]) -> list[dict[str, Any]]:
-        """Do what one lease asks for; returns what is to be reported."""
-        id_, job = lease["id"], self._jobs.get(lease["id"])
-        if lease["state"] == "revoked":
-            if job is not None:
-                self._client.cancel([self._jobs.pop(id_)])
-            return [_told(id_, "ended", job)]
-        if job is not None or self._stop.is_set():
-            return []
-        words = ["--immediate=1", "--no-shell", "--partition=elastic", f"--nodelist={lease['node']}", "--nodes=1"]
-        words += ["--exclusive", f"--time={lease['limit_s'] // 60:.0f}", f"--comment=bft {name} {id_}"]
-        try:
-            said = self._client.run("salloc", *words)
-        except SlurmError as error:
-            self.refused += 1
-            return [_told(id_, "refused", None, str(error))]
-        if said.code != 0:
-            self.refused += 1
-            return [_told(id_, "refused", None, said.complaint)]
-        job = self._jobs[id_] = said.err.split()[-1]
-        return [_told(id_, state, job) for state in ("placed", "ready", "working")]
+    def _fail(self, what: str) -> None:
+        raise SystemExit(f"scale_drivers: {what}; the driver's last words: {self._said.read_text()[-1000:]}")
 
 
-def _told(lease: str, state: str, job: str | None, reason: str = "") -> dict[str, Any]:
-    return {"op": "lease", "id": lease, "state": state, "job_id": job, "reason": reason, "at_s": time.time()}
+class Played:
+    """The agents and workers that only speak, in one process, so that a rank's end can break its group."""
+
+    def __init__(self, folder: Path, driver: Driver, leases: Sequence[str], workers: int) -> None:
+        self._program = Program("benchmarks.driver_clients", folder / "clients.log")
+        told = {"address": driver.address, "secret": driver.secret, "workers": workers, "began_s": time.time()}
+        self._program.ask(do="begin", leases=list(leases), **told)
+        self.began_s = time.time()
+        self._program.tell(do="ready")
+
+    def vanish(self, leases: Sequence[str]) -> None:
+        """These nodes lose power."""
+        self._program.tell(do="vanish", leases=list(leases))
+
+    def crash(self, lease: str) -> None:
+        """A worker on this node ends."""
+        self._program.tell(do="crash", lease=lease)
+
+    def formed(self, size: int, after_s: float) -> float:
+        """When the last of `size` workers had its rank, in unix seconds; waits for it."""
+        deadline_s = time.monotonic() + _LIMIT_S
+        while time.monotonic() < deadline_s:
+            answer = self._program.ask(do="formed", size=size, after_s=after_s)
+            if answer["count"] == size:
+                return float(answer["last_s"])
+            time.sleep(0.02)
+        raise SystemExit(f"scale_drivers: no group of {size} workers within {_LIMIT_S:g} s")
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._program.end()
 
 
-class Probe(_Threads):
-    """Asks the daemon for its status once a second and for one trainer's leases twenty times, and times the answers."""
-
-    def __init__(self, site: SandboxSite) -> None:
-        self._api = site.client
-        self._stop = threading.Event()
-        self._took_s: dict[str, list[float]] = {"status": [], "leases": []}
-        request = {**_request(999, 16), "id": "run-scale-probe"}
-        epoch = self._api.request("POST", "/v1/trainers", request)["epoch"]
-        leases = f"/v1/trainers/run-scale-probe/leases?epoch={epoch}&version=0&wait_s=0"
-        asked = (("status", "/v1/status", _STATUS_EVERY_S), ("leases", leases, _LEASES_EVERY_S))
-        self._threads = [threading.Thread(target=self._ask, args=asking) for asking in asked]
-
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Median, 99th percentile and maximum of each request, in seconds."""
-        return {name: _summary(list(values)) for name, values in self._took_s.items() if values}
-
-    def _ask(self, name: str, path: str, every_s: float) -> None:
-        while not self._stop.wait(every_s):
-            start_s = time.perf_counter()
-            self._api.request("GET", path, timeout_s=60.0)
-            self._took_s[name].append(time.perf_counter() - start_s)
+@contextlib.contextmanager
+def played(agents: int, workers: int, spec: str) -> Iterator[tuple[Driver, Played, list[str], float]]:
+    """A driver with so many nodes that only speak, in one group, and how long that group took to form."""
+    with tempfile.TemporaryDirectory(prefix="bft-scale-") as name, contextlib.ExitStack() as stack:
+        driver = Driver(Path(name), "horovod", spec)
+        stack.callback(driver.end)
+        leases = list(driver.grant([f"n{number}" for number in range(agents)]).values())
+        clients = Played(Path(name), driver, leases, workers)
+        stack.callback(clients.end)
+        yield driver, clients, leases, clients.formed(agents * workers, clients.began_s) - clients.began_s
 
 
-def _summary(values: list[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    count = len(ordered)
+def many(agents: int, workers: int) -> dict[str, float]:
+    """One driver at rest, and as half of its nodes vanish at once."""
+    with played(agents, workers, f"1-{agents}") as (driver, clients, leases, formed_s):
+        found = {"first group formed s": formed_s, **_rest(driver)}
+        before, began_s = driver.sample(), time.time()
+        clients.vanish(leases[::2])
+        size = (agents - len(leases[::2])) * workers
+        found["burst: ranks given s"] = clients.formed(size, began_s) - began_s
+        found["burst: first step s"] = driver.trains_at(size, began_s) - began_s
+        return found | _spent(before, driver.sample())
+
+
+def real(backend: str, agents: int) -> dict[str, float]:
+    """The same with real agents, node processes and workers that train."""
+    nodes = [f"n{number}" for number in range(agents)]
+    with tempfile.TemporaryDirectory(prefix="bft-scale-") as name, contextlib.ExitStack() as stack:
+        driver = Driver(Path(name), backend, f"1-{agents}", real=nodes)
+        stack.callback(driver.end)
+        began_s = time.time()
+        driver.grant(nodes)
+        found = {"first group formed s": driver.trains_at(agents, began_s) - began_s, **_rest(driver)}
+        before, began_s = driver.sample(), time.time()
+        for agent in driver.agents[::2]:
+            agent.kill()
+        found["burst: first step s"] = driver.trains_at(agents // 2, began_s) - began_s
+        return found | _spent(before, driver.sample())
+
+
+def restarts(count: int, workers: int) -> dict[str, float]:
+    """What the driver keeps of workers that have ended: one crashes, and all begin anew, again and again."""
+    agents = _RESTART_AGENTS
+    with played(agents, workers, f"1-{agents}") as (driver, clients, leases, _):
+        took_s, samples = [], [driver.sample()]
+        for number in range(count + _WARM_RESTARTS):
+            if number == _WARM_RESTARTS:
+                samples.append(driver.sample())
+            began_s = time.time()
+            clients.crash(leases[number % agents])
+            took_s.append(clients.formed(agents * workers, began_s) - began_s)
+        samples.append(driver.sample())
+        warm, last = samples[1:]
+        return {
+            "workers": agents * workers,
+            "restarts": count,
+            "a restart s": statistics.median(took_s),
+            "driver KiB a restart": (last["rss_bytes"] - warm["rss_bytes"]) / 1024 / count,
+            "helper KiB a restart": (last["helper_rss_bytes"] - warm["helper_rss_bytes"]) / 1024 / count,
+            "driver MiB": last["rss_bytes"] / 2**20,
+            "open files more": last["files"] - warm["files"],
+            "tasks more": last["tasks"] - warm["tasks"],
+        }
+
+
+def _rest(driver: Driver) -> dict[str, float]:
+    before = driver.sample()
+    time.sleep(_REST_S)
+    after = driver.sample()
+    passed_s = after["at_s"] - before["at_s"]
     return {
-        "p50_s": ordered[(count - 1) // 2],
-        "p99_s": ordered[math.ceil(count * 0.99) - 1],
-        "max_s": ordered[-1],
-        "count": count,
+        "at rest: driver % of a core": (after["cpu_s"] - before["cpu_s"]) / passed_s * 100,
+        "at rest: helper % of a core": (after["helper_cpu_s"] - before["helper_cpu_s"]) / passed_s * 100,
+        "at rest: longest stall ms": after["longest_stall_s"] * 1000,
+        "open files": after["files"],
+        "driver MiB": after["rss_bytes"] / 2**20,
+        "helper MiB": after["helper_rss_bytes"] / 2**20,
     }
+
+
+def _spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {
+        "burst: driver cpu s": after["cpu_s"] - before["cpu_s"],
+        "burst: helper cpu s": after["helper_cpu_s"] - before["helper_cpu_s"],
+        "burst: longest stall ms": after["longest_stall_s"] * 1000,
+    }
+
+
+def spread(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Of each figure the median, the least and the most."""
+    columns = {name: [run[name] for run in runs] for name in runs[0]}
+    return {
+        name: {"median": statistics.median(column), "least": min(column), "most": max(column)}
+        for name, column in columns.items()
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All parts that were asked for; see the options."""
+    parts: list[tuple[str, Any, int]] = []
+    if options.agents:
+        what = f"{options.agents} agents of {options.workers} workers that only speak"
+        parts.append((what, lambda: many(options.agents, options.workers), options.repeats))
+    if options.real:
+        for backend in SCRIPTS:
+            parts.append((f"{options.real} real nodes, {backend}", lambda of=backend: real(of, options.real), 1))
+    if options.restarts:
+        parts.append(("restarts", lambda: restarts(options.restarts, options.workers), 1))
+    found = {}
+    for what, run, repeats in parts:
+        runs = []
+        for _ in range(repeats):
+            runs.append(run())
+            print(f"{what}: {json.dumps(runs[-1])}", file=sys.stderr, flush=True)
+        found[what] = spread(runs)
+    if options.ranks:
+        found["gloo's questions"] = {f"{ranks} ranks": gloo_questions.measure(ranks) for ranks in _RANKS}
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_drivers", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--agents", type=int, default=256, help="nodes that only speak (0: leave this part out)")
+    parser.add_argument("--workers", type=int, default=4, help="workers on each of them")
+    parser.add_argument("--real", type=int, default=8, help="real nodes, one worker each (0: leave this part out)")
+    parser.add_argument("--repeats", type=int, default=3, help="bursts of those that only speak, a driver each")
+    parser.add_argument("--restarts", type=int, default=300, help="restarts whose memory is counted (0: none)")
+    parser.add_argument("--no-ranks", dest="ranks", action="store_false", help="leave gloo's questions out")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(words)
+    if min(options.workers, options.repeats) < 1 or options.agents == 1 or options.real == 1:
+        parser.error("there have to be at least 1 worker and 1 repeat, and 2 nodes of which half can vanish")
+    found = measure(options)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for part, figures in found.items():
+        print(part)
+        for name, figure in figures.items():
+            told = ", ".join(f"{key} {value:.3g}" for key, value in figure.items())
+            print(f"  {name:32} {told}")
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,8 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     progress.step += 1
     progress.samples += samples * size
     session = _session.current()
-    session.step(progress.step, progress.samples, rank, size, loss)
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
+    session.step(progress.step, progress.samples, rank, size, loss, nodes=nodes)
     session.fence.by_clock = save_every is None
     gate = session.fence.passed(progress.step, time.monotonic())
     if gate is not None and gate.pause:

@@ -112,8 +112,13 @@ class Session:
 
     # -- the main thread ---
 
-    def step(self, step: int, samples: int, rank: int, size: int, loss: float | None, steps_lost: int = 0) -> None:
-        """Notes that `step` ended; tells the driver at the first one of a group, then once a second from rank 0."""
+    def step(
+        self, step: int, samples: int, rank: int, size: int, loss: float | None, steps_lost: int = 0, nodes: int = 0
+    ) -> None:
+        """Notes that `step` ended; tells the driver at the first one of a group, then once a second from rank 0.
+
+        `nodes` is how many nodes the `size` workers are on, 0 where that is not known.
+        """
         now = time.time()
         if self._page is not None:
             _PAGE.pack_into(self._page, 0, step, now)
@@ -131,6 +136,7 @@ class Session:
             "saved_samples": saved.samples if saved else 0,
             "rank": rank,
             "size": size,
+            "nodes": nodes,
             "loss": None if loss is None else float(loss),
             "steps_lost": steps_lost,
             "at_s": now,

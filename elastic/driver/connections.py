@@ -53,14 +53,17 @@ class Connections:
         self._liveness.gone(peer)
         self._run.saver.gone(peer)
         self._run.agreement.gone(peer)
-        for pilot in self._crew.all:
-            if pilot.agent is peer:
+        if peer.hello.get("role") == "agent":
+            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
                 pilot.over.set()
                 self._crew.lost(pilot)
-            for local_rank, worker in list(pilot.workers.items()):
-                if worker is peer:
-                    del pilot.workers[local_rank]
+            return
+        local_rank = int(peer.hello.get("local_rank", -1))
+        for pilot in self._pilots_by_name(peer):
+            if pilot.workers.get(local_rank) is peer:
+                del pilot.workers[local_rank]
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
         """Takes one message of an agent or a worker."""
@@ -140,6 +143,12 @@ class Connections:
         worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
-        """The pilot that a worker runs in: its host is `LEASE` or `LEASE.INCARNATION`."""
+        """The pilot that a worker runs in, if it is one of the present workers there."""
+        host = worker.hello.get("host")
+        return next((one for one in self._pilots_by_name(worker) if host in (one.lease, one.host)), None)
+
+    def _pilots_by_name(self, worker: Peer) -> list[Pilot]:
+        """Those that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
         host = str(worker.hello.get("host", ""))
-        return next((pilot for pilot in self._crew.all if host in (pilot.lease, pilot.host)), None)
+        found = (self._crew.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
+        return [pilot for pilot in found if pilot is not None]

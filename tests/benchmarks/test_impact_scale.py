@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import impact_many, impact_scale, site_lines
-from benchmarks.scale_drivers import request
+from benchmarks.driver_stand_ins import request
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.nodeset import expand
 from slurm_plugin.site.model import options

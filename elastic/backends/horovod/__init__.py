@@ -1,10 +1,10 @@
 """Elastic Horovod as a back-end: workers hold a common state, and a change of nodes stalls them for less than a second.
 
-driver      beside the trainer, in bftd's Python: which nodes, and what an exit means
-life        beside the driver, in the user's Python: one life of Horovod's own driver
-node        on a pool node: forks the workers
-script      in a worker: what `import elastic.horovod` brings
-announcing  how a worker tells `life` its address; sockets: how a hung collective is broken
+driver        beside the trainer, in bftd's Python: which nodes, and what an exit means; alive: which workers there are
+life          beside the driver, in the user's Python: one life of Horovod's own driver
+rendezvous    in a life: where gloo's ranks find each other; announcement: how a worker tells there where it is notified
+node          on a pool node: forks the workers; environment: what these find in theirs
+script        in a worker: what `import elastic.horovod` brings; sockets: how a hung collective is broken
 """
 
 from __future__ import annotations

@@ -11,21 +11,27 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from collections.abc import Container
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.request import Request, urlopen
 
-from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES, create_rendezvous_handler
+from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES
 from horovod.runner.elastic.worker import WorkerNotificationManager, WorkerNotificationService
 
 KEY_NAME = "BFT_LIFE_KEY"
 
-_MAX_BYTES = 1 << 20
-"""The longest value that the rendezvous takes; workers' own are some hundred bytes."""
-
 _ANNOUNCE_S = 30.0
 
 Addresses = dict[str, list[tuple[str, int]]]
+
+_own_key: str | None = None
+"""This worker's, or of the workers that are forked from this process; None outside bftd."""
+
+
+def keep_key(environ: MutableMapping[str, str]) -> None:
+    """Takes the key out of what becomes a worker's environment: scripts log theirs, and hand it to what they start."""
+    global _own_key
+    _own_key = environ.pop(KEY_NAME, None)
 
 
 def notification_key(key: str, worker: str) -> bytes:
@@ -47,41 +53,6 @@ def read_announcement(key: str, worker: str, data: bytes) -> Addresses:
     return {name: [(str(host), int(port)) for host, port in found] for name, found in json.loads(text).items()}
 
 
-def handler_for(driver: Any, key: str, guests: Container[str]) -> type[Any]:
-    """Horovod's rendezvous without its unpickling, as the class that its server wants.
-
-    `guests`: the addresses from which it may be asked anything at all.
-    """
-    upstream: type[Any] = create_rendezvous_handler(driver)
-
-    class Handler(upstream):  # type: ignore[misc]
-        def handle(self) -> None:
-            if self.client_address[0] in guests:
-                super().handle()
-
-        def do_PUT(self) -> None:
-            length = self.headers.get("Content-Length", "")
-            if not length.isdecimal() or int(length) > _MAX_BYTES:
-                self.close_connection = True
-                self.send_status_code(413)
-                return
-            super().do_PUT()
-
-        def _put_value(self, scope: str, name: str, value: bytes) -> None:
-            if scope != PUT_WORKER_ADDRESSES:
-                super()._put_value(scope, name, value)
-                return
-            try:
-                addresses = read_announcement(key, name, value)
-                host, _, local_rank = name.rpartition(":")
-                rank = int(local_rank)
-            except ValueError:
-                return  # a stranger's
-            self._put_worker_addresses(host, rank, addresses, notification_key(key, name))
-
-    return Handler
-
-
 def mend_worker() -> None:
     """Makes workers of bftd announce themselves so; a script that runs without bftd does as upstream."""
     original = WorkerNotificationManager.init
@@ -89,7 +60,7 @@ def mend_worker() -> None:
         return
 
     def init(self: WorkerNotificationManager, *args: Any, **kwargs: Any) -> None:
-        key = os.environ.get(KEY_NAME)
+        key = _own_key
         if key is None or args or kwargs:
             original(self, *args, **kwargs)
             return

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 
 from elastic.backends.base import Backend, Host
 from elastic.backends.companion import Companion
+from elastic.backends.horovod.alive import Alive
 from elastic.driver.pilots import Pilot
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 _WORKER_END_S = 3.0
 """How long killed workers may take to be reported before a new life begins without them."""
+
+_BURST_S = 0.02
+"""Workers that end so shortly after each other end for one reason: the survivors are told once."""
 
 
 class HorovodBackend(Backend):
@@ -22,7 +26,12 @@ class HorovodBackend(Backend):
         super().__init__(host)
         self._life: Companion | None = None
         self._listed: dict[str, Pilot] = {}
-        self._alive: dict[tuple[str, int], Pilot] = {}
+        self._alive = Alive()
+        self._addresses: dict[Pilot, str] = {}
+        self._guests: list[str] = []
+        self._burst: list[tuple[Pilot, Message]] = []
+        self._told = asyncio.Event()
+        self._told.set()
         self._news = asyncio.Event()
         self._clean = True
         self._ending: asyncio.Future[None] | None = None
@@ -32,13 +41,17 @@ class HorovodBackend(Backend):
         return self._life is not None
 
     def uses(self, pilot: Pilot) -> bool:
-        return any(owner is pilot for owner in self._alive.values())
+        return bool(self._alive.on(pilot))
 
     async def start(self) -> None:
         """Nothing to start: a life begins with its first nodes."""
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
-        if self._life is not None and not any(pilot in self._listed.values() for pilot in pilots):
+        if not self._told.is_set():
+            await self._told.wait()
+            if not all(pilot.wanted for pilot in pilots):
+                return  # they went in the same moment; who noted it has woken the trainer
+        if self._life is not None and set(pilots).isdisjoint(self._listed.values()):
             # Horovod cannot hand the state over when every old node goes at once: it goes by way of the disk.
             await self.suspend()
         wanted = {pilot.host: pilot for pilot in pilots}
@@ -50,13 +63,14 @@ class HorovodBackend(Backend):
     async def suspend(self) -> None:
         if self._life is None:
             return
+        self._tell_burst()
         life, self._life = self._life, None
         await self._host.save_state(self._workers(), graceful=self._clean)
         await life.stop()
         await self._end_workers()
 
     def lost(self, pilot: Pilot) -> None:
-        for host, local_rank in [key for key, owner in self._alive.items() if owner is pilot]:
+        for host, local_rank in self._alive.on(pilot):
             self._ended(pilot, host, local_rank, rc=137, planned=False)
 
     def received(self, pilot: Pilot, message: Message) -> None:
@@ -85,22 +99,36 @@ class HorovodBackend(Backend):
         settings = self._host.settings
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
         life = Companion(self._request, self._life_exited, self._host.log)
-        slots = [str(settings.spec.nodes_min * per_node), str(settings.spec.nodes_max * per_node)]
-        await life.start(settings.interpreter, "elastic.backends.horovod.life", *slots)
-        self._life, self._clean = life, True
+        ranks = str(settings.spec.nodes_max * per_node)
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks)
+        self._life, self._clean, self._guests, self._burst = life, True, [], []
         self._list(wanted)
 
     def _list(self, wanted: dict[str, Pilot]) -> None:
         assert self._life is not None
         self._listed = dict(wanted)
-        self._life.send(
-            {
-                "op": "hosts",
-                "hosts": {host: pilot.workers_per_node for host, pilot in wanted.items()},
-                # Workers connect from where their agents do: nobody else has business at Horovod's rendezvous.
-                "addresses": sorted({pilot.agent.address for pilot in wanted.values() if pilot.agent}),
-            }
-        )
+        self._admit()
+        slots = {host: pilot.workers_per_node for host, pilot in wanted.items()}
+        # What the smallest of them have together: any allowed number of them has as many.
+        least = sum(sorted(slots.values())[: self._host.settings.spec.nodes_min])
+        self._life.send({"op": "hosts", "hosts": slots, "least": least})
+
+    def _admit(self) -> None:
+        """Has Horovod's rendezvous hear the trainer's nodes of the moment: a node given back is soon another user's.
+
+        Workers connect from where their agents do, and one that leaves in order asks once more before it ends.
+        """
+        pilots = {*self._listed.values(), *self._alive.pilots}
+        # An agent may be gone before the last of its workers is known to be.
+        self._addresses = {
+            pilot: pilot.agent.address if pilot.agent else self._addresses[pilot]
+            for pilot in pilots
+            if pilot.agent or pilot in self._addresses
+        }
+        guests = sorted(set(self._addresses.values()))
+        if self._life is not None and guests != self._guests:
+            self._guests = guests
+            self._life.send({"op": "guests", "addresses": guests})
 
     def _request(self, message: Message) -> None:
         """A request of Horovod's driver."""
@@ -111,12 +139,12 @@ class HorovodBackend(Backend):
                 if self._life is not None:
                     self._life.send({"op": "exit", "host": host, "local_rank": local_rank, "rc": 137})
                 return
-            self._alive[host, local_rank] = pilot
-            pilot.tell({"op": "start", "host": host, "local_rank": local_rank, "env": message["env"]})
+            self._alive.add((host, local_rank), pilot)
+            pilot.tell(message)
         elif message["op"] == "kill":
-            owner = next((pilot for (host, _), pilot in self._alive.items() if host == message["host"]), None)
+            owner = self._alive.pilot_of(str(message["host"]))
             if owner is not None:
-                owner.tell({"op": "kill", "host": message["host"]})
+                owner.tell(message)
         elif message["op"] == "done":
             self._ending = asyncio.ensure_future(self._done(message))
 
@@ -140,7 +168,7 @@ class HorovodBackend(Backend):
         self._ending = asyncio.ensure_future(self._end_workers())
 
     async def _end_workers(self) -> None:
-        for host, pilot in {host: pilot for (host, _), pilot in self._alive.items()}.items():
+        for host, pilot in self._alive.hosts().items():
             pilot.tell({"op": "kill", "host": host})
         deadline = asyncio.get_running_loop().time() + _WORKER_END_S
         while self._alive and (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -157,21 +185,41 @@ class HorovodBackend(Backend):
         self._host.wake()
 
     def _ended(self, pilot: Pilot, host: str, local_rank: int, rc: int, planned: bool) -> None:
-        self._alive.pop((host, local_rank), None)
+        self._alive.remove((host, local_rank))
         self._news.set()
-        if not planned and self._life is not None:
-            self._clean = False
-            # First the survivors, then Horovod's driver: an abort must not meet sockets that are new already.
-            for other in set(self._alive.values()):
-                if other is not pilot:
-                    other.tell_workers({"op": "abort"})
-            if pilot.wanted and pilot.host == host:
-                pilot.incarnation += 1
-                pilot.tell({"op": "kill", "host": host})
         if self._life is not None:
-            self._life.send({"op": "exit", "host": host, "local_rank": local_rank, "rc": rc})
+            message: Message = {"op": "exit", "host": host, "local_rank": local_rank, "rc": rc}
+            if planned:
+                self._life.send(message)
+            else:
+                self._broke(pilot, message)
+            if pilot.host not in self._listed and not self.uses(pilot):
+                self._admit()
         self._host.wake()
 
+    def _broke(self, pilot: Pilot, message: Message) -> None:
+        """Half of the nodes may go in one moment: that is one abort for each survivor, not one for each lost worker."""
+        self._clean = False
+        self._burst.append((pilot, message))
+        if self._told.is_set():
+            self._told.clear()
+            asyncio.get_running_loop().call_later(_BURST_S, self._tell_burst)
+        if pilot.wanted and pilot.host == message["host"]:
+            pilot.incarnation += 1
+            pilot.tell({"op": "kill", "host": message["host"]})
+
+    def _tell_burst(self) -> None:
+        """First the survivors, then Horovod's driver: an abort must not meet sockets that are new already."""
+        burst, self._burst = self._burst, []
+        self._told.set()
+        if self._life is None or not burst:
+            return
+        broken = {pilot for pilot, _ in burst}
+        for pilot in self._alive.pilots:
+            if pilot not in broken:
+                pilot.tell_workers({"op": "abort"})
+        for _, message in burst:
+            self._life.send(message)
+
     def _workers(self) -> list[Peer]:
-        pilots = dict.fromkeys(self._alive.values())
-        return [peer for pilot in pilots for peer in pilot.workers.values()]
+        return [peer for pilot in self._alive.pilots for peer in pilot.workers.values()]

@@ -1,46 +1,49 @@
-"""python -m elastic.backends.horovod.life MIN MAX: one life of Horovod's ElasticDriver, beside the driver.
+"""python -m elastic.backends.horovod.life RANKS: one life of Horovod's ElasticDriver, beside the driver.
 
 A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
 Commands come on standard input (hosts, exit), requests go to standard output (start, kill, done); the driver carries
 them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is blacklisted for ever
-after a crash and need not resolve.
+after a crash and need not resolve. RANKS is about how many there may come to be, for gloo's time-out.
+
+Nothing here looks again and again for what can be told, since with hundreds of workers that alone fills a core.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import horovod.runner.elastic.driver as upstream
 from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
-from elastic.backends.horovod.announcement import KEY_NAME, handler_for
+from elastic.backends.horovod.announcement import KEY_NAME
 from elastic.backends.horovod.notifier import Notifier
+from elastic.backends.horovod.rendezvous import Guests, Rendezvous, handler_for
 from elastic.link.child import die_with_parent
 from elastic.link.seal import new_secret
 from elastic.link.wire import Message, decode, encode
 from elastic.timing import GLOO_TIMEOUT_S
 
-_DISCOVERY_S = 0.05
-"""How often Horovod looks at the host list; it is in memory here."""
-
 _RECONCILE_S = 1.0
 """A notification that arrives during a reset is lost, so wanted and current hosts are compared again and again."""
 
 _KILL_AFTER_S = 1.0
-"""A removed worker that has not left by then waits in a collective that will not come."""
+"""A worker that has not left so long after Horovod gave it up waits in a collective that will not come."""
 
+_SLOTS_S = 60.0
+"""The driver lists enough hosts or ends this life at once; where neither happens, a new life mends it."""
 
-_BACKLOG = 4096
-"""Connections that may wait for the rendezvous; the kernel cuts it to its own limit (net.core.somaxconn)."""
+_RANKS_SQUARED_A_S = 2500
+"""How many pairs of ranks find each other in a second, with a wide margin: measured are four to ten times as many."""
 
 
 class _Hosts(HostDiscovery):  # type: ignore[misc]
@@ -54,24 +57,72 @@ class _Hosts(HostDiscovery):  # type: ignore[misc]
 
 
 class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
-    """Horovod's driver, told every change as "mixed".
+    """Horovod's driver, led by the list of hosts alone; `on_given_up` hears of hosts whose workers have to end.
 
-    After a removal-only update the survivors skip the next synchronization; if an addition follows, the newcomer waits
-    in it alone, for ever (horovod issue 3494).
+    Every change is told as "mixed": after a removal-only update the survivors skip the next synchronization; if an
+    addition follows, the newcomer waits in it alone, for ever (horovod issue 3494).
+
+    Upstream fixes how many slots there must and may be when it starts. Here the least number comes with each list, as
+    nodes may be unequal, and there is no largest: the list is what the driver wants.
     """
 
+    def __init__(self, rendezvous: Any, hosts: _Hosts, on_given_up: Callable[[str | None], None]) -> None:
+        self._hosts = hosts
+        self._least = 0
+        self._listed = threading.Event()
+        self._on_given_up = on_given_up
+        super().__init__(rendezvous, hosts, 0, None, timeout=_SLOTS_S)
+        # Both the driver and its registry of workers give hosts up by this object.
+        original = self._host_manager.blacklist
+
+        def blacklist(host: str) -> None:
+            original(host)
+            on_given_up(host)
+
+        self._host_manager.blacklist = blacklist
+
+    def list_hosts(self, slots: dict[str, int], least: int) -> None:
+        """Makes these the wanted hosts; with fewer than `least` slots no group of workers is formed."""
+        with self._wait_hosts_cond:
+            self._hosts.slots, self._least = slots, least
+            self._host_manager.update_available_hosts()
+            self._wait_hosts_cond.notify_all()
+        self._listed.set()
+
+    def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
+        """As upstream, for what the present list demands and not what one of the past did."""
+        deadline_s = time.monotonic() + self._timeout
+        with self._wait_hosts_cond:
+            while not self._enough(self._host_manager.current_hosts):
+                left_s = deadline_s - time.monotonic()
+                if self._shutdown.is_set() or left_s <= 0:
+                    raise RuntimeError(f"Horovod's driver was left with fewer than {self._least} slots")
+                self._wait_hosts_cond.wait(left_s)
+            return self._host_manager.current_hosts
+
+    def stop(self, error_message: str | None = None) -> None:
+        self._shutdown.set()
+        self._listed.set()
+        super().stop(error_message)
+        self._on_given_up(None)
+
+    def _discover_hosts(self) -> None:
+        """Tells workers of a new list; upstream looks for one instead, and forgets what it told during a reset."""
+        while not self._shutdown.is_set():
+            self._listed.wait(_RECONCILE_S)
+            self._listed.clear()
+            self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
+
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:
-        if current_hosts.count_available_slots() >= self._min_num_proc:
+        if self._enough(current_hosts):
             super()._notify_workers_host_changes(current_hosts, HostUpdateResult.mixed)
 
     def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: Any) -> None:
         super().register_worker_server(host, slot, addresses, secret_key)
         self._worker_clients[host, slot] = Notifier(self._worker_clients[host, slot])
 
-    def reconcile(self) -> None:
-        while not self._shutdown.wait(_RECONCILE_S):
-            with self._wait_hosts_cond:
-                self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
+    def _enough(self, current_hosts: Any) -> bool:
+        return bool(current_hosts.host_assignment_order) and current_hosts.count_available_slots() >= self._least
 
 
 class _Worker:
@@ -85,34 +136,32 @@ class _Worker:
 class Life:
     """Couples Horovod's driver to the pipe."""
 
-    def __init__(self, nodes_min_slots: int, slots_max: int, out: Any) -> None:
+    def __init__(self, ranks: int, out: Any) -> None:
         self._out = out
         self._lock = threading.Lock()
-        self._min = nodes_min_slots
-        self._hosts = _Hosts()
-        self._guests: set[str] = set()
+        self._guests = Guests()
         self._workers: dict[tuple[str, int], _Worker] = {}
-        rendezvous = RendezvousServer(0)
-        self._driver = _Driver(rendezvous, self._hosts, nodes_min_slots, slots_max, timeout=3600)
+        rendezvous = Rendezvous(0)
+        self._driver = _Driver(rendezvous, _Hosts(), self._given_up)
         key = new_secret()
         port = rendezvous.start(handler_for(self._driver, key, self._guests))
-        self._env = {key: str(value) for key, value in create_run_env_vars("", [""], port, elastic=True).items()}
-        self._env[KEY_NAME] = key
+        run_env = {name: str(value) for name, value in create_run_env_vars("", [""], port, elastic=True).items()}
         # The way is each node's own matter: its agent knows by which interface and address it reaches the driver.
         for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-            self._env.pop(name, None)
-        self._env["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(GLOO_TIMEOUT_S)
+            run_env.pop(name, None)
+        self._env = {**run_env, KEY_NAME: key}
+        self._defaults = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s(ranks))}
 
     def start(self) -> None:
         """Runs Horovod's driver in the background."""
-        threading.Thread(target=self._driver.reconcile, daemon=True).start()
         threading.Thread(target=self._run, daemon=True).start()
 
     def command(self, message: Message) -> None:
         """Carries out one command of the driver."""
-        if message["op"] == "hosts":
-            self._guests.update(message["addresses"])
-            self._hosts.slots = dict(message["hosts"])
+        if message["op"] == "guests":
+            self._guests.replace(message["addresses"])
+        elif message["op"] == "hosts":
+            self._driver.list_hosts(dict(message["hosts"]), int(message["least"]))
         elif message["op"] == "exit":
             with self._lock:
                 worker = self._workers.get((message["host"], message["local_rank"]))
@@ -122,7 +171,7 @@ class Life:
 
     def _run(self) -> None:
         try:
-            self._driver.start(self._min, self._create_worker)
+            self._driver.start(0, self._create_worker)
             results = self._driver.get_results()
             codes = [code for code, _ in results.worker_results.values()]
             error = results.error_message
@@ -132,25 +181,30 @@ class Life:
         self._send({"op": "done", "ok": not error and 0 in codes, "error": error or "", "codes": codes})
 
     def _create_worker(self, slot: Any, events: list[threading.Event]) -> tuple[int, float]:
-        worker = _Worker()
+        """Runs in a thread of this worker's own, which does nothing but wait for its end."""
+        key, worker = (slot.hostname, slot.local_rank), _Worker()
         with self._lock:
-            self._workers[slot.hostname, slot.local_rank] = worker
-        self._send(
-            {
-                "op": "start",
-                "host": slot.hostname,
-                "local_rank": slot.local_rank,
-                "env": {**self._env, **create_slot_env_vars(slot)},
-            }
-        )
-        asked_s: float | None = None
-        while not worker.ended.wait(0.02):
-            if any(event.is_set() for event in events):
-                asked_s = asked_s or time.monotonic()
-                if time.monotonic() - asked_s > _KILL_AFTER_S:
-                    self._send({"op": "kill", "host": slot.hostname})
-                    asked_s = float("inf")
+            self._workers[key] = worker
+        env = {**self._env, **create_slot_env_vars(slot)}
+        self._send({"op": "start", "host": key[0], "local_rank": key[1], "env": env, "defaults": self._defaults})
+        if any(event.is_set() for event in events):
+            self._given_up(slot.hostname)
+        worker.ended.wait()
+        with self._lock:
+            self._workers.pop(key, None)
         return worker.rc, time.time()
+
+    def _given_up(self, host: str | None) -> None:
+        """Has the workers of a host, or all, killed in a moment, if they have not ended by then."""
+        killing = threading.Timer(_KILL_AFTER_S, self._kill, (host,))
+        killing.daemon = True
+        killing.start()
+
+    def _kill(self, host: str | None) -> None:
+        with self._lock:
+            hosts = dict.fromkeys(name for name, _ in self._workers if host in (name, None))
+        for name in hosts:
+            self._send({"op": "kill", "host": name})
 
     def _send(self, message: Message) -> None:
         with self._lock:
@@ -158,12 +212,13 @@ class Life:
             self._out.flush()
 
 
+def gloo_timeout_s(ranks: int) -> int:
+    """How long gloo may wait for another rank, in seconds: the ranks of a large group find each other one by one."""
+    return max(GLOO_TIMEOUT_S, math.ceil(ranks * ranks / _RANKS_SQUARED_A_S))
+
+
 def mend_upstream() -> None:
-    """Changes what Horovod fixes at import time: its looks at the hosts, its clock and its server's backlog."""
-    upstream.DISCOVER_HOSTS_FREQUENCY_SECS = _DISCOVERY_S
-    # Every rank asks for every other one's address at once. A backlog of 5, Python's default, drops connections, and
-    # the kernel tries again after one, three and seven seconds: eight ranks took 5 s to come together.
-    RendezvousHTTPServer.request_queue_size = _BACKLOG
+    """Changes what Horovod fixes at import time."""
     # Upstream's stamps are whole seconds: the second of two changes within one would be taken for the first.
     upstream._epoch_time_s = time.time
 
@@ -183,11 +238,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         message = decode(line)
         if life is None:
-            life = Life(int(sys.argv[1]), int(sys.argv[2]), out)
-            life.command(message)
+            life = Life(int(sys.argv[1]), out)
             life.start()
-        else:
-            life.command(message)
+        life.command(message)
     os._exit(0)
 
 

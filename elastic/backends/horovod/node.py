@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
-from elastic.link.address import split_address
+from elastic.backends.horovod.environment import worker_environment
 from elastic.link.wire import Message
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
@@ -52,13 +52,7 @@ class HorovodNode:
     def _start(self, message: Message) -> None:
         page = new_page()
         host, local_rank = message["host"], int(message["local_rank"])
-        environ = {
-            **message["env"],
-            # The rendezvous is beside the driver, which this node may reach by another address than others do.
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": split_address(os.environ["BFT_DRIVER"])[0],
-            "BFT_HOST": host,
-            "BFT_LOCAL_RANK": str(local_rank),
-        }
+        environ = {**worker_environment(message), "BFT_HOST": host, "BFT_LOCAL_RANK": str(local_rank)}
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_worker, args=(self._link, self._argv, environ, page))
         process.start()

@@ -131,7 +131,9 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         lost, self._bft_lost = self._bft_lost, 0
         loss = getattr(self, "loss", None)
         loss = float(loss) if isinstance(loss, (int, float)) or torch.is_tensor(loss) else None
-        _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost)
+        # Every node has a worker with rank 0's local rank, which is 0: its cross size is the number of nodes.
+        nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
+        _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
 
     def _commit(self) -> None:
         saved = self._saved_state

@@ -214,3 +214,16 @@ def test_whatever_happens_progress_never_goes_back_and_every_step_done_twice_is_
     if not first:
         assert done == step + progress.steps_lost
     assert progress.step == saved
+
+
+def test_nodes_of_unequal_size_are_counted_by_those_who_train_on_them() -> None:
+    progress = Progress(workers_per_node=4)
+    told(progress, 1, 100.0, first=True, size=12, nodes=2)
+    assert progress.nodes == 2
+    told(progress, 2, 101.0, size=12)
+    [report] = resizes(told(progress, 3, 105.0, first=True, size=20, nodes=3))
+    assert (report.from_nodes, report.to_nodes, report.kind) == (2, 3, "up")
+    # As many workers on fewer nodes is a resize too.
+    [report] = resizes(told(progress, 4, 109.0, first=True, size=20, nodes=2))
+    assert (report.from_nodes, report.to_nodes, report.kind) == (3, 2, "down")
+    assert only_progress(told(progress, 5, 110.0, size=20)).nodes == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
@@ -35,14 +37,20 @@ def driver() -> Driver:
 
 
 @pytest.fixture
-def url(driver: Driver) -> Iterator[str]:
+def guests() -> Any:
+    from elastic.backends.horovod.rendezvous import Guests
+
+    return Guests()
+
+
+@pytest.fixture
+def url(driver: Driver, guests: Any) -> Iterator[str]:
     """A rendezvous as a life starts it."""
-    from horovod.runner.http.http_server import RendezvousServer
+    from elastic.backends.horovod.rendezvous import Rendezvous, handler_for
 
-    from elastic.backends.horovod.announcement import handler_for
-
-    server = RendezvousServer(0)
-    port = server.start(handler_for(driver, KEY, {"127.0.0.1"}))
+    guests.replace(["127.0.0.1"])
+    server = Rendezvous(0)
+    port = server.start(handler_for(driver, KEY, guests))
     server.init([])
     yield f"http://127.0.0.1:{port}"
     server.stop()
@@ -54,6 +62,13 @@ def put(url: str, data: bytes, **headers: str) -> int:
             return int(answer.status)
     except HTTPError as error:
         return error.code
+
+
+def ask(url: str, method: str, source: str = "127.0.0.1") -> None:
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=20, source_address=(source, 0))
+    with closing(connection) as stranger:
+        stranger.request(method, "/global/0", body=b"another")
+        stranger.getresponse()
 
 
 class Harmful:
@@ -92,13 +107,14 @@ def test_a_workers_announcement_is_taken_and_kept_from_readers(
 ) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationClient, WorkerNotificationManager
 
-    from elastic.backends.horovod.announcement import KEY_NAME, mend_worker
+    from elastic.backends.horovod import announcement as announcing
 
     monkeypatch.setattr(WorkerNotificationManager, "init", WorkerNotificationManager.init)
-    mend_worker()
+    monkeypatch.setattr(announcing, "_own_key", KEY)
+    announcing.mend_worker()
     host, _, port = url.removeprefix("http://").rpartition(":")
     names = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": host, "HOROVOD_GLOO_RENDEZVOUS_PORT": port, "HOROVOD_GLOO_IFACE": "lo"}
-    for name, value in {**names, "HOROVOD_HOSTNAME": "n1.3.0", "HOROVOD_LOCAL_RANK": "0", KEY_NAME: KEY}.items():
+    for name, value in {**names, "HOROVOD_HOSTNAME": "n1.3.0", "HOROVOD_LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     manager = WorkerNotificationManager()
     manager.init()
@@ -123,17 +139,11 @@ def test_what_gloo_keeps_there_works_as_ever_within_bounds(url: str) -> None:
 
 
 def test_who_comes_from_no_node_of_the_trainers_is_not_heard_at_all(url: str) -> None:
-    port = int(url.rpartition(":")[2])
     put(f"{url}/global/0", b"address")
-
-    def ask(method: str) -> None:
-        with closing(HTTPConnection("127.0.0.1", port, timeout=20, source_address=("127.0.0.2", 0))) as stranger:
-            stranger.request(method, "/global/0", body=b"another")
-            stranger.getresponse()
 
     for method in ("GET", "PUT", "DELETE"):
         with pytest.raises((HTTPException, ConnectionError)):
-            ask(method)
+            ask(url, method, "127.0.0.2")
     with urlopen(f"{url}/global/0", timeout=20) as answer:
         assert answer.read() == b"address"
 
@@ -141,12 +151,65 @@ def test_who_comes_from_no_node_of_the_trainers_is_not_heard_at_all(url: str) ->
 def test_a_script_that_runs_without_bftd_announces_itself_as_upstream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationManager
 
-    from elastic.backends.horovod.announcement import KEY_NAME, mend_worker
+    from elastic.backends.horovod import announcement as announcing
 
     called: list[object] = []
     monkeypatch.setattr(WorkerNotificationManager, "init", lambda self: called.append(self))
-    monkeypatch.delenv(KEY_NAME, raising=False)
-    mend_worker()
-    mend_worker()
+    monkeypatch.setattr(announcing, "_own_key", None)
+    announcing.mend_worker()
+    announcing.mend_worker()
     WorkerNotificationManager().init()
     assert len(called) == 1
+
+
+def test_a_node_that_was_given_back_is_heard_no_more(url: str, guests: Any) -> None:
+    put(f"{url}/global/0", b"address")
+    guests.replace(["10.0.0.1"])
+    for method in ("GET", "PUT", "DELETE"):
+        with pytest.raises((HTTPException, ConnectionError)):
+            ask(url, method)
+    guests.replace(["10.0.0.1", "127.0.0.1"])
+    with urlopen(f"{url}/global/0", timeout=20) as answer:
+        assert answer.read() == b"address"
+
+
+def test_what_no_rank_has_told_yet_is_not_found(url: str) -> None:
+    for path in ("/global/7", "/of_nobody/0", "/worker_addresses/n1.1.0:0"):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(url + path, timeout=20)
+    with pytest.raises(HTTPError):
+        urlopen(f"{url}/too/many/words", timeout=20)
+
+
+def test_addresses_of_many_ranks_arrive_whole_though_a_connection_takes_less_at_once(url: str) -> None:
+    addresses = bytes(range(256)) * 4000
+    put(f"{url}/global/0", addresses)
+    for _ in range(3):
+        with urlopen(f"{url}/global/0", timeout=20) as answer:
+            assert answer.read() == addresses
+
+
+def test_a_question_that_comes_in_pieces_is_answered_too(url: str) -> None:
+    put(f"{url}/global/0", b"address")
+    host, _, port = url[7:].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(b"GET /glo")
+        time.sleep(0.05)
+        slow.sendall(b"bal/0 HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while piece := slow.recv(4096):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.0 200 ")
+    assert answer.endswith(b"\r\n\r\naddress")
+
+
+def test_what_gloo_asks_hundreds_of_ranks_for_takes_no_thread_each(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elastic.backends.horovod.rendezvous import QuickServer
+
+    put(f"{url}/global/0", b"address")
+    left: list[object] = []
+    monkeypatch.setattr(QuickServer, "process_request", lambda self, *request: left.append(request))
+    for _ in range(50):
+        with urlopen(f"{url}/global/0", timeout=20) as answer:
+            assert answer.read() == b"address"
+    assert left == []

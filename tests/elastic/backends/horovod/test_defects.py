@@ -26,6 +26,10 @@ class Hosts:
     def count_available_slots(self) -> int:
         return self._slots
 
+    @property
+    def host_assignment_order(self) -> list[str]:
+        return ["n1.1.0"]
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -40,7 +44,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(horovod_life, "_RECONCILE_S", 0.01)
     driver = horovod_life._Driver.__new__(horovod_life._Driver)
-    driver._min_num_proc = 2
+    driver._least = 2
     driver.told = told
     return driver
 
@@ -66,9 +70,8 @@ def test_a_notification_is_repeated_because_one_that_meets_a_reset_is_lost(drive
     class Manager:
         current_hosts = Hosts(2)
 
-    driver._host_manager, driver._shutdown = Manager(), threading.Event()
-    driver._wait_hosts_cond = threading.Condition()
-    repeating = threading.Thread(target=driver.reconcile)
+    driver._host_manager, driver._shutdown, driver._listed = Manager(), threading.Event(), threading.Event()
+    repeating = threading.Thread(target=driver._discover_hosts)
     repeating.start()
     deadline_s = time.monotonic() + 20
     while len(driver.told) < 3:
@@ -115,20 +118,13 @@ def test_a_host_is_usable_again_however_often_its_workers_crash_in_between_steps
     assert {report.state for report in trainer.daemon.of(LeaseReport)} == {"placed", "ready", "working"}
 
 
-def test_no_rank_waits_for_the_kernel_to_try_again_when_all_of_them_ask_the_rendezvous_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import horovod.runner.elastic.driver as upstream
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+def test_no_rank_waits_for_the_kernel_to_try_again_when_all_of_them_ask_the_rendezvous_at_once() -> None:
+    from horovod.runner.http.http_server import RendezvousHandler
 
-    from elastic.backends.horovod import life as horovod_life
+    from elastic.backends.horovod.rendezvous import QuickServer
 
-    monkeypatch.setattr(upstream, "DISCOVER_HOSTS_FREQUENCY_SECS", upstream.DISCOVER_HOSTS_FREQUENCY_SECS)
-    monkeypatch.setattr(upstream, "_epoch_time_s", upstream._epoch_time_s)
-    monkeypatch.setattr(RendezvousHTTPServer, "request_queue_size", RendezvousHTTPServer.request_queue_size)
-    horovod_life.mend_upstream()
     # It listens, but does not serve: what is accepted now is what the backlog holds.
-    with RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, False) as server, contextlib.ExitStack() as stack:
+    with QuickServer(("127.0.0.1", 0), RendezvousHandler, False) as server, contextlib.ExitStack() as stack:
         for _ in range(64):
             client = stack.enter_context(socket.socket())
             client.settimeout(0.5)

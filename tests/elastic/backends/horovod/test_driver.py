@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from elastic.backends.horovod.driver import HorovodBackend
 from elastic.driver.pilots import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
-from tests.elastic.fakes import ops, peer, until
+from tests.elastic.fakes import ops, peer, settings_for, until
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +46,8 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
         await backend.set_members([n2, n3])
         await backend.set_members([n2, n3])
         [life] = companions
-        assert life.argv[1:] == ["elastic.backends.horovod.life", "2", "16"]
-        assert [list(m["hosts"]) for m in life.commands] == [
+        assert life.argv[1:] == ["elastic.backends.horovod.life", "16"]
+        assert [list(m["hosts"]) for m in life.commands if m["op"] == "hosts"] == [
             ["n1.1.0", "n2.1.0"],
             ["n1.1.0", "n2.1.0", "n3.1.0"],
             ["n2.1.0", "n3.1.0"],
@@ -82,6 +83,7 @@ def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, co
         survivor = n2.workers[0]
         backend.received(n1, exit_of(n1, -9))
         assert host.crashes == [("n1", -9)]
+        await until("told", lambda: ops(survivor))
         assert ops(survivor) == ["abort"]
         assert life.commands[-1] == {"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9}
         await backend.set_members([n1, n2])
@@ -134,6 +136,7 @@ def test_a_lost_node_aborts_the_collective_of_the_survivors(tmp_path: Path, comp
         survivor = n2.workers[0]
         n1.leaving = True
         backend.lost(n1)
+        await until("told", lambda: ops(survivor))
         assert ops(survivor) == ["abort"]
         assert companions[0].commands[-1]["rc"] == 137
         assert host.crashes == []
@@ -196,5 +199,123 @@ def test_a_suspension_after_a_crash_does_not_wait_for_a_step_boundary(
         await backend.suspend()
         assert host.saves == [False]
         assert not backend.running
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def started(life: FakeCompanion, *members: Pilot) -> None:
+    for member in members:
+        for local_rank in range(member.workers_per_node):
+            start_worker(life, member, local_rank)
+
+
+def of(life: FakeCompanion, op: str) -> list[Message]:
+    return [message for message in life.commands if message["op"] == op]
+
+
+def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and_one_new_list(
+    tmp_path: Path, companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        pilots = [pilot(f"n{number}", 4) for number in range(256)]
+        await backend.set_members(pilots)
+        [life] = companions
+        started(life, *pilots)
+        lost, left = pilots[::2], pilots[1::2]
+        survivors = [worker for one in left for worker in one.workers.values()]
+        for one in lost:
+            one.leaving = True
+            one.workers.clear()
+            backend.lost(one)
+        # What the trainer wanted before the last of them was lost is not carried out any more.
+        await backend.set_members([*left, lost[-1]])
+        assert [ops(worker) for worker in survivors] == [["abort"]] * 512
+        assert len(of(life, "exit")) == 512
+        assert len(of(life, "hosts")) == 1
+        await backend.set_members(left)
+        assert life.hosts == [one.host for one in left]
+        assert [ops(worker) for worker in survivors] == [["abort"]] * 512
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_what_is_lost_after_a_burst_was_told_is_told_too(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await backend.set_members([n1, n2, n3])
+        started(companions[0], n1, n2, n3)
+        survivor = n3.workers[0]
+        for count, one in enumerate((n1, n2), start=1):
+            one.leaving = True
+            backend.lost(one)
+            await until("told", lambda count=count: ops(survivor) == ["abort"] * count)  # type: ignore[misc]
+        assert [message["host"] for message in of(companions[0], "exit")] == [n1.host, n2.host]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_survivors_are_told_before_horovods_driver_whose_new_sockets_an_abort_would_shut(
+    tmp_path: Path, companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        started(companions[0], n1, n2)
+        monkeypatch.setattr(n2.workers[0], "send", lambda message: order.append(message["op"]))
+        monkeypatch.setattr(companions[0], "send", lambda message: order.append(message["op"]))
+        n1.leaving = True
+        backend.lost(n1)
+        await until("told", lambda: len(order) == 2)
+        assert order == ["abort", "exit"]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "least"),
+    [("2-8", [8, 4], 12), ("2-8", [8, 4, 1], 5), ("1-8", [1, 8], 1), ("2-8", [4, 4, 4], 8)],
+)
+def test_horovod_never_waits_for_more_slots_than_an_allowed_number_of_unequal_nodes_has(
+    tmp_path: Path, companions: list[FakeCompanion], spec: str, workers: list[int], least: int
+) -> None:
+    async def run() -> None:
+        backend = HorovodBackend(Host(settings_for(tmp_path, spec)))
+        members = [pilot(f"n{number}", count) for number, count in enumerate(workers)]
+        await backend.set_members(members)
+        [listed] = of(companions[0], "hosts")
+        assert listed == {"op": "hosts", "hosts": {one.host: one.workers_per_node for one in members}, "least": least}
+
+    asyncio.run(run())
+
+
+def test_a_node_given_back_is_no_guest_of_the_rendezvous_once_its_last_worker_has_ended(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1", 2), pilot("n2", 2)
+        for one, address in ((n1, "10.0.0.1"), (n2, "10.0.0.2")):
+            one.agent.writer.get_extra_info = lambda _, address=address: (address, 1)  # type: ignore
+        await backend.set_members([n1, n2])
+        [life] = companions
+        started(life, n1, n2)
+        await backend.set_members([n2])
+        # A worker that leaves in order asks the rendezvous once more.
+        backend.received(n1, exit_of(n1, 0, 0))
+        assert [told["addresses"] for told in of(life, "guests")] == [["10.0.0.1", "10.0.0.2"]]
+        n1.agent = None
+        backend.received(n1, exit_of(n1, -6, 1))
+        assert [told["addresses"] for told in of(life, "guests")][1:] == [["10.0.0.2"]]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_the_rendezvous_knows_its_guests_before_horovod_starts_workers_there(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        await backend.set_members([pilot("n1")])
+        assert [message["op"] for message in companions[0].commands] == ["guests", "hosts"]
 
     play(HorovodBackend, tmp_path, body)

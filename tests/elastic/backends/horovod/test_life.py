@@ -1,0 +1,164 @@
+"""One life of Horovod's own driver, beside bftd's: what it waits for, and that waiting costs nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from elastic.link.wire import Message, decode
+
+pytestmark = pytest.mark.horovod
+
+LIMIT_S = 20.0
+
+
+class Slot:
+    """Where Horovod wants a worker."""
+
+    rank = cross_rank = 0
+    size = local_size = cross_size = 1
+
+    def __init__(self, hostname: str, local_rank: int) -> None:
+        self.hostname, self.local_rank = hostname, local_rank
+
+
+class Out(io.BytesIO):
+    """The pipe to bftd's driver."""
+
+    def messages(self) -> list[Message]:
+        return [decode(line) for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def out() -> Out:
+    return Out()
+
+
+@pytest.fixture
+def life(out: Out, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    from elastic.backends.horovod import life as horovod_life
+
+    monkeypatch.setattr(horovod_life, "_KILL_AFTER_S", 0.01)
+    made = horovod_life.Life(1024, out)
+    yield made
+    made._driver.stop()
+
+
+def until(what: str, condition: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.002)
+
+
+def hosts(life: Any, least: int, **slots: int) -> None:
+    life.command({"op": "hosts", "hosts": slots, "least": least})
+
+
+def test_who_waits_for_slots_goes_by_the_present_list_and_not_by_that_of_when_it_began(life: Any) -> None:
+    hosts(life, 16, large=8, broken=8)
+    life._driver._host_manager.blacklist("broken")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(life._driver.wait_for_available_slots, 0)
+        time.sleep(0.05)
+        assert not waiting.done(), "one node of two is not allowed"
+        hosts(life, 12, large=8, small=4)
+        assert waiting.result(LIMIT_S).count_available_slots() == 12
+
+
+def test_a_larger_node_than_the_first_ones_is_used_whole(life: Any) -> None:
+    hosts(life, 1, small=1)
+    hosts(life, 1, small=1, large=8, larger=2000)
+    _, slots = life._driver._get_host_assignments(life._driver.wait_for_available_slots(0))
+    assert len(slots) == 2009
+
+
+def test_a_life_that_is_left_without_slots_ends_with_a_sentence_and_not_in_an_hour(life: Any, out: Out) -> None:
+    life._driver._timeout = 0.05
+    life.start()
+    until("told", out.messages)
+    [done] = out.messages()
+    assert (done["op"], done["ok"], done["error"]) == (
+        "done",
+        False,
+        "Horovod's driver was left with fewer than 0 slots",
+    )
+
+
+def test_waiting_for_a_workers_end_is_one_wait_and_not_fifty_a_second(
+    life: Any, out: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from elastic.backends.horovod import life as horovod_life
+
+    waits: list[float | None] = []
+
+    class Counting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    class Worker(horovod_life._Worker):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ended = Counting()
+
+    monkeypatch.setattr(horovod_life, "_Worker", Worker)
+    with ThreadPoolExecutor() as pool:
+        working = pool.submit(life._create_worker, Slot("n1.1.0", 0), [threading.Event(), threading.Event()])
+        until("asked for", out.messages)
+        time.sleep(0.1)
+        life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": 3})
+        assert working.result(LIMIT_S)[0] == 3
+    assert waits == [None]
+    assert life._workers == {}
+
+
+def test_workers_of_a_host_that_horovod_gave_up_are_ended_and_no_others(life: Any, out: Out) -> None:
+    with ThreadPoolExecutor() as pool:
+        working = [
+            pool.submit(life._create_worker, Slot(host, rank), [threading.Event()])
+            for host, rank in (("n1.1.0", 0), ("n1.1.0", 1), ("n2.1.0", 0))
+        ]
+        until("asked for", lambda: len(out.messages()) == 3)
+        life._driver._host_manager.blacklist("n1.1.0")
+        until("killed", lambda: len(out.messages()) == 4)
+        assert out.messages()[3] == {"op": "kill", "host": "n1.1.0"}
+        # At the end all go, one order a host.
+        life._driver.stop()
+        until("killed", lambda: len(out.messages()) == 6)
+        assert {message["host"] for message in out.messages()[4:]} == {"n1.1.0", "n2.1.0"}
+        for host, rank in (("n1.1.0", 0), ("n1.1.0", 1), ("n2.1.0", 0)):
+            life.command({"op": "exit", "host": host, "local_rank": rank, "rc": 0})
+        assert all(one.result(LIMIT_S)[0] == 0 for one in working)
+
+
+def test_a_worker_that_horovod_asks_for_as_it_stops_is_ended_too(life: Any, out: Out) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    with ThreadPoolExecutor() as pool:
+        working = pool.submit(life._create_worker, Slot("n1.1.0", 0), [stopped])
+        until("killed", lambda: len(out.messages()) == 2)
+        life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9})
+        assert working.result(LIMIT_S)[0] == -9
+
+
+def test_gloos_time_out_grows_with_the_ranks_and_stays_what_the_user_may_replace(life: Any, out: Out) -> None:
+    from elastic.backends.horovod.life import gloo_timeout_s
+    from elastic.timing import GLOO_TIMEOUT_S
+
+    assert gloo_timeout_s(1) == gloo_timeout_s(64) == GLOO_TIMEOUT_S
+    # Each rank asks twice for each other one; a server that answers ten thousand times a second is not late.
+    assert gloo_timeout_s(256) > 2 * 256 * 255 / 10_000
+    with ThreadPoolExecutor() as pool:
+        pool.submit(life._create_worker, Slot("n1.1.0", 0), [])
+        until("asked for", out.messages)
+        life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": 0})
+    [asked] = out.messages()
+    assert asked["defaults"] == {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s(1024))}
+    assert asked["env"].keys().isdisjoint({"HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_GLOO_IFACE"})

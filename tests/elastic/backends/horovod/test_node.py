@@ -1,0 +1,74 @@
+"""What a Horovod worker finds in its environment: nothing secret, and what its user has set."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.far_end import SECRET, accepted
+
+pytestmark = pytest.mark.horovod
+
+NODE = """
+import json, socket, sys, threading
+from elastic.backends.horovod.node import HorovodNode
+from elastic.node.link import AgentLink
+ours, theirs = socket.socketpair()
+node = HorovodNode(AgentLink(theirs.detach()), sys.argv[1:2])
+threading.Thread(target=node.run, daemon=True).start()
+ours.sendall(sys.argv[2].encode() + b"\\n")
+print(json.loads(ours.makefile().readline())["rc"])
+"""
+
+SCRIPT = """
+import os, subprocess
+from elastic.backends.horovod import announcement
+print("KEY KEPT" if announcement._own_key == "a key of this life" else "KEY LOST")
+for name, value in sorted(os.environ.items()):
+    print("OWN", name, value)
+subprocess.run(["env"], check=True)
+"""
+
+
+def run(folder: Path, **environ: str) -> str:
+    """What a worker says that is started with a key and a default, in a node process with `environ`."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    start = (
+        '{"op": "start", "host": "n1.1.0", "local_rank": 0, "env": {"HOROVOD_RANK": "0", "BFT_LIFE_KEY": '
+        '"a key of this life"}, "defaults": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5", "HOROVOD_OTHER": "theirs"}}'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(20)
+        driver = pool.submit(accepted, server)
+        link = {"BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}", "BFT_SECRET": SECRET}
+        argv = [sys.executable, "-c", NODE, str(script), start]
+        merged = {**os.environ, **link, "PYTHONUNBUFFERED": "1", **environ}
+        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=60)
+        driver.result()[0].close()
+    assert said.stdout.endswith("\n0\n"), said.stderr
+    return said.stdout
+
+
+def test_neither_the_script_nor_what_it_starts_is_handed_the_key_that_signs_notifications(tmp_path: Path) -> None:
+    said = run(tmp_path)
+    assert "KEY KEPT" in said
+    assert "HOROVOD_RANK=0" in said
+    assert "a key of this life" not in said
+    assert "BFT_LIFE_KEY" not in said
+
+
+def test_what_the_user_set_for_gloo_and_horovod_is_respected(tmp_path: Path) -> None:
+    said = run(tmp_path, HOROVOD_GLOO_TIMEOUT_SECONDS="77")
+    assert "OWN HOROVOD_GLOO_TIMEOUT_SECONDS 77\n" in said
+    assert "OWN HOROVOD_OTHER theirs\n" in said
+
+
+def test_the_rendezvous_is_where_this_node_reaches_the_driver(tmp_path: Path) -> None:
+    assert "OWN HOROVOD_GLOO_RENDEZVOUS_ADDR 127.0.0.1\n" in run(tmp_path)

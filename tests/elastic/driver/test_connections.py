@@ -1,0 +1,100 @@
+"""Whose connection it is: found by its name, however many pilots there are and whatever their nodes are called."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.driver.connections import Connections
+from elastic.driver.pilots import Pilot
+from elastic.driver.run import Run
+from elastic.link.peer import Peer
+from tests.elastic.fakes import peer, settings_for
+
+
+class Crew:
+    """The pilots; looking at all of them for one connection is counted."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.pilots = {f"{node}.1": Pilot(f"{node}.1", node, 3600.0, "", state="ready") for node in nodes}
+        self.looked_at_all = 0
+        self.gone: list[str] = []
+
+    @property
+    def all(self) -> list[Pilot]:
+        self.looked_at_all += 1
+        return list(self.pilots.values())
+
+    def lost(self, pilot: Pilot) -> None:
+        self.gone.append(pilot.node)
+
+
+def connections(folder: Path, crew: Crew) -> Connections:
+    run = Run(settings_for(folder), lambda line: None, lambda report: None)
+    return Connections(run, None, crew, None, None)  # type: ignore[arg-type]
+
+
+def play(folder: Path, crew: Crew, body: Any) -> None:
+    async def run() -> None:
+        body(connections(folder, crew))
+
+    asyncio.run(run())
+
+
+def worker(host: str, local_rank: int = 0) -> Peer:
+    return peer(role="worker", host=host, local_rank=local_rank)
+
+
+def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilots_each(tmp_path: Path) -> None:
+    crew = Crew(*(f"n{number}" for number in range(256)))
+
+    def body(hub: Connections) -> None:
+        for pilot in crew.pilots.values():
+            pilot.agent = peer(role="agent", lease=pilot.lease)
+            workers = [worker(pilot.host, rank) for rank in range(4)]
+            assert all(hub.connected(one) for one in workers)
+            for one in (*workers, pilot.agent):
+                hub.disconnected(one)
+            assert (pilot.agent, pilot.workers, pilot.over.is_set()) == (None, {}, True)
+        assert crew.gone == [f"n{number}" for number in range(256)]
+        assert crew.looked_at_all == 0
+
+    play(tmp_path, crew, body)
+
+
+@pytest.mark.parametrize("node", ["n1", "n1.example.org", "10.0.0.7"])
+def test_a_worker_belongs_to_its_lease_under_its_present_name_alone(tmp_path: Path, node: str) -> None:
+    crew = Crew(node, "n2")
+    pilot = crew.pilots[f"{node}.1"]
+    pilot.incarnation = 3
+
+    def body(hub: Connections) -> None:
+        assert hub.connected(worker(f"{node}.1.3"))
+        assert hub.connected(worker(f"{node}.1", 1))
+        assert sorted(pilot.workers) == [0, 1]
+        for name in (f"{node}.1.2", f"{node}.2.3", f"{node}.1.3.3", node, ""):
+            assert not hub.connected(worker(name)), name
+
+    play(tmp_path, crew, body)
+
+
+def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_place(tmp_path: Path) -> None:
+    crew = Crew("n1")
+    pilot = crew.pilots["n1.1"]
+
+    def body(hub: Connections) -> None:
+        first = worker(pilot.host)
+        assert hub.connected(first)
+        pilot.incarnation += 1
+        second = worker(pilot.host)
+        assert hub.connected(second)
+        hub.disconnected(first)
+        assert pilot.workers == {0: second}
+        pilot.incarnation += 1
+        hub.disconnected(second)
+        assert pilot.workers == {}
+
+    play(tmp_path, crew, body)
