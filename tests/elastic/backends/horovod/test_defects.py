@@ -106,14 +106,14 @@ def test_additions_right_after_removals_and_during_resets_end_at_the_wanted_size
 
 
 @pytest.mark.cluster
-def test_a_host_is_usable_again_however_often_its_workers_crash_in_between_steps(trainer: TrainerJob) -> None:
+def test_a_host_is_usable_again_after_its_worker_has_crashed(trainer: TrainerJob) -> None:
     trainer.count("horovod", "n1", "n2")
-    for count in range(1, 5):
-        [worker] = trainer.workers("n2")
+    for count, node in enumerate(("n2", "n1"), 1):
+        [worker] = trainer.workers(node)
         worker.send_signal(signal.SIGKILL)
         trainer.crashed(count)
         trainer.trains_on(2)
-    assert trainer.again <= 4 * EVERY
+    assert trainer.again <= 2 * EVERY
     assert trainer.daemon.finished is None
     assert {report.state for report in trainer.daemon.of(LeaseReport)} == {"placed", "ready", "working"}
 
