@@ -54,9 +54,10 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     rank, size = _rank_and_size()
     progress = _progress
     progress.step += 1
-    progress.samples += samples * size
+    # Scripts pass what they have: numbers of numpy's and tensors are taken, but are not what travels.
+    progress.samples += int(samples) * size
     session = _session.current()
-    session.step(progress.step, progress.samples, rank, size, loss)
+    session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss))
     if save_every is not None:
         due = progress.step % save_every == 0
     else:
