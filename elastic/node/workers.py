@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
+import io
 import mmap
+import multiprocessing
 import os
-import runpy
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import Any
 
 from elastic import session
 from elastic.backends import KINDS
 from elastic.errors import WireError
-from elastic.link.child import prepare_child
+from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
+
+_UNFLUSHED = 120
+"""What python exits with when its last output cannot be written."""
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:
@@ -22,6 +33,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     Refuses to run without a rank: a worker that trains alone by mistake looks like one that works.
     """
     prepare_child()
+    _become_ordinary()
     os.environ.update(environ)
     if not has_rank():
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
@@ -34,12 +46,17 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     # Neither the script nor what it starts needs it, and some scripts log their environment.
     os.environ.pop("BFT_SECRET", None)
     code = _run_script(argv)
+    # From here on in Python's own order. An executor's last task may be the one that writes the final checkpoint.
+    threading._shutdown()  # type: ignore[attr-defined]
     if code == 0:
         session.current().farewell()
     # Horovod says goodbye to its peers at exit; a fork would leave without these handlers.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = _flush_all() or code
+    if code == -signal.SIGINT:
+        # As python does, so that who waits sees what it was.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     return code
 
 
@@ -48,26 +65,97 @@ def has_rank() -> bool:
     return any(kind.rank_variable in os.environ for kind in KINDS.values())
 
 
+def _become_ordinary() -> None:
+    """Takes off what a fork of the node process has and a process that a shell started has not."""
+    outlast_notice()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What the script does to its group is not done to the other workers.
+    os.setpgid(0, 0)
+    # A helper that goes into the background stays this worker's, so that it is known whose it was; see leftovers.
+    adopt_orphans()
+    multiprocessing.current_process().name = "MainProcess"
+
+
 def _run_script(argv: Sequence[str]) -> int:
     sys.argv = list(argv)
     # As `python script.py` does; the folder is the one that the user submitted from, see elastic.script.
     sys.path.insert(0, os.environ.get("BFT_SCRIPT_DIR", os.path.dirname(os.path.abspath(argv[0]))))
     try:
-        runpy.run_path(argv[0], run_name="__main__")
+        _execute(argv[0])
     except SystemExit as stop:
-        if stop.code is None or isinstance(stop.code, int):
-            return (stop.code or 0) & 0xFF
-        print(stop.code, file=sys.stderr)
-        return 1
-    except BaseException:
+        return _exit_code(stop.code)
+    except BaseException as error:
         _print_own_traceback()
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
+def _execute(path: str) -> None:
+    """Runs a file as `__main__`, which it stays to the end: threads and exit handlers pickle what it defines."""
+    main = ModuleType("__main__")
+    vars(main).update(
+        __file__=path,
+        __builtins__=sys.modules["builtins"],
+        __cached__=None,
+        __annotations__={},
+        __loader__=SourceFileLoader("__main__", path),
+    )
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+
+
+def _exit_code(wanted: object) -> int:
+    """What python exits with after sys.exit(wanted)."""
+    if wanted is None:
+        return 0
+    if isinstance(wanted, int):
+        return wanted & 0xFF if -(1 << 63) <= wanted < 1 << 63 else 0xFF
+    print(wanted, file=sys.stderr)
+    return 1
+
+
+def _flush_all() -> int:
+    """Writes what files still hold that nobody closed, as the end of an interpreter does; 0 when all is written."""
+    code = 0
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception as error:
+            code = _UNFLUSHED
+            with contextlib.suppress(Exception):
+                print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
+    # A text file writes into its buffer and a compressed one into a file, so they come before buffers.
+    for is_due, end in _ENDS:
+        for file in gc.get_objects():
+            if is_due(type(file)):
+                with contextlib.suppress(Exception):  # closed, detached, or nobody reads it: python says nothing either
+                    end(file)
+    return code
+
+
+def _is_compressed(kind: type) -> bool:
+    return issubclass(kind, io.BufferedIOBase) and kind.__module__ not in ("io", "_io")
+
+
+_ENDS: tuple[tuple[Callable[[type], bool], Callable[[Any], object]], ...] = (
+    (lambda kind: issubclass(kind, io.TextIOWrapper), io.TextIOWrapper.flush),
+    (_is_compressed, lambda file: file.close()),
+    (lambda kind: issubclass(kind, (io.BufferedWriter, io.BufferedRandom)), lambda file: file.flush()),
+)
+"""Which open files are ended how, in this order."""
+
+
 def _print_own_traceback() -> None:
-    """Prints the user's error as `python script.py` would: without the frames of bftd and runpy."""
+    """Prints the user's error as `python script.py` would: without the frames of bftd."""
     kind, error, trace = sys.exc_info()
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    assert kind is not None
+    assert error is not None
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    traceback.print_exception(kind, error, trace)
+    try:
+        sys.excepthook(kind, error.with_traceback(trace), trace)
+    except BaseException:
+        traceback.print_exc()
