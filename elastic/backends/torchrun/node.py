@@ -21,6 +21,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from elastic.node.link import AgentLink
+from elastic.node.upkeep import Upkeep
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
 
@@ -113,14 +114,27 @@ class _ElasticAgent(LocalElasticAgent):
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
         self._link = link
         self._pages = pages
+        self._upkeep = Upkeep()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 5) -> None:
+        # torch kills the workers; what they started goes with them.
+        workers = self._worker_pids()
+        self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
+        self._upkeep.settle(())
+
+    def _worker_pids(self) -> list[int]:
+        return list(self._pcontext.pids().values()) if self._pcontext else []
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        workers = self._worker_pids()
+        failed = [rc for rc in self._upkeep.look(workers) if rc]
+        if failed:
+            # torch would ask the others to end, which they do not hear, and wait 30 s for it.
+            self._upkeep.kill(workers, workers)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-            failures = [failure.exitcode for failure in result.failures.values()]
+            failures = failed or [failure.exitcode for failure in result.failures.values()]
             step, at_s = max((read_page(page) for page in self._pages), default=(-1, 0.0))
             self._link.send(
                 {"op": "exit", "local_rank": 0, "rc": failures[0] if failures else 1, "step": step, "at_s": at_s}
