@@ -19,12 +19,28 @@ from typing import Any
 
 from elastic.errors import WireError
 from elastic.link.channel import SealedReader, introduce
-from elastic.link.child import prepare_child
+from elastic.link.child import adopt_orphans, prepare_child
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, receive
 from elastic.node.interface import interface_of
+from elastic.node.leftovers import kill_all_below
+from elastic.node.output import Allowance, Lines
+from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
 from elastic.node.scratch import Scratch
-from elastic.timing import BEAT_S, CONNECT_S, DRIVER_LOST_S, FAREWELL_S, HANDSHAKE_S, LEAVE_S
+from elastic.timing import (
+    BEAT_S,
+    CONNECT_S,
+    DRIVER_LOST_S,
+    FAREWELL_S,
+    HANDSHAKE_S,
+    LEAVE_S,
+    OUT_NOTE_S,
+    OUT_QUEUE_BYTES,
+)
+
+_SCANCEL_S = 5.0
+_PAUSE_S = 0.05
+"""Shorter waits are put together: a sleep costs more than a line."""
 
 
 class Agent:
@@ -41,6 +57,9 @@ class Agent:
         self._lost_driver = False
         self._ended_by_driver = False
         self._scratch = Scratch()
+        self._scratch.sweep()
+        self._allowance: Allowance | None = Allowance()
+        self._next_note_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -55,16 +74,25 @@ class Agent:
         return 3 if self._lost_driver else 0
 
     def end(self) -> None:
-        """Kills what is left on the node, and gives up the allocation where nobody else will."""
+        """Kills what is left on the node, and gives up the allocation where nobody else will; then cleans up a little.
+
+        Nothing that a script left behind delays this: what is not removed in a moment is the next agent's.
+        """
         if self._node is not None:
-            # The node process leads a process group: data loaders and the like go with it.
+            # Its workers die with it; what is below them, wherever it went, is this process's to find.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._node.pid, signal.SIGKILL)
-        self._scratch.remove()
+        killed = kill_all_below(os.getpid())
+        cancelling = None
         if self._lost_driver or self._ended_by_driver:
             # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
-            with contextlib.suppress(OSError, KeyError, subprocess.TimeoutExpired):
-                subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], timeout=5, check=False, capture_output=True)
+            with contextlib.suppress(OSError, KeyError):
+                argv = ["scancel", os.environ["SLURM_JOB_ID"]]
+                cancelling = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._scratch.leave(killed)
+        if cancelling is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                cancelling.wait(_SCANCEL_S)
 
     # -- signals and time ---
 
@@ -74,6 +102,8 @@ class Agent:
             return
         self._leaving = True
         self._send({"op": "leaving", "at_s": time.time()})
+        # The last look at which shared memory is whose.
+        self._tell_node({"op": "leaving"})
         asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
 
     async def _watch_driver(self) -> None:
@@ -105,6 +135,10 @@ class Agent:
         host, _, port = os.environ["BFT_DRIVER"].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_LINE_BYTES)
         no_delay(writer)
+        # What this process wants to tell at once does not wait behind much output, neither here nor in the kernel.
+        writer.transport.set_write_buffer_limits(high=OUT_QUEUE_BYTES)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, OUT_QUEUE_BYTES)
         about = {
             "role": "agent",
             "lease": os.environ["BFT_LEASE"],
@@ -142,8 +176,7 @@ class Agent:
 
     async def _start_node(self, message: Message) -> None:
         ours, theirs = socket.socketpair()
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        workers = int(message["workers_per_node"] or len([gpu for gpu in gpus.split(",") if gpu]) or 1)
+        workers = int(message["workers_per_node"] or workers_per_node(os.environ))
         environ = {
             **message["defaults"],
             **os.environ,
@@ -153,8 +186,8 @@ class Agent:
             "TMPDIR": self._scratch.path,
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-            **dict.fromkeys(message["interface_variables"], interface_of(self._driver)),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads_per_worker(workers)),
+            **interface_settings(message["interface_variables"], interface_of(self._driver), os.environ),
         }
         argv = [
             message["interpreter"],
@@ -195,21 +228,44 @@ class Agent:
         assert self._node is not None
         rc = await self._node.wait()
         # The driver ends this agent on the news, and why the node process ended may be in its last lines.
+        self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
         self._send({"op": "node_exit", "rc": rc})
 
     async def _output(self) -> None:
-        """Sends what the workers print to the trainer's log, line by line."""
+        """Sends what the workers print to the trainer's log; who prints faster than it travels waits in print."""
         assert self._node is not None
         assert self._node.stdout is not None
+        lines = Lines()
         while True:
+            due_s = lines.due_s
+            left_s = None if due_s is None else max(0.0, due_s - time.monotonic())
             try:
-                line = await self._node.stdout.readline()
-            except ValueError:  # a line longer than the buffer: it was dropped, go on with the next
+                data = await asyncio.wait_for(self._node.stdout.read(OUT_QUEUE_BYTES), left_s)
+            except asyncio.TimeoutError:
+                await self._print(lines.flush(time.monotonic()))
                 continue
-            if not line:
+            if not data:
+                await self._print(lines.end())
                 return
-            self._send({"op": "out", "line": line.decode(errors="replace").rstrip("\n")})
+            await self._print(lines.feed(data, time.monotonic()))
+
+    async def _print(self, lines: list[str]) -> None:
+        for line in lines:
+            self._send({"op": "out", "line": line})
+            if self._driver is not None and not self._driver.is_closing():
+                with contextlib.suppress(OSError):
+                    await self._driver.drain()
+            if self._allowance is not None and (wait_s := self._allowance.take(line, time.monotonic())) > _PAUSE_S:
+                self._note_slow()
+                await asyncio.sleep(wait_s)
+
+    def _note_slow(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_note_s:
+            self._next_note_s = now_s + OUT_NOTE_S
+            text = "bft: the script prints more here than travels to this log; print waits for it, so training is slow"
+            self._send({"op": "out", "line": text})
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
@@ -219,6 +275,7 @@ class Agent:
 
 
 async def _run() -> int:
+    adopt_orphans()
     agent = Agent()
     try:
         return await agent.run()
