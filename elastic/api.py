@@ -52,10 +52,11 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     rank, size = _rank_and_size()
     progress = _progress
     progress.step += 1
-    progress.samples += samples * size
+    # Scripts pass what they have: numbers of numpy's and tensors are taken, but are not what travels.
+    progress.samples += int(samples) * size
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
-    session.step(progress.step, progress.samples, rank, size, loss, nodes=nodes)
+    session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
     session.fence.by_clock = save_every is None
     gate = session.fence.passed(progress.step, time.monotonic())
     if gate is not None and gate.pause:

@@ -4,6 +4,22 @@
 # gives an idle node at 0.19 s, one gone after 0.2-0.6 s only at 0.69 s (Slurm looks again at growing intervals).
 LEAVE_S = 0.1
 
+# What a script left on the node's disk is removed for so long when the agent leaves; the rest is the next agent's.
+SCRATCH_S = 0.05
+
+# How often it is looked which worker has which shared memory: it stays when its worker dies unseen. Costs one listing.
+SAMPLE_S = 2.0
+
+# One state a second is what is shown of a progress bar.
+BAR_S = 1.0
+
+# Faster than this a node's output is read no more, so a script that prints without end waits for itself and not the
+# driver for it: 2000 short lines a second, 8000 at once. With so much queued, Slurm's notice comes through in time.
+OUT_BYTES_S = 1 << 20
+OUT_BURST_BYTES = 4 << 20
+OUT_QUEUE_BYTES = 64 << 10
+OUT_NOTE_S = 60.0
+
 # A graceful leave (bftd's own revocation, nobody waits for the node) may take the rest of a step and a collective.
 GRACEFUL_LEAVE_S = 15.0
 

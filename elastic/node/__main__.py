@@ -10,7 +10,7 @@ import sys
 from typing import Protocol
 
 from elastic.backends import KINDS, load
-from elastic.link.child import die_with_parent
+from elastic.link.child import adopt_orphans, die_with_parent
 from elastic.node.link import AgentLink
 
 
@@ -24,6 +24,7 @@ class Node(Protocol):
 def main() -> None:
     """Imports what workers need, says `ready`, and serves the agent until it goes away."""
     die_with_parent()
+    adopt_orphans()
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for this process: scripts expect their folder on sys.path
     # Slurm's notice reaches every process of the pilot. This one and its workers stay until the agent ends them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -21,10 +21,13 @@ from typing import Any
 from elastic.errors import WireError
 from elastic.link.address import split_address
 from elastic.link.channel import SealedReader, introduce
-from elastic.link.child import prepare_child
+from elastic.link.child import adopt_orphans, prepare_child
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
 from elastic.node.interface import interface_of
+from elastic.node.leftovers import kill_all_below
+from elastic.node.output import Allowance, Lines
+from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
 from elastic.node.scratch import Scratch
 from elastic.node.vitals import Watcher
 from elastic.timing import (
@@ -35,9 +38,15 @@ from elastic.timing import (
     FAREWELL_S,
     HANDSHAKE_S,
     LEAVE_S,
+    OUT_NOTE_S,
+    OUT_QUEUE_BYTES,
     PING_S,
     REACH_S,
 )
+
+_SCANCEL_S = 5.0
+_PAUSE_S = 0.05
+"""Shorter waits are put together: a sleep costs more than a line."""
 
 
 class Agent:
@@ -55,6 +64,9 @@ class Agent:
         self._ended_by_driver = False
         self._scratch = Scratch()
         self._watcher = Watcher()
+        self._scratch.sweep()
+        self._allowance: Allowance | None = Allowance()
+        self._next_note_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -69,16 +81,25 @@ class Agent:
         return 3 if self._lost_driver else 0
 
     def end(self) -> None:
-        """Kills what is left on the node, and gives up the allocation where nobody else will."""
+        """Kills what is left on the node, and gives up the allocation where nobody else will; then cleans up a little.
+
+        Nothing that a script left behind delays this: what is not removed in a moment is the next agent's.
+        """
         if self._node is not None:
-            # The node process leads a process group: data loaders and the like go with it.
+            # Its workers die with it; what is below them, wherever it went, is this process's to find.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._node.pid, signal.SIGKILL)
-        self._scratch.remove()
+        killed = kill_all_below(os.getpid())
+        cancelling = None
         if self._lost_driver or self._ended_by_driver:
             # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
-            with contextlib.suppress(OSError, KeyError, subprocess.TimeoutExpired):
-                subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], timeout=5, check=False, capture_output=True)
+            with contextlib.suppress(OSError, KeyError):
+                argv = ["scancel", os.environ["SLURM_JOB_ID"]]
+                cancelling = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._scratch.leave(killed)
+        if cancelling is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                cancelling.wait(_SCANCEL_S)
 
     # -- signals and time ---
 
@@ -88,6 +109,8 @@ class Agent:
             return
         self._leaving = True
         self._send({"op": "leaving", "at_s": time.time()})
+        # The last look at which shared memory is whose.
+        self._tell_node({"op": "leaving"})
         asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
 
     async def _watch_driver(self) -> None:
@@ -118,7 +141,11 @@ class Agent:
         """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
         reader, writer = await self._reach()
         no_delay(writer)
-        notice_silence(writer.get_extra_info("socket"), AGENT_LINK_S)
+        sock = writer.get_extra_info("socket")
+        notice_silence(sock, AGENT_LINK_S)
+        # What this process wants to tell at once does not wait behind much output, neither here nor in the kernel.
+        writer.transport.set_write_buffer_limits(high=OUT_QUEUE_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, OUT_QUEUE_BYTES)
         about = {
             "role": "agent",
             "lease": os.environ["BFT_LEASE"],
@@ -173,8 +200,7 @@ class Agent:
 
     async def _start_node(self, message: Message) -> None:
         ours, theirs = socket.socketpair()
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        workers = int(message["workers_per_node"] or len([gpu for gpu in gpus.split(",") if gpu]) or 1)
+        workers = int(message["workers_per_node"] or workers_per_node(os.environ))
         environ = {
             **message["defaults"],
             **os.environ,
@@ -184,7 +210,7 @@ class Agent:
             "TMPDIR": self._scratch.path,
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads_per_worker(workers)),
             **self._interface(message["interface_variables"]),
         }
         argv = [
@@ -221,9 +247,9 @@ class Agent:
     def _interface(self, variables: Sequence[str]) -> dict[str, str]:
         """The variables that name the interface of the connection to the driver; none where it cannot be told."""
         interface = interface_of(self._driver)
-        if interface is None and variables:
+        if interface is None and not all(os.environ.get(name) for name in variables):
             self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
-        return dict.fromkeys(variables, interface) if interface is not None else {}
+        return interface_settings(variables, interface, os.environ)
 
     async def _watch_node(self) -> None:
         """Ends a node process that is stopped: none of its workers could be started or ended any more."""
@@ -247,21 +273,44 @@ class Agent:
         assert self._node is not None
         rc = await self._node.wait()
         # The driver ends this agent on the news, and why the node process ended may be in its last lines.
+        self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
         self._send({"op": "node_exit", "rc": rc})
 
     async def _output(self) -> None:
-        """Sends what the workers print to the trainer's log, line by line."""
+        """Sends what the workers print to the trainer's log; who prints faster than it travels waits in print."""
         assert self._node is not None
         assert self._node.stdout is not None
+        lines = Lines()
         while True:
+            due_s = lines.due_s
+            left_s = None if due_s is None else max(0.0, due_s - time.monotonic())
             try:
-                line = await self._node.stdout.readline()
-            except ValueError:  # a line longer than the buffer: it was dropped, go on with the next
+                data = await asyncio.wait_for(self._node.stdout.read(OUT_QUEUE_BYTES), left_s)
+            except asyncio.TimeoutError:
+                await self._print(lines.flush(time.monotonic()))
                 continue
-            if not line:
+            if not data:
+                await self._print(lines.end())
                 return
-            self._send({"op": "out", "line": line.decode(errors="replace").rstrip("\n")})
+            await self._print(lines.feed(data, time.monotonic()))
+
+    async def _print(self, lines: list[str]) -> None:
+        for line in lines:
+            self._send({"op": "out", "line": line})
+            if self._driver is not None and not self._driver.is_closing():
+                with contextlib.suppress(OSError):
+                    await self._driver.drain()
+            if self._allowance is not None and (wait_s := self._allowance.take(line, time.monotonic())) > _PAUSE_S:
+                self._note_slow()
+                await asyncio.sleep(wait_s)
+
+    def _note_slow(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_note_s:
+            self._next_note_s = now_s + OUT_NOTE_S
+            text = "bft: the script prints more here than travels to this log; print waits for it, so training is slow"
+            self._send({"op": "out", "line": text})
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
@@ -293,6 +342,7 @@ def _missing(error: OSError, interpreter: str, cwd: str) -> str:
 
 
 async def _run() -> int:
+    adopt_orphans()
     agent = Agent()
     try:
         return await agent.run()

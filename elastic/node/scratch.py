@@ -1,22 +1,38 @@
-"""A folder on the node for what workers leave in $TMPDIR: they are always killed, so they never clean up themselves."""
+"""A folder on the node for what workers leave in $TMPDIR: they are always killed, so they never clean up themselves.
+
+It is locked as long as its agent lives: one that is not is dead, and the user's next agent on the node sweeps it, in
+a process of its own that delays nothing. So an agent that leaves removes what it can in a moment, and goes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import shutil
+import re
+import stat
 import tempfile
+import threading
+import time
+from collections.abc import Collection
 from pathlib import Path
 
-_PREFIX = "bft-agent-"
+from elastic.link.child import die_with_parent
+from elastic.node.segments import remove_noted
+from elastic.timing import SCRATCH_S
+
+# A temporary folder may be on a file system that nodes share, and whose locks are each node's own.
+_PREFIX = f"bft-agent-{os.uname().nodename}-"
+_IDLE_PRIORITY = 19
+
+_LARGE_BYTES = 64 << 20
+"""Removing a file is one step that nothing can interrupt; a file of this size takes some 10 ms."""
 
 
 class Scratch:
-    """A fresh folder, locked as long as its process lives; those of processes that were killed are swept first."""
+    """A fresh folder, locked as long as its process lives; `path` is for $TMPDIR."""
 
     def __init__(self) -> None:
-        _sweep()
         while True:
             self.path = tempfile.mkdtemp(prefix=_PREFIX)
             # Until it is locked another process may sweep it, also before it is open.
@@ -24,24 +40,132 @@ class Scratch:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:
                 continue
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            # Where nothing can be locked, nobody takes it for a dead agent's either.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
             if os.path.exists(self.path):
                 return
             os.close(self._fd)
 
-    def remove(self) -> None:
-        """Removes the folder and all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._fd)
+    def sweep(self) -> None:
+        """Starts to remove the folders of agents that are gone, in a process of low priority that ends with this one.
+
+        To be called before any thread is started.
+        """
+        if not list(_folders()) or os.fork():
+            return
+        try:
+            die_with_parent()
+            os.setpriority(os.PRIO_PROCESS, 0, _IDLE_PRIORITY)
+            sweep()
+        finally:
+            os._exit(0)
+
+    def leave(self, killed: Collection[int] = ()) -> None:
+        """Removes of the folder, and of the shared memory noted in it, what `SCRATCH_S` suffices for.
+
+        The rest is the next agent's. Processes `killed` count as gone, though the kernel may not be done with them.
+        """
+        deadline_s = time.monotonic() + SCRATCH_S
+        # Beside: a file system that hangs must not hold the agent.
+        removing = threading.Thread(target=self._remove, args=(deadline_s, killed), daemon=True)
+        removing.start()
+        removing.join(SCRATCH_S)
+
+    def _remove(self, deadline_s: float, killed: Collection[int]) -> None:
+        remove_noted(self.path, deadline_s, killed)
+        _Removal(self.path, deadline_s).run()
 
 
-def _sweep() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+def sweep() -> None:
+    """Removes the folders of this user's agents that are gone, all that can be removed of them."""
+    for folder in _folders():
         with contextlib.suppress(OSError):
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(fd).st_uid == os.getuid():
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_noted(str(folder))
+                    _Removal(str(folder)).run()
             finally:
                 os.close(fd)
+
+
+def _folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+
+
+class _OutOfTime(Exception):
+    """The agent has to go."""
+
+
+class _Removal:
+    """Removes a folder; never enters a link or what is mounted in it, and opens what a script has closed to itself."""
+
+    def __init__(self, path: str, deadline_s: float | None = None) -> None:
+        self._path = path
+        self._deadline_s = deadline_s
+        self._mounted = _mount_points()
+
+    def run(self) -> None:
+        """Ends without an error where the time is over, or where something cannot be removed."""
+        with contextlib.suppress(OSError, RecursionError, _OutOfTime):
+            fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                self._empty(fd, os.path.realpath(self._path))
+            finally:
+                os.close(fd)
+            os.rmdir(self._path)
+
+    def _empty(self, fd: int, path: str) -> None:
+        # Some file systems leave entries out while others are being removed.
+        while self._removed_some(fd, path):
+            pass
+
+    def _removed_some(self, fd: int, path: str) -> bool:
+        removed = False
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+                    raise _OutOfTime
+                inner = f"{path}/{entry.name}"
+                if inner in self._mounted:
+                    continue
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        self._remove_folder(fd, entry.name, inner)
+                    elif self._deadline_s is not None and _is_large(fd, entry.name):
+                        continue
+                    else:
+                        os.unlink(entry.name, dir_fd=fd)
+                    removed = True
+        return removed
+
+    def _remove_folder(self, above: int, name: str, path: str) -> None:
+        try:
+            fd = _opened(above, name)
+        except PermissionError:
+            os.chmod(name, stat.S_IRWXU, dir_fd=above)
+            fd = _opened(above, name)
+        try:
+            if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.fchmod(fd, stat.S_IRWXU)
+            self._empty(fd, path)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=above)
+
+
+def _opened(above: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+
+
+def _is_large(fd: int, name: str) -> bool:
+    return os.stat(name, dir_fd=fd, follow_symlinks=False).st_size > _LARGE_BYTES
+
+
+def _mount_points() -> set[str]:
+    """Where something is mounted, as this process sees it."""
+    fields = [line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    # Blanks and the like are written as in C: \040.
+    return {os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), field)) for field in fields}

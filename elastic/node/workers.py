@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
+import gc
 import hashlib
+import io
 import mmap
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import traceback
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
 
 from elastic import session
 from elastic.backends import KINDS
 from elastic.errors import EXIT_LINK_LOST, WireError
-from elastic.link.child import prepare_child
+from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
+
+_UNFLUSHED = 120
+"""What python exits with when its last output cannot be written."""
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:
@@ -24,6 +35,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     Refuses to run without a rank: a worker that trains alone by mistake looks like one that works.
     """
     prepare_child()
+    _become_ordinary()
     os.environ.update(environ)
     if not has_rank():
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
@@ -36,10 +48,15 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     # Neither the script nor what it starts needs it, and some scripts log their environment.
     os.environ.pop("BFT_SECRET", None)
     code = session.current().ended(_run_script(argv))
+    # From here on in Python's own order. An executor's last task may be the one that writes the final checkpoint.
+    threading._shutdown()  # type: ignore[attr-defined]
     # Horovod says goodbye to its peers at exit; a fork would leave without these handlers.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = _flush_all() or code
+    if code == -signal.SIGINT:
+        # As python does, so that who waits sees what it was.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     return code
 
 
@@ -48,29 +65,50 @@ def has_rank() -> bool:
     return any(kind.rank_variable in os.environ for kind in KINDS.values())
 
 
+def _become_ordinary() -> None:
+    """Takes off what a fork of the node process has and a process that a shell started has not."""
+    outlast_notice()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What the script does to its group is not done to the other workers.
+    os.setpgid(0, 0)
+    # A helper that goes into the background stays this worker's, so that it is known whose it was; see leftovers.
+    adopt_orphans()
+    multiprocessing.current_process().name = "MainProcess"
+
+
 def _run_script(argv: Sequence[str]) -> int:
     sys.argv = list(argv)
     # As `python script.py` does; the folder is the one that the user submitted from, see elastic.script.
     sys.path.insert(0, os.environ.get("BFT_SCRIPT_DIR", os.path.dirname(os.path.abspath(argv[0]))))
     try:
-        exec(_compiled(argv[0]), _new_main(argv[0]).__dict__)
+        _execute(argv[0])
     except SystemExit as stop:
-        if stop.code is None or isinstance(stop.code, int):
-            return (stop.code or 0) & 0xFF
-        print(stop.code, file=sys.stderr)
-        session.current().failed(str(stop.code))
-        return 1
-    except BaseException:
+        return _exit_code(stop.code)
+    except BaseException as error:
         _print_own_traceback()
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
-def _compiled(path: str) -> types.CodeType:
+def _execute(path: str) -> None:
+    """Runs a file as `__main__`, which it stays to the end: threads and exit handlers pickle what it defines."""
+    main = ModuleType("__main__")
+    vars(main).update(
+        __file__=path,
+        __builtins__=builtins,
+        __cached__=None,
+        __annotations__={},
+        __loader__=SourceFileLoader("__main__", path),
+    )
+    sys.modules["__main__"] = main
+    exec(_compiled(path), vars(main))
+
+
+def _compiled(path: str) -> CodeType:
     """The script's code, of the very bytes whose digest the driver has told; exits where it is another script."""
     wanted = os.environ.pop("BFT_SCRIPT_SHA256", "")
     try:
-        with open(path, "rb") as file:
+        with io.open_code(path) as file:
             content = file.read()
     except OSError as error:
         cure = "set BFT_STATE_DIR to a folder of yours that" if wanted else "put it where"
@@ -80,19 +118,58 @@ def _compiled(path: str) -> types.CodeType:
     return compile(content, path, "exec", dont_inherit=True)
 
 
-def _new_main(path: str) -> types.ModuleType:
-    """An empty `__main__`, as Python makes it for a script."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __cached__=None, __builtins__=builtins)
-    sys.modules["__main__"] = main
-    return main
+def _exit_code(wanted: object) -> int:
+    """What python exits with after sys.exit(wanted)."""
+    if wanted is None:
+        return 0
+    if isinstance(wanted, int):
+        return wanted & 0xFF if -(1 << 63) <= wanted < 1 << 63 else 0xFF
+    print(wanted, file=sys.stderr)
+    session.current().failed(str(wanted))
+    return 1
+
+
+def _flush_all() -> int:
+    """Writes what files still hold that nobody closed, as the end of an interpreter does; 0 when all is written."""
+    code = 0
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception as error:
+            code = _UNFLUSHED
+            with contextlib.suppress(Exception):
+                print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
+    # A text file writes into its buffer and a compressed one into a file, so they come before buffers.
+    for is_due, end in _ENDS:
+        for file in gc.get_objects():
+            if is_due(type(file)):
+                with contextlib.suppress(Exception):  # closed, detached, or nobody reads it: python says nothing either
+                    end(file)
+    return code
+
+
+def _is_compressed(kind: type) -> bool:
+    return issubclass(kind, io.BufferedIOBase) and kind.__module__ not in ("io", "_io")
+
+
+_ENDS: tuple[tuple[Callable[[type], bool], Callable[[Any], object]], ...] = (
+    (lambda kind: issubclass(kind, io.TextIOWrapper), io.TextIOWrapper.flush),
+    (_is_compressed, lambda file: file.close()),
+    (lambda kind: issubclass(kind, (io.BufferedWriter, io.BufferedRandom)), lambda file: file.flush()),
+)
+"""Which open files are ended how, in this order."""
 
 
 def _print_own_traceback() -> None:
     """Prints the user's error as `python script.py` would: without the frames of bftd."""
     kind, error, trace = sys.exc_info()
+    assert kind is not None
+    assert error is not None
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(kind, error, trace))
-    print(text, end="", file=sys.stderr)
-    session.current().failed(text)
+    try:
+        sys.excepthook(kind, error.with_traceback(trace), trace)
+    except BaseException:
+        traceback.print_exc()
+    session.current().failed("".join(traceback.format_exception(kind, error.with_traceback(trace), trace)))

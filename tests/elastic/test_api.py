@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from elastic import api
 from elastic import session as sessions
-from elastic.link.wire import Message
+from elastic.link.wire import Message, encode
 from elastic.session import Session
 
 OUTSIDE = """
@@ -140,3 +141,23 @@ def test_a_save_that_bftd_asked_for_rests_until_the_worker_is_ended(channel: Fak
         assert "paused" in channel.ops() or channel.news.wait(20)
     assert channel.ops()[-2:] == ["state", "paused"]
     assert saving.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("samples", "loss"),
+    [
+        pytest.param("numpy.int64(4)", "numpy.float32(0.5)", id="numpy"),
+        pytest.param("numpy.int8(4)", "numpy.array(0.5)", id="numpy that would overflow"),
+        pytest.param("torch.tensor(4)", "torch.tensor(0.5)", id="torch", marks=pytest.mark.torch),
+    ],
+)
+def test_samples_and_losses_of_numpys_and_torchs_types_travel_as_plain_numbers(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch, samples: str, loss: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "100")
+    library = __import__(samples.partition(".")[0])
+    names = {library.__name__: library}
+    api.step(samples=eval(samples, names), loss=eval(loss, names))
+    [(message, _)] = channel.sent
+    assert (message["samples"], message["loss"]) == (400, 0.5)
+    assert json.loads(encode(message))["samples"] == 400

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-import multiprocessing
 import os
+import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 
 from elastic.backends.horovod.environment import worker_environment
 from elastic.link.wire import Message
 from elastic.node.link import AgentLink
+from elastic.node.upkeep import Upkeep
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
+
+_LOOK_S = 1.0
+_SOON_S = 0.02
+"""A worker that has closed its files ends within microseconds, or goes on for ever as a daemon of its own making."""
 
 
 def preload() -> None:
@@ -24,23 +31,42 @@ def preload() -> None:
     import elastic.horovod  # noqa: F401
 
 
+@dataclass
+class _Worker:
+    pid: int
+    page: mmap.mmap
+
+    end: int | None
+    """Readable once the worker has ended, unlike multiprocessing's: no fork of the worker holds its other end."""
+
+    def close(self) -> None:
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
+
+
 class HorovodNode:
     """Forks a worker for each `start`, reports each exit with the last step that the worker reached."""
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._link = link
         self._argv = argv
-        self._workers: dict[tuple[str, int], tuple[BaseProcess, mmap.mmap]] = {}
+        self._workers: dict[tuple[str, int], _Worker] = {}
+        self._upkeep = Upkeep()
 
     def run(self) -> None:
         """Serves until the agent goes away."""
         while True:
-            sentinels = {process.sentinel: key for key, (process, _) in self._workers.items()}
-            ready = connection.wait([self._link.fileno(), *sentinels])
-            for sentinel in sentinels.keys() & set(ready):
-                self._exited(sentinels[sentinel])
+            workers = self._workers.values()
+            ends = {worker.end: worker for worker in workers if worker.end is not None}
+            ready = connection.wait([self._link.fileno(), *ends], _LOOK_S if len(ends) == len(workers) else _SOON_S)
+            for end in ends.keys() & set(ready):
+                ends[end].close()
+            for key in list(self._workers):
+                self._exited(key)
             if self._link.fileno() in ready:
                 self._receive()
+            self._upkeep.look(self._living())
 
     def _receive(self) -> None:
         while (message := self._link.poll()) is not None:
@@ -48,30 +74,61 @@ class HorovodNode:
                 self._start(message)
             elif message["op"] == "kill":
                 self._kill(message["host"])
+            elif message["op"] == "leaving":
+                self._upkeep.sample(self._living())
 
     def _start(self, message: Message) -> None:
+        # A worker that was ended a moment ago may hold the GPU still.
+        self._upkeep.settle(self._living())
         page = new_page()
         host, local_rank = message["host"], int(message["local_rank"])
         environ = {**worker_environment(message), "BFT_HOST": host, "BFT_LOCAL_RANK": str(local_rank)}
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=_worker, args=(self._link, self._argv, environ, page))
-        process.start()
-        self._workers[host, local_rank] = (process, page)
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            self._become_worker(environ, page, theirs)
+        os.close(theirs)
+        self._workers[host, local_rank] = _Worker(pid, page, ours)
+
+    def _become_worker(self, environ: dict[str, str], page: mmap.mmap, end: int) -> None:
+        """Runs the script in the fork; does not return."""
+        code = 1
+        try:
+            self._link.close_in_child()
+            for worker in self._workers.values():
+                worker.close()
+            ends = [end]
+            os.register_at_fork(after_in_child=lambda: _close_once(ends))
+            code = run_worker(self._argv, environ, page)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
     def _kill(self, host: str) -> None:
-        for (name, _), (process, _page) in self._workers.items():
-            if name == host:
-                process.kill()
+        doomed = [worker.pid for (name, _), worker in self._workers.items() if name == host]
+        self._upkeep.kill(doomed, self._living())
 
     def _exited(self, key: tuple[str, int]) -> None:
-        process, page = self._workers.pop(key)
-        process.join()
-        step, at_s = read_page(page)
-        self._link.send(
-            {"op": "exit", "host": key[0], "local_rank": key[1], "rc": process.exitcode, "step": step, "at_s": at_s}
-        )
+        worker = self._workers[key]
+        pid, status = os.waitpid(worker.pid, os.WNOHANG)
+        if not pid:
+            return
+        del self._workers[key]
+        worker.close()
+        step, at_s = read_page(worker.page)
+        rc = os.waitstatus_to_exitcode(status)
+        self._link.send({"op": "exit", "host": key[0], "local_rank": key[1], "rc": rc, "step": step, "at_s": at_s})
+        self._upkeep.settle(self._living())
+
+    def _living(self) -> list[int]:
+        return [worker.pid for worker in self._workers.values()]
 
 
-def _worker(link: AgentLink, argv: Sequence[str], environ: dict[str, str], page: mmap.mmap) -> None:
-    link.close_in_child()
-    os._exit(run_worker(argv, environ, page))
+def _close_once(ends: list[int]) -> None:
+    # Below a fork's fork the number may be another file's.
+    while ends:
+        with contextlib.suppress(OSError):
+            os.close(ends.pop())

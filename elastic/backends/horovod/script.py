@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 from horovod.common.basics import HorovodBasics
@@ -130,7 +131,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self.bft_samples += samples
         lost, self._bft_lost = self._bft_lost, 0
         loss = getattr(self, "loss", None)
-        loss = float(loss) if isinstance(loss, (int, float)) or torch.is_tensor(loss) else None
+        loss = float(loss) if isinstance(loss, Real) or torch.is_tensor(loss) else None
         # Every node has a worker with rank 0's local rank, which is 0: its cross size is the number of nodes.
         nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
@@ -205,7 +206,7 @@ class ElasticSampler(_UpstreamSampler):  # type: ignore[misc, valid-type]
         """As upstream; the samples count with the next step (scripts record the batch after the optimizer's step)."""
         super().record_batch(batch_idx, batch_size)
         _counter.sampled = True
-        _counter.samples += batch_size * self.num_replicas
+        _counter.samples += int(batch_size) * self.num_replicas
 
 
 def step(samples: int = 0, loss: float | None = None) -> None:
@@ -214,7 +215,7 @@ def step(samples: int = 0, loss: float | None = None) -> None:
     if _counter.state is not None:
         if loss is not None:
             object.__setattr__(_counter.state, "loss", loss)
-        _counter.state.step_done(samples * hvd.size())
+        _counter.state.step_done(int(samples) * hvd.size())
 
 
 def _install() -> None:

@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from elastic.backends.torchrun.rendezvous import DriverRendezvous
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.node.link import AgentLink
+from elastic.node.upkeep import Upkeep
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
 
@@ -54,10 +55,11 @@ class _NoLogFiles(LogsSpecs):
 class _ElasticAgent(LocalElasticAgent):
     """torch's agent; it kills instead of asking (workers ignore SIGTERM) and tells the driver how workers ended."""
 
-    def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any]) -> None:
+    def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: Upkeep) -> None:
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
         self._rendezvous_of_driver = rendezvous
         self._pages = pages
+        self._upkeep = upkeep
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
         """Tells the driver that a worker ended with an error, or could not be started."""
@@ -82,15 +84,28 @@ class _ElasticAgent(LocalElasticAgent):
         ]
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 5) -> None:
+        # torch kills the workers; what they started goes with them.
+        workers = self._worker_pids()
+        self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
+        self._upkeep.settle(())
+
+    def _worker_pids(self) -> list[int]:
+        return list(self._pcontext.pids().values()) if self._pcontext else []
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        workers = self._worker_pids()
+        failed = [rc for rc in self._upkeep.look(workers) if rc]
+        if failed:
+            # torch would ask the others to end, which they do not hear, and wait 30 s for it.
+            self._upkeep.kill(workers, workers)
         result: RunResult = super()._monitor_workers(worker_group)
         # Of workers that are to be stopped, those that are stopped first take the others along: that is no crash.
-        failed = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
-        if failed and not self._rendezvous_of_driver.num_nodes_waiting():
-            ends = [(failure.local_rank, failure.exitcode) for failure in result.failures.values()]
-            self.tell_exit(*(ends[0] if ends else (0, 1)))
+        is_failure = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
+        if is_failure and not self._rendezvous_of_driver.num_nodes_waiting():
+            local_rank, failure = next(iter(result.failures.items()), (0, None))
+            rc = failure.exitcode if failure is not None else 1
+            self.tell_exit(local_rank, failed[0] if failed else rc)
         return result
 
     def _exit_barrier(self) -> None:
@@ -102,6 +117,7 @@ class TorchrunNode:
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._tunnel = Tunnel()
+        self._upkeep = Upkeep(self._tunnel.processes)
         self._rendezvous = DriverRendezvous(link, self._tunnel)
         self._rendezvous.on_kill = _kill_workers
         workers = int(os.environ["BFT_WORKERS_PER_NODE"])
@@ -130,7 +146,7 @@ class TorchrunNode:
 
     def _train(self) -> bool:
         """Comes to the rendezvous, and again after each resize and crash; True once all workers have ended with 0."""
-        agent = _ElasticAgent(self._spec, self._rendezvous, self._pages)
+        agent = _ElasticAgent(self._spec, self._rendezvous, self._pages, self._upkeep)
         try:
             return not agent.run().is_failed()
         except EOFError:

@@ -64,6 +64,10 @@ class Tunnel:
             raise ConnectionError("the way to torchrun's store ended by itself")
         return int(decode(line)["port"])
 
+    def processes(self) -> tuple[int, ...]:
+        """The id of the process, if there is one: it is no worker's."""
+        return () if self._process is None else (self._process.pid,)
+
     def close_in_child(self) -> None:
         """A worker has no business with the process, but for what it lets through."""
         if self._process is not None:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from elastic.link.child import die_with_parent, prepare_child
+from elastic.link.child import adopt_orphans, die_with_parent, outlast_notice, prepare_child
 
 LIMIT_S = 20.0
 REPORT = "print(open('/proc/self/status').read(), open('/proc/self/limits').read())"
@@ -73,3 +75,80 @@ def test_a_child_whose_parent_ended_before_it_could_ask_ends_itself(monkeypatch:
         die_with_parent()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def in_a_fork(do: Callable[[], int]) -> int:
+    """What `do` returns in a process of its own, as that process's exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            code = do()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_process_that_outlasts_the_notice_hands_no_ignored_sigterm_on() -> None:
+    """Through exec, through fork and through both; an ignored signal would stay ignored in all of them."""
+
+    def do() -> int:
+        prepare_child()
+        outlast_notice()
+        os.kill(os.getpid(), signal.SIGTERM)
+        said = subprocess.run([sys.executable, "-c", REPORT], capture_output=True, text=True, check=True).stdout
+        executed = signal.SIGTERM not in signals("SigIgn", said)
+        forked = in_a_fork(lambda: os.kill(os.getpid(), signal.SIGTERM) or 1)
+        return 0 if executed and forked == -signal.SIGTERM else 1
+
+    assert in_a_fork(do) == 0
+
+
+def test_a_handler_of_the_scripts_own_stays_in_its_forks() -> None:
+    def do() -> int:
+        outlast_notice()
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+        return in_a_fork(lambda: os.kill(os.getpid(), signal.SIGTERM) or 1)
+
+    assert in_a_fork(do) == 7
+
+
+def test_a_sigterm_that_reaches_a_fork_at_its_very_first_moment_is_not_lost() -> None:
+    """A pool's worker was asked to end as soon as it was started, did not, and was waited for for ever."""
+
+    def do() -> int:
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        outlast_notice()
+        code = in_a_fork(lambda: 1)
+        return 0 if code == -signal.SIGTERM and not signal.pthread_sigmask(signal.SIG_BLOCK, []) else 1
+
+    assert in_a_fork(do) == 0
+
+
+def test_a_fork_by_a_side_thread_obeys_sigterm_too() -> None:
+    def do() -> int:
+        outlast_notice()
+        with ThreadPoolExecutor(1) as pool:
+            code = pool.submit(in_a_fork, lambda: os.kill(os.getpid(), signal.SIGTERM) or 1).result()
+        return 0 if code == -signal.SIGTERM else 1
+
+    assert in_a_fork(do) == 0
+
+
+def test_a_daemons_parent_is_who_adopted_it() -> None:
+    def do() -> int:
+        adopt_orphans()
+        ours, theirs = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            if os.fork() == 0:
+                os.write(theirs, b"x")
+                time.sleep(LIMIT_S)
+            os._exit(0)
+        os.waitpid(middle, 0)
+        os.read(ours, 1)
+        [daemon] = psutil.Process().children()
+        daemon.kill()
+        return 0
+
+    assert in_a_fork(do) == 0

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ import pytest
 
 from elastic.link.wire import Message, encode
 from elastic.node.agent import _why
+from elastic.node.resources import threads_per_worker
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
@@ -27,6 +28,8 @@ SOON_FROZEN = (
     "import elastic.node.agent as agent, elastic.node.vitals as vitals; agent.PING_S = 0.1; "
     "vitals._age_s = lambda seen: 1e9; agent.main()"
 )
+PATIENT = "import elastic.node.agent as agent; agent.DRIVER_LOST_S = 60; agent.main()"
+UNPACED = "import elastic.node.output as output; output.OUT_BURST_BYTES = 1 << 50; " + PATIENT
 NO_ENVIRONMENT: Message = {"env": {"BFT_TRAINER": "7"}, "defaults": {}, "interface_variables": []}
 
 
@@ -115,6 +118,20 @@ def assert_gone(process: psutil.Process | None) -> None:
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
+def until(what: str, condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never: {what}"
+        time.sleep(0.02)
+
+
+def waits_in_a_pipe(process: psutil.Process) -> bool:
+    """Whether a process that does nothing but print gets no further."""
+    before_s = process.cpu_times()
+    time.sleep(0.3)
+    return process.status() == psutil.STATUS_SLEEPING and process.cpu_times() == before_s
+
+
 def test_an_agent_says_which_lease_it_is_of(pilot: Pilot) -> None:
     hello = pilot.start()
     assert pilot.process is not None
@@ -146,6 +163,88 @@ def test_everything_that_the_node_process_started_goes_with_it(pilot: Pilot) -> 
     assert_gone(node)
     assert_gone(child)
     assert sorted(path.name for path in pilot.folder.iterdir()) == ["python", "scancel"]
+
+
+@pytest.mark.parametrize("end", ["Slurm's notice", "the driver's word"])
+def test_a_helper_in_a_session_of_its_own_goes_with_the_agent(pilot: Pilot, end: str) -> None:
+    """Also one whose parents ended long ago: killing the node process's group does not reach it."""
+    pilot.start()
+    node = pilot.configure("setsid sh -c 'sleep 1000 & echo up $!; sleep 1000' &\nexec sleep 1000")
+    helper = psutil.Process(int(pilot.next()["line"].split()[1]))
+    middle = helper.parent()
+    assert middle is not None
+    middle.kill()
+    if end == "Slurm's notice":
+        assert pilot.process is not None
+        pilot.process.terminate()
+    else:
+        pilot.channel.send({"op": "end"})
+    assert pilot.ended() == 0
+    assert_gone(node)
+    assert_gone(helper)
+
+
+def test_a_script_that_prints_without_end_neither_fills_the_agent_nor_delays_slurms_notice(pilot: Pilot) -> None:
+    """A driver that is slow to read: print waits, and what is told at once does not wait behind what was printed."""
+    pilot.start("-c", UNPACED)
+    node = pilot.configure("exec yes 0123456789012345678901234567890123456789012345678901234567890123456789")
+    assert pilot.process is not None
+    agent = psutil.Process(pilot.process.pid)
+    assert node is not None
+    before_bytes = agent.memory_info().rss
+    until("yes waits for its reader", lambda: node.name() == "yes" and waits_in_a_pipe(node))
+    assert agent.memory_info().rss - before_bytes < 16 << 20
+    for _ in range(5000):
+        pilot.next()
+    pilot.process.terminate()
+    heard = 0
+    while pilot.next()["op"] != "leaving":
+        heard += 1
+    # 64 KiB in the agent, as much in the kernel, and what was on its way to this end
+    assert heard < 60_000
+    assert pilot.ended() == 0
+    assert_gone(node)
+
+
+def test_what_a_script_prints_faster_than_it_can_travel_is_slowed_down_and_the_user_told(pilot: Pilot) -> None:
+    pilot.start("-c", PATIENT)
+    began_s = time.monotonic()
+    pilot.configure("seq 1 1 20000; exec sleep 1000")
+    said, notes = [], []
+    while len(said) < 11_000:
+        line = pilot.next()["line"]
+        (notes if line.startswith("bft: ") else said).append(line)
+    assert said == [str(number) for number in range(1, 11_001)]
+    assert len(notes) == 1
+    # 8192 at once, then 2048 a second: sooner than this they cannot be here, however quick or slow the machine
+    assert time.monotonic() - began_s > 1.3
+
+
+def test_a_progress_bar_is_seen_while_it_moves(pilot: Pilot) -> None:
+    pilot.start()
+    pilot.configure("printf '\\r 0%%|  |'; printf '\\r50%%|# |'; printf '\\r99%%|##|'; exec sleep 1000")
+    while pilot.next()["line"] != "99%|##|":
+        pass
+
+
+def test_what_a_script_left_in_its_temporary_folder_does_not_delay_leaving(pilot: Pilot) -> None:
+    """As many files as the first 50 ms do not suffice for, and a folder that is closed: the next agent's."""
+    pilot.start("-c", PATIENT)
+    node = pilot.configure(
+        "cd $TMPDIR; mkdir many shut; seq -f many/%g 1 20000 | xargs touch; chmod 0 shut; echo made; exec sleep 1000"
+    )
+    assert pilot.next()["line"] == "made"
+    assert pilot.process is not None
+    pilot.process.terminate()
+    assert pilot.ended() == 0
+    assert_gone(node)
+    [left] = pilot.folder.glob("bft-agent-*")
+    again = Pilot(pilot.folder)
+    try:
+        again.start()
+        until("the next agent has removed it", lambda: not left.exists())
+    finally:
+        again.close()
 
 
 def test_a_frozen_node_process_does_not_hold_the_agent(pilot: Pilot) -> None:
@@ -328,13 +427,13 @@ def test_what_an_agent_that_was_killed_left_behind_is_swept_by_the_next_one(pilo
     pilot.process.kill()
     pilot.process.wait()
     [left] = pilot.folder.glob("bft-agent-*")
-    others = pilot.folder / "bft-agent-living"
+    others = pilot.folder / f"bft-agent-{os.uname().nodename}-living"
     others.mkdir()
     living = os.open(others, os.O_RDONLY)
     fcntl.flock(living, fcntl.LOCK_EX)
     pilot.start()
+    until("the folder is swept", lambda: not left.exists())
     os.close(living)
-    assert not left.exists()
     assert others.exists()
 
 
@@ -402,11 +501,30 @@ def test_the_node_process_gets_what_its_back_end_wants_and_what_the_pilot_has_go
     assert pilot.next()["line"] == "7, of the user, fatal, lo"
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_what_the_user_set_for_threads_and_interfaces_is_not_overwritten(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    for name, value in (("OMP_NUM_THREADS", "3"), ("NCCL_SOCKET_IFNAME", "ib0"), ("GLOO_SOCKET_IFNAME", "eth1")):
+        monkeypatch.delenv(name, raising=False)
+        if given:
+            monkeypatch.setenv(name, value)
+    pilot.start()
+    pilot.configure(
+        "echo $OMP_NUM_THREADS $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $HOROVOD_GLOO_IFACE; exec sleep 1000",
+        interface_variables=["HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"],
+    )
+    cores = threads_per_worker(1)
+    assert pilot.next()["line"] == ("3 ib0 eth1 lo" if given else f"{cores} =lo lo lo")
+
+
 def test_a_line_of_output_that_is_endless_does_not_stop_the_output(pilot: Pilot) -> None:
     pilot.start()
     pilot.configure("head -c 3000000 /dev/zero | tr '\\0' x\necho\necho after\nexec sleep 1000")
-    while pilot.next()["line"] != "after":
-        pass
+    said = ""
+    while (line := pilot.next()["line"]) != "after":
+        said += line
+    assert said == "x" * 3_000_000
 
 
 def test_an_agent_started_by_hand_says_in_one_line_what_it_is() -> None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import os
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from elastic.node import scratch
+from elastic.timing import SCRATCH_S
+
+LIMIT_S = 20.0
+LEFT = f"bft-agent-{os.uname().nodename}-left"
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
+
+
+def until_gone(path: Path) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while path.exists():
+        assert time.monotonic() < deadline_s, f"{path} was never removed"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("moment", ["before it is open", "before it is locked"])
@@ -46,15 +61,148 @@ def test_a_folder_that_another_agent_sweeps_at_once_is_made_again(
     mine = scratch.Scratch()
     assert [Path(mine.path)] == list(temporary.iterdir())
     assert swept not in ([], [mine.path])
-    mine.remove()
+    mine.leave()
 
 
 def test_the_folder_of_a_living_agent_stays_and_that_of_a_killed_one_is_swept(temporary: Path) -> None:
     alive = scratch.Scratch()
-    left = temporary / "bft-agent-left"
+    left = temporary / LEFT
     left.mkdir()
     other = scratch.Scratch()
+    other.sweep()
+    until_gone(left)
     assert sorted(temporary.iterdir()) == sorted([Path(alive.path), Path(other.path)])
-    alive.remove()
-    other.remove()
+    alive.leave()
+    other.leave()
+    assert list(temporary.iterdir()) == []
+
+
+def test_however_many_files_a_script_left_they_delay_no_agent_and_are_the_next_ones(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = scratch.Scratch()
+    for number in range(30):
+        folder = Path(mine.path, f"data{number}")
+        folder.mkdir()
+        for file in range(20):
+            (folder / str(file)).touch()
+    clock = itertools.count()
+    with monkeypatch.context() as patched:
+        # each look at the clock takes a millisecond
+        patched.setattr(scratch.time, "monotonic", lambda: next(clock) / 1000)
+        mine.leave()
+    left = sum(1 for _ in Path(mine.path).glob("*/*"))
+    assert 600 - SCRATCH_S * 1000 <= left < 600
+    os.close(mine._fd)  # as the agent's end does
+    scratch.sweep()
+    assert list(temporary.iterdir()) == []
+
+
+def test_one_large_file_which_nothing_can_interrupt_is_the_next_agents(temporary: Path) -> None:
+    mine = scratch.Scratch()
+    large = Path(mine.path, "large")
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    Path(mine.path, "small").touch()
+    mine.leave()
+    assert [path.name for path in Path(mine.path).iterdir()] == ["large"]
+    os.close(mine._fd)
+    scratch.sweep()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_file_system_that_hangs_does_not_hold_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = scratch.Scratch()
+    monkeypatch.setattr(scratch._Removal, "run", lambda _: time.sleep(2))
+    began_s = time.monotonic()
+    mine.leave()
+    assert time.monotonic() - began_s < 1
+
+
+def test_folders_that_a_script_closed_to_itself_go_too(temporary: Path) -> None:
+    as_user = pytest.importorskip("pwd").getpwnam("nobody").pw_uid if os.getuid() == 0 else os.getuid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            if as_user != os.getuid():
+                os.chown(temporary, as_user, -1)
+                for above in temporary.parents:
+                    os.stat(above).st_mode & 1 or os.chmod(above, os.stat(above).st_mode | 0o11)
+                os.setuid(as_user)
+            left = temporary / LEFT
+            inner = left / "closed" / "shut"
+            inner.mkdir(parents=True)
+            (inner / "file").touch()
+            inner.chmod(0o500)
+            inner.parent.chmod(0)
+            scratch.sweep()
+            code = 2 if left.exists() else 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_link_out_of_the_folder_is_removed_and_not_followed(temporary: Path) -> None:
+    outside = temporary / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    left = temporary / LEFT
+    left.mkdir()
+    (left / "link").symlink_to(outside)
+    (temporary / f"{LEFT}-link").symlink_to(outside)
+    scratch.sweep()
+    assert not left.exists()
+    assert (outside / "precious").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("kind", ["another file system", "the same file system", "a name with a blank"])
+def test_what_is_mounted_in_the_folder_is_not_entered(temporary: Path, kind: str) -> None:
+    outside = temporary / "outside"
+    outside.mkdir()
+    left = temporary / LEFT
+    mount = left / ("data set" if kind == "a name with a blank" else "data")
+    mount.mkdir(parents=True)
+    (left / "other").touch()
+    options = ["-t", "tmpfs", "none"] if kind == "another file system" else ["--bind", str(outside)]
+    subprocess.run(["mount", *options, str(mount)], check=True)
+    try:
+        (mount / "precious").touch()
+        scratch.sweep()
+        assert (mount / "precious").exists()
+        assert not (left / "other").exists()
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+    scratch.sweep()
+    assert not left.exists()
+
+
+def test_a_folder_of_another_users_is_not_swept(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = temporary / LEFT
+    left.mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    scratch.sweep()
+    assert left.exists()
+
+
+def test_a_folder_of_another_nodes_is_not_swept_though_its_lock_is_not_seen_here(temporary: Path) -> None:
+    """On a file system that nodes share and where each knows only its own locks."""
+    left = temporary / "bft-agent-elsewhere-left"
+    left.mkdir()
+    scratch.sweep()
+    assert left.exists()
+
+
+def test_an_agent_starts_where_the_temporary_folder_is_on_a_file_system_without_locks(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    mine = scratch.Scratch()
+    scratch.sweep()
+    assert Path(mine.path).is_dir()
+    mine.leave()
     assert list(temporary.iterdir()) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,10 +18,17 @@ from elastic.link.wire import Message
 from tests.elastic.far_end import SECRET, FarEnd, accepted
 
 RUN = """
-import os, sys
+import os, signal, sys
 from elastic.node.workers import run_worker
 from elastic.session import new_page
-os._exit(run_worker(sys.argv[1:], {}, new_page()))
+pid = os.fork()
+if pid == 0:
+    os._exit(run_worker(sys.argv[1:], {}, new_page()))
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+if code < 0:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
 """
 
 
@@ -44,7 +53,7 @@ def run(
         return end, hello
 
     script = folder / "kept" / "train.py"
-    script.parent.mkdir()
+    script.parent.mkdir(exist_ok=True)
     if source is not None:
         script.write_text(source)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
@@ -63,7 +72,16 @@ def run(
         argv = [sys.executable, "-c", RUN, str(script), *arguments]
         if hangs_up:
             connecting.add_done_callback(lambda connected: connected.result()[0].shutdown())
-        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=30)
+        said = subprocess.run(
+            argv,
+            cwd=script.parent,
+            env=merged,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+            start_new_session=True,
+        )
         connecting.exception()  # held until now: a worker whose driver hangs up ends
         return said
 
@@ -92,9 +110,9 @@ def test_a_worker_whose_driver_does_not_know_the_secret_does_not_begin(tmp_path:
 
 
 def test_a_worker_whose_driver_is_gone_does_not_begin(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    said = run(tmp_path, "print('training')\n", BFT_DRIVER=f"127.0.0.1:{port}")
+    with socket.socket() as taken:  # nobody else gets the port, and nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        said = run(tmp_path, "print('training')\n", BFT_DRIVER=f"127.0.0.1:{taken.getsockname()[1]}")
     assert (said.stdout, said.stderr, said.returncode) == ("", "", 75)
 
 
@@ -201,3 +219,219 @@ def test_the_driver_is_told_the_error_that_ends_a_script(tmp_path: Path, end: st
     texts = [message["text"] for message in told if message["op"] == "error"]
     assert [text.splitlines()[-1] for text in texts] == ([last] if last else [])
     assert not any("runpy" in text or "elastic/" in text for text in texts)
+
+
+ENDS = {
+    "a thread that writes after the script's last line": """
+import threading, time
+def write():
+    time.sleep(0.1)
+    open("result", "w").write("final model")
+threading.Thread(target=write).start()
+""",
+    "an executor's task": """
+from concurrent.futures import ThreadPoolExecutor
+import time
+ThreadPoolExecutor().submit(lambda: (time.sleep(0.1), open("result", "w").write("final model")))
+""",
+    "a process pool's task of what the script defines": """
+from concurrent.futures import ProcessPoolExecutor
+import time
+def write(words):
+    time.sleep(0.1)
+    open("result", "w").write(words)
+pool = ProcessPoolExecutor(1)
+pool.submit(write, "final model")
+""",
+    "a thread that pickles what the script defines": """
+import pickle, threading, time
+class Model:
+    pass
+def write():
+    time.sleep(0.1)
+    open("result", "wb").write(pickle.dumps(Model()))
+threading.Thread(target=write).start()
+""",
+    "threads before exit handlers, the last registered first": """
+import atexit, threading, time
+atexit.register(print, "handler 1")
+atexit.register(print, "handler 2")
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+print("script")
+""",
+    "a daemon thread is not waited for": """
+import threading, time
+threading.Thread(target=lambda: (time.sleep(20), print("late")), daemon=True).start()
+""",
+    "sys.exit in a thread": "import sys, threading\nthreading.Thread(target=sys.exit, args=(3,)).start()\n",
+    "an error in a thread": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='T').start()\n",
+    "an error in an exit handler": "import atexit\natexit.register(lambda: 1 / 0)\n",
+    "sys.exit in an exit handler": "import atexit, sys\natexit.register(lambda: sys.exit(5))\n",
+    "sys.exit with a word while a thread works": """
+import sys, threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+sys.exit("no data")
+""",
+    "an error while a thread works": """
+import threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+raise ValueError("no layer")
+""",
+    "SystemExit without a code": "raise SystemExit\n",
+    "SystemExit(None)": "raise SystemExit(None)\n",
+    "SystemExit(True)": "raise SystemExit(True)\n",
+    "sys.exit(-1)": "import sys\nsys.exit(-1)\n",
+    "sys.exit(256)": "import sys\nsys.exit(256)\n",
+    "sys.exit with a number that no code can be": "import sys\nsys.exit(1 << 70)\n",
+    "sys.exit with a tuple": "import sys\nsys.exit((1, 2))\n",
+    "KeyboardInterrupt": "raise KeyboardInterrupt\n",
+    "Ctrl-C": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n",
+    "an interruption of its own": "import _thread, time\n_thread.interrupt_main()\ntime.sleep(20)\n",
+    "os._exit": "import os\nprint('said', flush=True)\nos._exit(9)\n",
+    "an error with a cause": """
+try:
+    {}["a"]
+except KeyError as error:
+    raise ValueError("no layer") from error
+""",
+    "an error shown by the script's own hook": """
+import sys
+sys.excepthook = lambda kind, error, trace: print("mine:", kind.__name__, error, trace.tb_lineno)
+raise ValueError("no layer")
+""",
+    "a script that is no Python": "def\n",
+    "a file that nobody closed": """
+file = open("result", "w")
+file.write("the last losses")
+""",
+    "a compressed file that nobody closed": """
+import gzip
+file = gzip.open("result", "wt")
+file.write("the last losses")
+""",
+    "a file that nobody closed, after an error": """
+file = open("result", "wb")
+file.write(b"the last losses")
+raise ValueError("no layer")
+""",
+    "output that cannot be written any more": """
+import os, sys
+sys.stdout = open(os.open("/dev/full", os.O_WRONLY), "w")
+print("the last losses")
+""",
+    "a multiprocessing child is waited for": """
+import multiprocessing, time
+def write():
+    time.sleep(0.1)
+    open("result", "w").write("by a child")
+multiprocessing.get_context("fork").Process(target=write).start()
+""",
+    "a multiprocessing child of the spawn kind": """
+import multiprocessing
+def write():
+    open("result", "w").write(f"{__name__} {multiprocessing.current_process().name}")
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=write, name="child").start()
+""",
+    "a daemonic multiprocessing child is not": """
+import multiprocessing, time
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(20,), daemon=True).start()
+""",
+    "a pool that is left with a busy worker": """
+import multiprocessing, time
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    pool.apply_async(time.sleep, (20,))
+    time.sleep(0.2)
+print("left")
+""",
+    "a helper that is asked to end": """
+import subprocess
+for argv in (["sleep", "20"], "exec sleep 20"):
+    helper = subprocess.Popen(argv, shell=isinstance(argv, str))
+    helper.terminate()
+    print(helper.wait(5))
+""",
+    "a fork that is asked to end": """
+import os, signal, time
+pid = os.fork()
+if pid == 0:
+    time.sleep(20)
+    os._exit(0)
+time.sleep(0.1)
+os.kill(pid, signal.SIGTERM)
+print(os.waitpid(pid, 0)[1])
+""",
+    "a handler of the script's own, in itself and in a fork": """
+import os, signal
+signal.signal(signal.SIGTERM, lambda number, frame: print("asked to end", number, flush=True))
+os.kill(os.getpid(), signal.SIGTERM)
+pid = os.fork()
+if pid == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+""",
+    "a script that ends its group": "import os, signal\nprint('over', flush=True)\nos.killpg(0, signal.SIGKILL)\n",
+    "who it takes itself for": """
+import multiprocessing, sys, threading
+print(__name__, multiprocessing.current_process().name, threading.current_thread().name, __spec__, __package__)
+print(sys.modules["__main__"].__dict__ is globals(), sorted(globals()))
+""",
+    "what it does not inherit of bftd's": """
+import inspect
+def f(x: int): pass
+print(f.__annotations__, inspect.getsource(f))
+""",
+}
+
+
+@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in ENDS.items()])
+def test_a_script_ends_in_a_worker_as_it_does_under_python(tmp_path: Path, source: str) -> None:
+    """What it prints, what it leaves, and how it ends."""
+
+    def outcome(folder: Path, said: subprocess.CompletedProcess[str]) -> tuple[object, ...]:
+        result = folder / "result"
+        left = result.read_bytes() if result.exists() else None
+        if left is not None and left.startswith(b"\x1f\x8b"):
+            left = gzip.decompress(left)
+        return said.returncode, without_addresses(said.stdout), without_addresses(said.stderr), left
+
+    def without_addresses(text: str) -> str:
+        return re.sub(r"0x[0-9a-f]+|/\S*/(kept|plain)/|\b\d{4,}\b|name=\d+", "", text)
+
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "train.py").write_text(source)
+    argv = [sys.executable, "-u", str(plain / "train.py")]
+    python = subprocess.run(
+        argv, cwd=plain, capture_output=True, text=True, check=False, timeout=30, start_new_session=True
+    )
+    kept = tmp_path / "kept"
+    assert outcome(kept, run(tmp_path, source, PYTHONUNBUFFERED="1")) == outcome(plain, python)
+
+
+def test_slurms_notice_ends_no_worker_and_no_system_call_of_one(tmp_path: Path) -> None:
+    source = """
+import os, signal, threading, time
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+ours, theirs = os.pipe()
+threading.Timer(0.5, os.write, (theirs, b"read")).start()
+print(os.read(ours, 9))
+"""
+    said = run(tmp_path, source)
+    assert (said.stdout, said.stderr, said.returncode) == ("b'read'\n", "", 0)
+
+
+def test_a_script_that_ends_its_process_group_does_not_end_the_other_workers(tmp_path: Path) -> None:
+    said = run(tmp_path, "import os\nprint(os.getpgrp() == os.getpid(), os.getpgid(os.getppid()) == os.getpid())\n")
+    assert said.stdout == "True False\n"
+
+
+def test_a_helper_in_the_background_stays_its_workers_and_is_not_taken_for_an_ended_ones(tmp_path: Path) -> None:
+    source = """
+import os, subprocess, time
+pid = int(subprocess.run(["sh", "-c", "sleep 30 >&- 2>&- & echo $!"], capture_output=True, check=True).stdout)
+print(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1] == str(os.getpid()))
+os.kill(pid, 9)
+"""
+    assert run(tmp_path, source).stdout == "True\n"

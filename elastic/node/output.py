@@ -1,0 +1,106 @@
+"""What workers print, cut into lines for the trainer's log: progress bars thinned out, endless lines in pieces."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from elastic.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
+
+_PIECE = 32 * 1024
+"""The longest line that is forwarded whole, in characters; one may take twelve bytes in a message."""
+
+_END = re.compile(r"[\r\n]")
+
+_LINE_BYTES = 512
+"""What a line counts for beyond its length: the driver's work with a short one is as much as with so long a one."""
+
+
+class Allowance:
+    """How fast a node's output may travel: `OUT_BYTES_S` in the long run, `OUT_BURST_BYTES` at once."""
+
+    def __init__(self) -> None:
+        self._left_bytes = float(OUT_BURST_BYTES)
+        self._at_s: float | None = None
+
+    def take(self, line: str, now_s: float) -> float:
+        """Counts a line; how many seconds the next one has to wait."""
+        since_s = now_s - self._at_s if self._at_s is not None else 0.0
+        self._at_s = now_s
+        self._left_bytes = min(OUT_BURST_BYTES, self._left_bytes + since_s * OUT_BYTES_S) - len(line) - _LINE_BYTES
+        return max(0.0, -self._left_bytes / OUT_BYTES_S)
+
+
+class Lines:
+    """Takes output as it comes and gives lines back; times are seconds of the caller's monotonic clock.
+
+    What a carriage return ends is one state of a progress bar, which the next overwrites: of those one is given every
+    `BAR_S`, and always the last. A line that both end is one whose only state is the last.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+        self._in_bar = False
+        self._bar = ""
+        self._shown = ""
+        self._shown_s = float("-inf")
+
+    @property
+    def due_s(self) -> float | None:
+        """When `flush` has something to give although nothing more may come; None while it has not."""
+        return self._shown_s + BAR_S if self._state() else None
+
+    def feed(self, data: bytes, now_s: float) -> list[str]:
+        """The lines that are complete with `data`."""
+        text = self._rest + self._decoder.decode(data)
+        lines: list[str] = []
+        start = 0
+        for end in _END.finditer(text):
+            self._end(text[start : end.start()], end[0], now_s, lines)
+            start = end.end()
+        self._rest = text[start:]
+        while len(self._rest) > _PIECE:
+            lines.append(self._rest[:_PIECE])
+            self._rest = self._rest[_PIECE:]
+        return lines
+
+    def flush(self, now_s: float) -> list[str]:
+        """The present state of a progress bar, where it is time for it."""
+        state = self._state()
+        if not state or now_s < self._shown_s + BAR_S:
+            return []
+        self._show(state, now_s)
+        return [state]
+
+    def end(self) -> list[str]:
+        """What is left at the end of the output, with a line's end or without."""
+        self._rest += self._decoder.decode(b"", final=True)
+        left, self._bar, self._rest = self._state() or ("" if self._in_bar else self._rest), "", ""
+        return [left] if left else []
+
+    def _state(self) -> str:
+        """The state of a progress bar that was not shown yet, blank where there is none."""
+        if not self._in_bar:
+            return ""
+        state = self._rest if self._rest.strip() else self._bar
+        return state if state.strip() and state != self._shown else ""
+
+    def _end(self, line: str, end: str, now_s: float, lines: list[str]) -> None:
+        if end == "\r":
+            self._in_bar = True
+            if line.strip():
+                self._bar = line
+                if line != self._shown and now_s >= self._shown_s + BAR_S:
+                    self._show(line, now_s)
+                    lines.append(line)
+            return
+        if self._in_bar and not line.strip():
+            # The cursor went back and nothing was written over the bar: its last state is what remains.
+            line = self._bar
+        if not (self._in_bar and line == self._shown and line):
+            lines += [line[at : at + _PIECE] for at in range(0, len(line), _PIECE)] or [""]
+        self._in_bar, self._bar, self._shown = False, "", ""
+
+    def _show(self, state: str, now_s: float) -> None:
+        self._shown, self._shown_s = state, now_s

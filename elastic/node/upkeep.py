@@ -1,0 +1,66 @@
+"""Keeps a node clean between one worker and the next: of processes (leftovers) and of shared memory (segments)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection
+
+from elastic.node.leftovers import Leftovers, kill_trees
+from elastic.node.segments import Segments
+from elastic.timing import SAMPLE_S
+
+
+class Upkeep:
+    """One node process's; to be made before its first worker. `workers` are the ids of all its living workers.
+
+    `helpers` tells the node process's own children that were started later and are no worker's.
+    """
+
+    def __init__(self, helpers: Callable[[], Collection[int]] = tuple) -> None:
+        self._helpers = helpers
+        self._leftovers = Leftovers()
+        self._segments = Segments(tempfile.gettempdir())
+        self._next_s = 0.0
+
+    def look(self, workers: Collection[int]) -> list[int]:
+        """Has what ended workers left cleared, and keeps in mind which shared memory is whose; cheap, call it often.
+
+        Returns the exit codes, as subprocess gives them, of the workers that have ended; they stay to be waited for.
+        """
+        ended = {pid: rc for pid in workers if (rc := exit_code(pid)) is not None}
+        if ended:
+            # Forks of a worker hold what its parent waits on: while one lives, nobody hears that the worker ended.
+            self._leftovers.clear((*workers, *self._helpers()))
+            self._segments.ended(set(workers) - ended.keys())
+        if time.monotonic() >= self._next_s:
+            self.sample(workers)
+        return list(ended.values())
+
+    def sample(self, workers: Collection[int]) -> None:
+        """Looks now which shared memory is whose."""
+        self._segments.sample(workers)
+        self._next_s = time.monotonic() + SAMPLE_S
+
+    def kill(self, doomed: Collection[int], workers: Collection[int]) -> None:
+        """Kills some of the workers with all that they started."""
+        if doomed:
+            self._segments.sample(workers)
+            kill_trees(doomed)
+
+    def settle(self, workers: Collection[int]) -> None:
+        """Clears what workers left that are not among the living ones; returns when it is gone, or after a moment."""
+        self._leftovers.settle((*workers, *self._helpers()))
+        self._segments.ended(workers)
+
+
+def exit_code(pid: int) -> int | None:
+    """How a child has ended, None while it lives; its exit status stays for whom it is for."""
+    try:
+        seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if seen is None:
+        return None
+    return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status

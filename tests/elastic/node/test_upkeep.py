@@ -1,0 +1,97 @@
+"""Between one worker and the next: that the end of one is heard of, and that nothing of it is in the next one's way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+NODE = """
+import multiprocessing, os, signal, sys, time
+from multiprocessing.connection import wait
+from elastic.link.child import adopt_orphans
+from elastic.node.upkeep import Upkeep, exit_code
+adopt_orphans()
+fork = multiprocessing.get_context("fork")
+upkeep = Upkeep()
+
+def started(do, *arguments):
+    process = fork.Process(target=do, args=arguments)
+    process.start()
+    return process
+
+def ended(process):
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+def forks_and_ends(code):
+    if os.fork() == 0:
+        time.sleep(1000)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+"""
+
+
+def said_by_node(body: str) -> str:
+    said = subprocess.run([sys.executable, "-c", NODE + body], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_the_end_of_a_worker_is_heard_of_though_a_fork_of_its_own_lives_on() -> None:
+    """multiprocessing, and torch's agent with it, waits for a pipe that every fork of the worker holds open."""
+    body = """
+for code in (3, -9):
+    worker = started(forks_and_ends, code)
+    ended(worker)
+    assert not wait([worker.sentinel], 0.2), "the fork is gone by itself"
+    print(upkeep.look([worker.pid]))
+    assert wait([worker.sentinel], 20)
+    worker.join()
+    print(worker.exitcode, upkeep.look([]))
+"""
+    assert said_by_node(body) == "[3]\n3 []\n[-9]\n-9 []\n"
+
+
+def test_what_a_dead_worker_had_is_over_before_the_next_one_starts_and_the_living_ones_keep_theirs() -> None:
+    body = """
+def holds():
+    if os.fork() == 0:
+        time.sleep(1000)
+    time.sleep(1000)
+
+def below(pid):
+    return [int(child) for child in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+
+one, other = started(holds), started(holds)
+while not (below(one.pid) and below(other.pid)):
+    time.sleep(0.01)
+[lost], [kept] = below(one.pid), below(other.pid)
+upkeep.kill([one.pid], [one.pid, other.pid])
+one.join()
+upkeep.settle([other.pid])
+print(os.path.exists(f"/proc/{lost}"), below(other.pid) == [kept], exit_code(other.pid))
+upkeep.kill([other.pid], [other.pid])
+other.join()
+upkeep.settle([])
+print(os.path.exists(f"/proc/{kept}"))
+"""
+    assert said_by_node(body) == "False True None\nFalse\n"
+
+
+def test_pythons_own_tracker_removes_what_a_worker_left_that_died_by_itself() -> None:
+    """Nobody looked which shared memory was whose before the worker died."""
+    body = """
+from multiprocessing import shared_memory
+
+def dies(names):
+    names.send(shared_memory.SharedMemory(create=True, size=4096).name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ours, theirs = multiprocessing.Pipe()
+worker = started(dies, theirs)
+name = ours.recv()
+worker.join()
+upkeep.settle([])
+print(os.path.exists(f"/dev/shm/{name}"))
+"""
+    assert said_by_node(body) == "False\n"
