@@ -135,7 +135,9 @@ def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_b
     shared = set(os.listdir("/dev/shm"))
     descriptors = 0
     for resize in range(100):
-        node.tell({"op": "start", "host": f"n1.1.{resize}", "local_rank": 0, "env": {"HOROVOD_RANK": "0"}})
+        node.tell(
+            {"op": "start", "host": f"n1.1.{resize}", "local_rank": 0, "env": {"HOROVOD_RANK": "0"}, "defaults": {}}
+        )
         worker = node.worker()
         assert len(node.below()) >= 4
         if resize % 3:
