@@ -55,11 +55,11 @@ class Pilot:
     gres: str
     """The devices of the allocation, as Slurm writes them."""
 
-    driver: str = ""
-    """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
-
     partition: str = ""
     """Where the allocation is asked for, "" for the trainer's own."""
+
+    driver: str = ""
+    """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
 
     state: LeaseState = "granted"
     """How far it has come: granted while Slurm is asked for it, placed, ready, ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -485,6 +486,17 @@ def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
         stage.crew.on_leases([lease("n1")])
         await until("told", lambda: stage.owner.errors)
         stage.owner.errors.clear()
+
+    scene(body)
+
+
+def test_a_pilot_is_asked_for_in_its_leases_partition() -> None:
+    async def body(stage: Stage) -> None:
+        given = replace(lease("n1"), partition="elastic-cpu", gres="gpu:2")
+        stage.crew.on_leases([given])
+        await until("placed", lambda: stage.states("n1.1") == ["placed"])
+        pilot = stage.crew.pilots["n1.1"]
+        assert (pilot.partition, pilot.gres) == ("elastic-cpu", "gpu:2")
 
     scene(body)
 
