@@ -1,9 +1,10 @@
 """torch's TCPStore where nobody but this process can reach it.
 
 The store asks nobody who he is, and listens on nothing but a TCP port: a path with a mode, or a port that demands a
-secret, it does not take. So it gets a socket that we made, with a filter: the kernel drops every packet that does not
-come from 127.0.0.1 and one certain source port. That port is bound, on all addresses, as long as the store lives, and
-a port can be shared with sockets of the same user alone, so no other user can send from it.
+secret, it does not take. Where the user may not have a network of his own (elastic.backends.torchrun.network), it gets
+a socket that we made, with a filter: the kernel drops every packet that does not come from 127.0.0.1 and one certain
+source port. That port is bound, on all addresses, as long as the store lives, and a port can be shared with sockets of
+the same user alone, so no other user can send from it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _TIMEOUT = timedelta(seconds=30)
 class HiddenStore:
     """One TCPStore and the only way to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = False) -> None:
+        """`alone`: nobody else is in this process's network."""
+        self._alone = alone
         self._source = _shared_socket()
         self._source.bind(("0.0.0.0", 0))
         self._targets = itertools.count(1)
@@ -54,7 +57,8 @@ class HiddenStore:
 
         listening, door = _shared_socket(), _shared_socket()
         try:
-            _admit(listening, self._source.getsockname()[1])
+            if not self._alone:
+                _admit(listening, self._source.getsockname()[1])
             listening.bind(("0.0.0.0", 0))
             listening.listen(socket.SOMAXCONN)
             self._port = listening.getsockname()[1]
@@ -142,4 +146,8 @@ def _admit(listening: socket.socket, source_port: int) -> None:
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     about = struct.pack("@HP", len(program), ctypes.addressof(code))
-    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, about)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, about)
+    except OSError as error:
+        text = "this kernel lets users have neither a network namespace nor a socket filter, so others could reach it"
+        raise OSError(error.errno, f"{text}; allow user namespaces there (user.max_user_namespaces)") from error

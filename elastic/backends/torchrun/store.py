@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import resource
 import signal
+import socket
 import sys
 from importlib import import_module
 
 from elastic.backends.torchrun.carried import seal, unseal
 from elastic.backends.torchrun.hidden import HiddenStore
+from elastic.backends.torchrun.network import leave_hosts_network
 from elastic.driver.hub import Hub, listen
 from elastic.link.child import die_with_parent
 from elastic.link.peer import Peer
@@ -24,14 +26,16 @@ from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, encode, receive
 class Relay:
     """The hub's listener: carries each connection to the store of the generation that it asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool) -> None:
+        """`alone`: nobody else is in this process's network."""
+        self._alone = alone
         self._stores: dict[int, HiddenStore] = {}
         self._to_store: dict[Peer, asyncio.Future[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, generation: int) -> None:
         """Opens a generation's store, and closes those that are older than the one before; raises OSError."""
-        store = HiddenStore()
+        store = HiddenStore(self._alone)
         await store.open()
         self._stores[generation] = store
         # The one before may still have clients that are being stopped.
@@ -81,10 +85,9 @@ class Relay:
         peer.close()
 
 
-async def _serve() -> None:
-    relay = Relay()
+async def _serve(listening: socket.socket, alone: bool) -> None:
+    relay = Relay(alone)
     hub: Hub | None = None
-    listening = listen()
     port = listening.getsockname()[1]
     loop = asyncio.get_running_loop()
     commands = asyncio.StreamReader(limit=MAX_LINE_BYTES)
@@ -109,6 +112,9 @@ def _say(message: Message) -> None:
 
 def main() -> None:
     """Serves until standard input ends."""
+    # Nodes come from the host's network; the stores are kept out of it, if this user may.
+    listening = listen()
+    alone = leave_hosts_network()
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
@@ -119,7 +125,7 @@ def main() -> None:
     except ImportError:
         # The driver says it in one line.
         raise SystemExit(1) from None
-    asyncio.run(_serve())
+    asyncio.run(_serve(listening, alone))
 
 
 if __name__ == "__main__":

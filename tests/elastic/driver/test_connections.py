@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from elastic.driver.connections import Connections
+from elastic.driver.host import TrainerHost
+from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
@@ -34,7 +36,9 @@ class Crew:
 
 def connections(folder: Path, crew: Crew) -> Connections:
     run = Run(settings_for(folder), lambda line: None, lambda report: None)
-    return Connections(run, None, crew, None, None)  # type: ignore[arg-type]
+    host = TrainerHost(run, lambda: list(crew.pilots.values()))
+    liveness = Liveness(run, crew)  # type: ignore[arg-type]
+    return Connections(run, None, crew, host, None, liveness)  # type: ignore[arg-type]
 
 
 def play(folder: Path, crew: Crew, body: Any) -> None:

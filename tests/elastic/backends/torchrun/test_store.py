@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from elastic.backends.torchrun.hidden import HiddenStore
+from elastic.backends.torchrun.network import leave_hosts_network
 from elastic.backends.torchrun.owner import owner
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.link.seal import new_secret
@@ -110,6 +111,45 @@ def test_the_store_is_hidden_from_every_port_but_its_own(tmp_path: Path) -> None
         store.close()
 
     asyncio.run(run())
+
+
+@AS_ROOT
+@pytest.mark.torch
+def test_a_user_without_any_rights_has_a_store_that_nobody_else_on_the_host_can_find() -> None:
+    import torch.distributed  # noqa: F401  (what runs as the other user may not read it)
+
+    asking, told = os.pipe()
+    going_on, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setuid(NOBODY)
+
+        async def serve() -> None:
+            store = HiddenStore(alone=leave_hosts_network())
+            await store.open()
+            _, writer = await store.connect()
+            writer.close()
+            os.write(told, str(store._port).encode())
+            os.read(going_on, 1)
+
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            os.write(told, repr(error).encode())
+        os._exit(0)
+    os.close(told)
+    port = os.read(asking, 4096).decode()
+    try:
+        assert port.isdecimal(), port
+        for address in ("127.0.0.1", "127.0.0.2"):
+            with pytest.raises(OSError, match=r"refused|timed out"):
+                socket.create_connection((address, int(port)), timeout=0.3)
+    finally:
+        os.write(done, b".")
+        os.waitpid(pid, 0)
+        for number in (asking, going_on, done):
+            os.close(number)
 
 
 @AS_ROOT

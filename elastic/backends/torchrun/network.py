@@ -1,0 +1,31 @@
+"""A network of this process's own: what listens in it is reached by nobody else on the host.
+
+A user may make one where the kernel lets him have a user namespace. Sockets stay in the network that they were made in,
+so one that was opened before still serves the host's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_AND_RUNNING = 0x1 | 0x40
+
+
+def leave_hosts_network() -> bool:
+    """Moves this process, which must have no second thread yet, to a network with a loopback alone; whether it could.
+
+    What a parent-death signal was set to is forgotten.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+        return False
+    with socket.socket() as sock:
+        # Where this fails, nothing in this network could be reached, and there is no way back.
+        fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_AND_RUNNING))
+    return True
