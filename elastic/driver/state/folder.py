@@ -112,7 +112,9 @@ def _link(fd: int, name: str, path: Path, sticky: bool, links: int) -> Path:
     if links > _LINKS_MAX:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if found.st_uid != 0 and (sticky or found.st_uid != os.geteuid()):
-        raise UnsafeFolderError(f"{path}: {name!r} on the way is another user's link; remove it, {_ELSEWHERE}")
+        raise UnsafeFolderError(
+            f"{path}: {name!r} on the way is a link that another user could have made; remove it, {_ELSEWHERE}"
+        )
     return Path(os.readlink(name, dir_fd=fd))
 
 

@@ -134,13 +134,21 @@ def entries(root: Path) -> list[Entry]:
     except OSError as error:
         raise _unreadable(root, error) from None
     try:
-        names = sorted(os.listdir(folder))
+        names = [name for name in sorted(os.listdir(folder)) if not _is_file(folder, name)]
     except OSError as error:
         raise _unreadable(root, error) from None
     finally:
         os.close(folder)
     known = (_entry(root, name) for text in names if (name := Name.parse(text)) is not None)
     return [entry for entry in known if entry is not None]
+
+
+def _is_file(folder: int, name: str) -> bool:
+    """Whether this is an ordinary file, which no trainer has put there."""
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _unreadable(root: Path, error: OSError) -> StateError:

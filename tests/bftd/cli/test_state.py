@@ -99,11 +99,12 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
     (root / "data").chmod(0o755)
     (root / "data" / "lock").write_text("his own")
     (root / "thesis").mkdir(mode=0o755)
+    (root / "notes.txt").write_text("his own")
     assert [line.split()[0] for line in state("ls").output.splitlines()] == ["ID", "7"]
     assert (root / "data").stat().st_mode & 0o777 == 0o755
     assert "no saved state data" in refused("rm", "data")
     assert state("rm", "--older-than", "now+1hour").output == "removed 7\n"
-    assert sorted(os.listdir(root)) == ["data", "thesis"]
+    assert sorted(os.listdir(root)) == ["data", "notes.txt", "thesis"]
 
 
 def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
