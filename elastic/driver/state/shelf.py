@@ -160,9 +160,7 @@ def _entry(root: Path, name: Name) -> Entry | None:
     try:
         with Place(root / str(name)).opened(close=False) as folder:
             found, owner = contents(folder), _owner(folder)
-            if not (
-                found.states or found.broken or found.aside or {owners.LOCK, owners.NOTE} <= set(os.listdir(folder))
-            ):
+            if not (found.states or found.broken or found.aside or _is_made(name, set(os.listdir(folder)))):
                 return None
             newest = found.newest
             changed_s = (os.stat(newest.name, dir_fd=folder) if newest else os.fstat(folder)).st_mtime
@@ -170,6 +168,12 @@ def _entry(root: Path, name: Name) -> Entry | None:
             return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder))
     except (*_FAILURES, ValueError) as error:
         return Entry(name, problem=text_of(error))
+
+
+def _is_made(name: Name, inside: set[str]) -> bool:
+    """Whether a driver has made this folder, though nothing was saved in it yet."""
+    called = bool(name.cluster) or name.id.startswith("run-")
+    return {owners.LOCK, owners.NOTE} <= inside or (called and inside <= _OWN)
 
 
 def _owner(folder: int) -> Owner:

@@ -108,6 +108,14 @@ def test_the_folder_of_a_trainer_that_failed_goes_only_when_there_is_nothing_in_
     assert os.listdir(tmp_path) == ["7"]
 
 
+def test_the_folder_of_a_driver_that_ended_before_it_took_it_over_is_shown_and_can_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "7@hpc" / "script").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    [entry] = shelf.entries(tmp_path)
+    shelf.remove(tmp_path, entry)
+    assert os.listdir(tmp_path) == ["data"]
+
+
 def test_what_a_driver_has_not_put_there_is_not_dropped_with_an_empty_folder(tmp_path: Path) -> None:
     name = saved(tmp_path, "7", step=-1)
     (tmp_path / "7" / "results.csv").write_text("the user's own")
