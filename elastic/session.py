@@ -74,7 +74,8 @@ class Session:
         self._over = False
         self._complaint = ""
         self._saved: Saved | None = None
-        self._shipped_step = -1
+        self._shipped: Saved | None = None
+        self._shipping = False
         self._heard = threading.Event()
         self._saved_lock = threading.Lock()
         self._ship_lock = threading.Lock()
@@ -155,10 +156,24 @@ class Session:
         From now on a link that goes ends nothing. A failure after it went is the link's, not the script's.
         """
         if code == 0:
+            with self._end_lock:
+                self._over = True
+        self._deliver(code)
+        if code == 0:
             self.farewell()
         with self._end_lock:
             self._over = True
             return EXIT_LINK_LOST if code and self._lost.is_set() else code
+
+    def _deliver(self, code: int) -> None:
+        """Sends what was saved last: the end of this process would cut short what the shipping thread has begun.
+
+        Of a script that ended well also what nobody has asked for yet, as the state that is kept.
+        """
+        last, saved = self._last, self._saved
+        final = code == 0 and saved is not self._shipped and (last is None or last["rank"] == 0)
+        if saved is not None and (final or self._ship_wanted.is_set() or self._shipping):
+            self.ship()
 
     def farewell(self) -> None:
         """Tells the last step of a script that ended well: what it did counts though it saved no more."""
@@ -193,7 +208,8 @@ class Session:
                     self._send({"op": "nothing_saved"})
                     return
                 try:
-                    payload = saved.serialize() if saved.step > self._shipped_step else None
+                    # Not by its step: a script may save twice at one, the second time with more in it.
+                    payload = saved.serialize() if saved is not self._shipped else None
                 except Exception as error:  # an object of the script's that cannot be serialized
                     self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
                     self._send({"op": "nothing_saved"})
@@ -202,9 +218,9 @@ class Session:
                 self._send({"op": "shipped", "step": saved.step})
                 return
             # Before the driver can answer that it was not able to keep it.
-            before, self._shipped_step = self._shipped_step, saved.step
+            before, self._shipped = self._shipped, saved
             if not self._send({"op": "state", "step": saved.step, "samples": saved.samples}, payload):
-                self._shipped_step = before
+                self._shipped = before
 
     def ship_soon(self) -> None:
         """Sends the last saved state in the background; a newer one overtakes one that still waits."""
@@ -266,7 +282,7 @@ class Session:
                 if answer := self.fence.answer(message):
                     self._send(answer)
             elif op == "unsaved":
-                self._shipped_step = -1
+                self._shipped = None
             elif op == "pause":
                 self.pause_requested.set()
             elif op == "abort":
@@ -278,9 +294,11 @@ class Session:
 
     def _ship_loop(self) -> None:
         while self._ship_wanted.wait():
+            self._shipping = True  # before the other is cleared: one of them is set as long as a save is on its way
             self._ship_wanted.clear()
             began_s = time.monotonic()
             self.ship()
+            self._shipping = False
             ended_s = time.monotonic()
             self._next_ship_s = ended_s + max(REPORT_S, (ended_s - began_s) / SHIP_SHARE)
 

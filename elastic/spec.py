@@ -15,14 +15,15 @@ from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 _KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "frozen", "resume")
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
-_TRAINER = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
 @dataclass(frozen=True)
 class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
-    `resume` is the id of the trainer, a job's number mostly, from whose saved state this one goes on.
+    `resume` is the id of the trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state
+    this one goes on.
     """
 
     nodes_min: int

@@ -135,5 +135,8 @@ FAREWELL_S = 0.5
 # How long the last lines of a driver may take to be written: its job ends also when a full disk takes none of them.
 LAST_WORDS_S = 3.0
 
+# A script may save as its last act: its state is waited for so long on its way to the disk.
+LAST_STATE_S = 120.0
+
 # A worker whose connection has gone is as a rule being ended by its agent; by itself it ends after so long.
 LINK_LOST_S = 0.5

@@ -84,11 +84,11 @@ def _swept() -> Path:
 
 
 def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
-    """The entries that are meant, each by its whole name or by an id that only one has; raises UsageError."""
+    """The entries that are meant, each by its whole name or by what only one is called; raises UsageError."""
     chosen = []
     for text in dict.fromkeys(ids):
         found = [entry for entry in known if text == str(entry.name)]
-        found = found or [entry for entry in known if text == entry.name.id]
+        found = found or [entry for entry in known if entry.name.means(text)]
         if not found:
             raise UsageError(f"there is no saved state {text}; `bft state ls` shows yours")
         if len(found) > 1:
@@ -142,7 +142,7 @@ def _table(found: Iterable[Entry]) -> Iterable[str]:
 
 def _row(entry: Entry, now_s: float) -> tuple[str, ...]:
     name = entry.name
-    shown = str(name) if name.mark == "earlier" else f"{name.id}@{name.cluster}" if name.cluster else name.id
+    shown = str(name) if name.mark == "earlier" else name.shown
     state = entry.state
     if entry.problem:
         state = f"unreadable: {entry.problem}"

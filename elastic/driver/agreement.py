@@ -40,8 +40,11 @@ class Agreement:
         """Whether all workers will save at the end of one and the same step; with `pause` they stop there.
 
         False when a worker does not answer in time or is lost, and when none has counted a step: then none saves.
-        Without `pause` also when the script itself says when to save.
+        Without `pause` also when the script itself says when to save. Nobody has to answer: a group may be stopped
+        before the first of its workers is connected.
         """
+        if not workers:
+            return False
         async with self._one:
             self._asked, self._gone = set(workers), False
             try:

@@ -32,7 +32,7 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError
-from elastic.timing import COALESCE_S, FAREWELL_S, LEAVE_S
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S
 
 
 class Trainer:
@@ -149,7 +149,9 @@ class Trainer:
         self.run.report(SuspendReport(time.time(), step))
 
     async def _hear_farewells(self) -> None:
-        """A worker's last words come on its own connection and may be behind the news of its end."""
-        deadline = time.monotonic() + FAREWELL_S
-        while time.monotonic() < deadline and any(pilot.workers for pilot in self.crew.all):
+        """A worker's last words and state come on its own connection and may be behind the news of its end."""
+        began_s = time.monotonic()
+        while any(pilot.workers for pilot in self.crew.all):
+            if time.monotonic() - began_s > (LAST_STATE_S if self.run.store.receiving else FAREWELL_S):
+                break
             await asyncio.sleep(0.01)

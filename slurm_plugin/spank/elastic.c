@@ -177,14 +177,14 @@ static bool is_type(struct piece piece)
 	return named && piece.length <= TYPE_LETTERS;
 }
 
-/* The id of a trainer: a job's number mostly. */
+/* The id of a trainer: a job's number mostly, with @CLUSTER behind it or not. */
 static bool check_resume(struct piece value, const struct range *range, const struct complaint *complaint)
 {
 	bool fits = value.length >= 1 && value.length <= ID_LETTERS && isalnum((unsigned char)value.start[0]);
 
 	(void)range;
 	for (size_t i = 0; fits && i < value.length; i++)
-		fits = isalnum((unsigned char)value.start[i]) || strchr("_.-", value.start[i]);
+		fits = isalnum((unsigned char)value.start[i]) || strchr("_.-@", value.start[i]);
 	return fits || refuse(complaint,
 			      "--elastic: %.*s: give the id of a job, as bft state ls shows it", SHOW(complaint->option));
 }

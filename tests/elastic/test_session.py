@@ -135,6 +135,34 @@ def test_a_state_is_shipped_once_and_a_newer_one_again(driver: Driver) -> None:
     assert driver.next_state()[1] == b"six"
 
 
+def test_regression_of_two_saves_at_one_step_the_second_was_not_sent(driver: Driver) -> None:
+    for payload in (b"trained", b"trained and evaluated"):
+        driver.session.commit(saved(5, payload))
+        driver.channel.send({"op": "ship"})
+        assert driver.next_state()[1] == payload
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_regression_what_was_saved_just_before_the_end_did_not_travel(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(driver.session, "_ship_loop", lambda: None)  # the process ends before it begins
+    driver.session.commit(saved(5))
+    driver.session.ship_soon()
+    assert driver.session.ended(code) == code
+    assert driver.next_state()[1] == b"weights"
+
+
+def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver: Driver) -> None:
+    driver.session.commit(saved(5))
+    driver.session.step(5, 50, 1, 2, None)
+    driver.session.ended(0)
+    driver.session.step(6, 60, 0, 2, None)
+    driver.session.ended(0)
+    assert driver.next()["rank"] == 1
+    assert driver.next_state()[1] == b"weights"
+
+
 def test_a_state_that_the_driver_could_not_keep_is_shipped_again(driver: Driver) -> None:
     driver.session.commit(saved(5, b"five"))
     for _ in range(2):
@@ -261,7 +289,7 @@ def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
     assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
     assert driver.session.attached
     driver.session.ship()
-    assert driver.session._shipped_step == -1, "nobody has it"
+    assert driver.session._shipped is None, "nobody has it"
     assert capfd.readouterr().err.count("this worker ends and is started again") == 1
 
 

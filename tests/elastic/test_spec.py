@@ -31,7 +31,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         gpus=draw(st.integers(0, 16)),
         mix=draw(st.booleans()),
         frozen_s=draw(st.none() | positive),
-        resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True)),
+        resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
     )
 
 

@@ -96,12 +96,12 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         gpus=draw(st.integers(0, 999_999_999)),
         mix=draw(st.booleans()),
         frozen_s=draw(costs),
-        resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True)),
+        resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
     )
 
 
 pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
-pieces += " ,gpu= ,gpu=a100: ,mix ,frozen= ,resume= ,resume=4711 ,resume=run-svc1-7.u0.0a"
+pieces += " ,gpu= ,gpu=a100: ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc ,resume=run-svc1-7.u0.0a"
 fragments = st.sampled_from([*pieces.split(), *"0123456789-,:=.+ \t_xeE\x1b\xe9"])
 
 
@@ -132,7 +132,7 @@ def test_what_is_accepted_the_driver_accepts_too_and_what_is_refused_gets_one_pl
     "value",
     ["4-1", "0", "0-4", "many", "1-", "1-4,sizes=1:9", "1-4,sizes=", "1-4,sizes=1:", "1-4,workers=0", "1-4,workers=x"]
     + [f"1-4,{key}={number}" for key in ("weight", "up", "down") for number in ("0", "-1", "", "inf", "nan", "1e999")]
-    + [f"1-4,resume={id_}" for id_ in ("", ".", "../7", "7@hpc", "7/8", "-7")]
+    + [f"1-4,resume={id_}" for id_ in ("", ".", "../7", "7/8", "-7")]
     + ["1-4,up=0x10", "1-4,up=1e", "1-4,up=1.2.3", "1-4,up=-0"],
 )
 def test_plug_in_and_driver_say_the_same(complaint: Callable[[bytes], str | None], value: str) -> None:

@@ -155,7 +155,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
                 "bft: the saved state is of another script (its TorchState has other fields); "
-                "remove the trainer's state folder to start anew"
+                "submit the job once more, without resume=, to start anew"
             )
         for name, saved in data["handlers"].items():
             vars(self._handlers[name]).update(saved)

@@ -109,19 +109,19 @@ def _set_earlier_aside(root: Path, name: Name, tell: Callable[[str], None]) -> N
 
 def _source(root: Path, who: Beginning) -> Entry:
     """The entry that `resume` names: of this cluster first, and what has not ended before what has."""
-    known = [entry for entry in shelf.entries(root) if entry.name.id == who.resume and entry.name != who.name]
+    known = [entry for entry in shelf.entries(root) if entry.name.means(who.resume) and entry.name != who.name]
     if broken := next((entry for entry in known if entry.problem), None):
         raise UsageError(f"resume={who.resume}: {root / str(broken.name)} cannot be read: {broken.problem}")
     found = [entry for entry in known if entry.newest is not None]
     own = [entry for entry in found if entry.name.cluster == who.cluster] or found
     if len({entry.name.cluster for entry in own}) > 1:
-        where = " and ".join(sorted(entry.name.cluster for entry in own))
-        raise UsageError(f"resume={who.resume}: {where} both have a job of this id; submit it on the one that is meant")
+        names = " or ".join(f"resume={shown}" for shown in sorted({entry.name.shown for entry in own}))
+        raise UsageError(f"resume={who.resume}: there is more than one job of this id; give {names}")
     if not own:
         raise UsageError(f"resume={who.resume}: there is no saved state of it in {root}; `bft state ls` shows yours")
     chosen = max(own, key=lambda entry: (not entry.name.mark, entry.name.mark == "ended-until", entry.name.at_s))
     if chosen.running:
-        raise UsageError(f"resume={who.resume}: it is running; end it first, with scancel {who.resume}")
+        raise UsageError(f"resume={who.resume}: it is running; end it first, with scancel {chosen.name.id}")
     return chosen
 
 

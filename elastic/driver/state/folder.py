@@ -46,11 +46,14 @@ class Place:
     path: Path
 
     @contextmanager
-    def opened(self, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder; raises UnsafeFolderError, and OSError where it cannot be opened."""
+    def opened(self, *, make: bool = False, close: bool = True) -> Iterator[int]:
+        """A descriptor of the folder; raises UnsafeFolderError, and OSError where it cannot be opened.
+
+        `close`: whether others are kept out of it from now on; not, as long as it may be any folder of the user's.
+        """
         root = open_root(self.path.parent, make=make)
         try:
-            folder = _open_own(root, self.path, make)
+            folder = _open_own(root, self.path, make, close)
         finally:
             os.close(root)
         try:
@@ -109,7 +112,9 @@ def _link(fd: int, name: str, path: Path, sticky: bool, links: int) -> Path:
     if links > _LINKS_MAX:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if found.st_uid != 0 and (sticky or found.st_uid != os.geteuid()):
-        raise UnsafeFolderError(f"{path}: {name!r} on the way is another user's link; remove it, {_ELSEWHERE}")
+        raise UnsafeFolderError(
+            f"{path}: {name!r} on the way is a link that another user could have made; remove it, {_ELSEWHERE}"
+        )
     return Path(os.readlink(name, dir_fd=fd))
 
 
@@ -132,7 +137,7 @@ def _check_root(fd: int, path: Path, sticky: bool) -> None:
         raise UnsafeFolderError(f"{path} is not a folder of your own; {_SET}: {path}/{_user(os.geteuid())}, say")
 
 
-def _open_own(root: int, path: Path, make: bool) -> int:
+def _open_own(root: int, path: Path, make: bool, close: bool) -> int:
     """The trainer's own folder: the user's, never a link, closed to everybody else."""
     if make:
         with suppress(FileExistsError):
@@ -147,7 +152,7 @@ def _open_own(root: int, path: Path, make: bool) -> int:
         level = os.fstat(folder)
         if level.st_uid != os.geteuid():
             raise UnsafeFolderError(f"{path} belongs to {_user(level.st_uid)}, not to you; remove it, {_ELSEWHERE}")
-        if level.st_mode & 0o777 != _PRIVATE:
+        if close and level.st_mode & 0o777 != _PRIVATE:
             os.fchmod(folder, _PRIVATE)
     except BaseException:
         os.close(folder)

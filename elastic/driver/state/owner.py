@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from elastic.driver.state import files
 from elastic.errors import ElasticError
 
-_LOCK, _NOTE = "lock", "owner.json"
+LOCK, NOTE = "lock", "owner.json"
 _TRIES, _PAUSE_S = 6, 0.05
 """`bft state ls` holds a lock for as long as it takes to look at it."""
 
@@ -118,7 +118,7 @@ def lock(folder: int, *, make: bool = True) -> int | None:
 
     Raises InUseError where another driver has it, OSError.
     """
-    fd = os.open(_LOCK, os.O_RDWR | (os.O_CREAT if make else 0) | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    fd = os.open(LOCK, os.O_RDWR | (os.O_CREAT if make else 0) | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -133,15 +133,15 @@ def lock(folder: int, *, make: bool = True) -> int | None:
 
 def read_owner(folder: int) -> Owner:
     """Whose folder this is; raises OSError, and ValueError for a note that cannot be one."""
-    note = files.read_note(folder, _NOTE)
+    note = files.read_note(folder, NOTE)
     if note is None:
         return Owner()
     known = {name: note[name] for name in asdict(Owner()) if name in note}
     owner = Owner(**known)
     if any(type(value) is not type(getattr(Owner(), name)) for name, value in known.items()):
-        raise ValueError(f"{_NOTE} is not of its form")
+        raise ValueError(f"{NOTE} is not of its form")
     return owner
 
 
 def _write(folder: int, owner: Owner) -> None:
-    files.write(folder, _NOTE, json.dumps(asdict(owner)).encode())
+    files.write(folder, NOTE, json.dumps(asdict(owner)).encode())

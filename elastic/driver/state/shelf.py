@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -27,6 +28,12 @@ KEEP_STATE_S = 86400.0
 _WHEN = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*?)(?:@([\w.-]+?))?(?:\.(ended-until|earlier)-(\d{8}T\d{6}Z))?", re.ASCII)
 _REMOVING = ".removing-"
+_OWN = {owners.LOCK, owners.NOTE, "script"}
+"""What a driver puts in a trainer's folder beside states and uploads."""
+
+_LATER = (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY)
+"""Another one removes the same, or a file server keeps a file that is open, a lock say, under another name."""
+
 _FAILURES = (OSError, UnsafeFolderError)
 
 
@@ -56,9 +63,17 @@ class Name:
         return cls(id_, cluster or "", mark or "", at_s)
 
     def __str__(self) -> str:
-        text = f"{self.id}@{self.cluster}" if self.cluster else self.id
         when = datetime.fromtimestamp(self.at_s, timezone.utc).strftime(_WHEN)
-        return f"{text}.{self.mark}-{when}" if self.mark else text
+        return f"{self.shown}.{self.mark}-{when}" if self.mark else self.shown
+
+    @property
+    def shown(self) -> str:
+        """What users call it: without the mark."""
+        return f"{self.id}@{self.cluster}" if self.cluster else self.id
+
+    def means(self, text: str) -> bool:
+        """Whether this is what a user has called it, who may leave out the cluster, or the mark too."""
+        return text in (self.id, self.shown, str(self))
 
     def marked(self, mark: str, at_s: float) -> Name:
         """The same trainer's, with a mark."""
@@ -119,28 +134,46 @@ def entries(root: Path) -> list[Entry]:
     except OSError as error:
         raise _unreadable(root, error) from None
     try:
-        names = sorted(os.listdir(folder))
+        names = [name for name in sorted(os.listdir(folder)) if not _is_file(folder, name)]
     except OSError as error:
         raise _unreadable(root, error) from None
     finally:
         os.close(folder)
-    return [_entry(root, name) for text in names if (name := Name.parse(text)) is not None]
+    known = (_entry(root, name) for text in names if (name := Name.parse(text)) is not None)
+    return [entry for entry in known if entry is not None]
+
+
+def _is_file(folder: int, name: str) -> bool:
+    """Whether this is an ordinary file, which no trainer has put there."""
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _unreadable(root: Path, error: OSError) -> StateError:
     return StateError(f"cannot read {root}: {text_of(error)}; mend that, or set BFT_STATE_DIR to where your states are")
 
 
-def _entry(root: Path, name: Name) -> Entry:
+def _entry(root: Path, name: Name) -> Entry | None:
+    """None for a folder of the user's that is no trainer's: his home may be where states are."""
     try:
-        with Place(root / str(name)).opened() as folder:
+        with Place(root / str(name)).opened(close=False) as folder:
             found, owner = contents(folder), _owner(folder)
+            if not (found.states or found.broken or found.aside or _is_made(name, set(os.listdir(folder)))):
+                return None
             newest = found.newest
             changed_s = (os.stat(newest.name, dir_fd=folder) if newest else os.fstat(folder)).st_mtime
             size_bytes = sum(saved.size_bytes for saved in found.states)
             return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder))
     except (*_FAILURES, ValueError) as error:
         return Entry(name, problem=text_of(error))
+
+
+def _is_made(name: Name, inside: set[str]) -> bool:
+    """Whether a driver has made this folder, though nothing was saved in it yet."""
+    called = bool(name.cluster) or name.id.startswith("run-")
+    return {owners.LOCK, owners.NOTE} <= inside or (called and inside <= _OWN)
 
 
 def _owner(folder: int) -> Owner:
@@ -194,7 +227,11 @@ def _take_away(root: Path, name: str) -> None:
     try:
         doomed = f"{_REMOVING}{secrets.token_hex(8)}"
         os.rename(name, doomed, src_dir_fd=folder, dst_dir_fd=folder)
-        _remove_any(folder, doomed)
+        try:
+            _remove_any(folder, doomed)
+        except OSError as error:
+            if error.errno not in _LATER:
+                raise
     finally:
         os.close(folder)
 
@@ -224,7 +261,8 @@ def _sweep_removals(root: Path) -> None:
     try:
         for name in os.listdir(folder):
             if name.startswith(_REMOVING):
-                _remove_any(folder, name)
+                with contextlib.suppress(OSError):  # what cannot go now keeps nothing else
+                    _remove_any(folder, name)
     except OSError:
         return
     finally:
@@ -240,7 +278,7 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
         found = contents(folder)
         if found.newest is not None and keep_s > 0:
             for other in os.listdir(folder):
-                if other not in {"lock", "owner.json", found.newest.name}:
+                if other not in {owners.LOCK, owners.NOTE, found.newest.name}:
                     _remove_any(folder, other)
             return _renamed(root, name, lambda tried: name.marked("ended-until", time.time() + keep_s + tried))
     _take_away(root, str(name))
@@ -251,7 +289,7 @@ def drop_if_empty(root: Path, name: Name) -> bool:
     """Removes the folder of a trainer that has saved nothing; returns whether it did. Raises OSError."""
     with Place(root / str(name)).opened() as folder:
         found = contents(folder)
-        if found.states or found.broken or found.aside:
+        if found.states or found.broken or found.aside or not set(os.listdir(folder)) <= _OWN | set(found.parts):
             return False
     _take_away(root, str(name))
     return True

@@ -37,7 +37,11 @@ T = TypeVar("T")
 
 
 class _FailedError(StateError):
-    """The disk's own error, apart from one of the connection that a state comes by."""
+    """The disk's own error, apart from one of the connection that a state comes by. `passing`: it may work again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(text_of(error))
+        self.passing = isinstance(error, OSError) and error.errno in _PASSING
 
 
 class NotStoredError(StateError):
@@ -51,7 +55,8 @@ class NotStoredError(StateError):
 class CheckpointStore:
     """Keeps the state of the highest step; a half-received or older one never replaces it.
 
-    `step` and `samples` are the state's, -1 and 0 while there is none; `fenced`: another driver has taken over.
+    `step` and `samples` are the state's, -1 and 0 while there is none; `fenced`: another driver has taken over;
+    `receiving`: how many states are on their way.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class CheckpointStore:
         self._lock = asyncio.Lock()
         self._newest: Saved | None = None
         self.fenced = False
+        self.receiving = 0
         try:
             self._begin()
         except BaseException:
@@ -111,6 +117,11 @@ class CheckpointStore:
     def _tidied(self, folder: int) -> Contents:
         """What is in the folder. Only who has the lock removes what others may be writing, or sets it aside."""
         found = contents(folder)
+        if found.broken and not found.states:
+            raise StateError(
+                f"the only state in {self._place.path}, {found.broken[-1]}, is not whole: it is left as it is, and no "
+                "training begins anew in its place; submit the job once more for that"
+            )
         if self._owner.alone:
             for part in found.parts:
                 files.remove(folder, part)
@@ -128,6 +139,7 @@ class CheckpointStore:
         saved, upload = Saved(step, samples, size_bytes), _Upload(self._place)
         if not size_bytes or Saved.parse(saved.name) != saved:
             raise WireError("a state has a step, and bytes")
+        self.receiving += 1
         try:
             await self._fill(upload, reader, size_bytes)
             async with self._lock:
@@ -141,6 +153,7 @@ class CheckpointStore:
             self._fence(str(error))
             raise NotStoredError(str(error), again=False) from None
         finally:
+            self.receiving -= 1
             await asyncio.shield(self._in_thread(upload.discard))
         self._saving.went()
         return adopted
@@ -189,7 +202,7 @@ class CheckpointStore:
             peer.send({"op": "fetched", "none": True})
             return
         try:
-            saved, file = await self._in_thread(self._open_newest)
+            saved, file = await self._opened_newest()
         except _FailedError as error:
             peer.send({"op": "fetched", "error": self._unreadable(error)})
             return
@@ -205,6 +218,16 @@ class CheckpointStore:
         text = f"the state of step {self.step} in {self._place.path} cannot be read: {error}"
         self._reading.came(f"{text}; mend that: no worker begins without it")
         return text
+
+    async def _opened_newest(self) -> tuple[Saved, BinaryIO]:
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._in_thread(self._open_newest)
+            except _FailedError as error:
+                if not error.passing:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+        return await self._in_thread(self._open_newest)
 
     def _open_newest(self) -> tuple[Saved, BinaryIO]:
         """The state's file, open: when a newer one takes its place, it is read to its end nevertheless."""
@@ -249,7 +272,7 @@ class CheckpointStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
         except _FAILURES as error:
-            raise _FailedError(text_of(error)) from None
+            raise _FailedError(error) from None
 
 
 class _Upload:

@@ -86,6 +86,27 @@ def test_a_running_trainers_state_is_never_removed_and_the_others_named_with_it_
     assert os.listdir(root) == ["6"]
 
 
+def test_regression_a_state_was_not_found_by_the_id_that_it_was_shown_with(root: Path) -> None:
+    saved(root, ENDED)
+    assert state("ls").output.splitlines()[1].split()[0] == "8@hpc"
+    assert state("rm", "8@hpc").output == f"removed {ENDED}\n"
+
+
+def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_removed(root: Path) -> None:
+    """As when BFT_STATE_DIR is his home."""
+    saved(root, "7")
+    (root / "data").mkdir()
+    (root / "data").chmod(0o755)
+    (root / "data" / "lock").write_text("his own")
+    (root / "thesis").mkdir(mode=0o755)
+    (root / "notes.txt").write_text("his own")
+    assert [line.split()[0] for line in state("ls").output.splitlines()] == ["ID", "7"]
+    assert (root / "data").stat().st_mode & 0o777 == 0o755
+    assert "no saved state data" in refused("rm", "data")
+    assert state("rm", "--older-than", "now+1hour").output == "removed 7\n"
+    assert sorted(os.listdir(root)) == ["data", "notes.txt", "thesis"]
+
+
 def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     saved(root, "7")
     saved(root, "7@hpc")

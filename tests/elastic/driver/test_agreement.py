@@ -117,6 +117,14 @@ def test_no_gate_is_left_when_a_worker_does_not_answer_or_is_lost() -> None:
     scene(body)
 
 
+def test_regression_a_resize_before_any_worker_was_connected_ended_the_driver() -> None:
+    async def body(agreement: Agreement) -> None:
+        assert not await agree(agreement)
+        assert not await agree(agreement, pause=False)
+
+    scene(body)
+
+
 def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_question() -> None:
     async def body(agreement: Agreement) -> None:
         worker = Worker(agreement)

@@ -339,6 +339,21 @@ def test_the_first_end_counts(play: Play) -> None:
     assert play(body) == (0, "training is complete")
 
 
+def test_training_that_ended_well_waits_for_the_state_that_is_on_its_way(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        await stage.worker("n1")
+        stage.run.store.receiving = 1
+        hearing = asyncio.ensure_future(stage.trainer._hear_farewells())
+        await asyncio.sleep(0.1)
+        assert not hearing.done()
+        stage.run.store.receiving = 0
+        await asyncio.wait_for(hearing, 30)
+
+    play(body)
+
+
 # -- connections ---
 
 

@@ -117,8 +117,10 @@ def test_a_state_of_this_cluster_goes_before_that_of_another(root: Path, told: l
     saved(root, "7@one", 10)
     saved(root, "7@two", 20)
     assert again(begins(root, told, "8", resume="7", cluster="two")).step == 20
-    with pytest.raises(UsageError, match="one and two both have a job of this id"):
+    with pytest.raises(UsageError, match="more than one job of this id; give resume=7@one or resume=7@two"):
         begins(root, told, "9", resume="7", cluster="three")
+    assert again(begins(root, told, "9", resume="7@one", cluster="two")).step == 10
+    assert again(begins(root, told, "10", resume="7@two", cluster="three")).step == 20
 
 
 def test_a_resume_that_cannot_be_is_refused_with_one_line_and_nothing_is_changed(root: Path, told: list[str]) -> None:

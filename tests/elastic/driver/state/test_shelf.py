@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -104,6 +106,57 @@ def test_the_folder_of_a_trainer_that_failed_goes_only_when_there_is_nothing_in_
     assert not shelf.drop_if_empty(tmp_path, saved(tmp_path, "7"))
     assert shelf.drop_if_empty(tmp_path, saved(tmp_path, "8", step=-1))
     assert os.listdir(tmp_path) == ["7"]
+
+
+def test_the_folder_of_a_driver_that_ended_before_it_took_it_over_is_shown_and_can_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "7@hpc" / "script").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    [entry] = shelf.entries(tmp_path)
+    shelf.remove(tmp_path, entry)
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_what_a_driver_has_not_put_there_is_not_dropped_with_an_empty_folder(tmp_path: Path) -> None:
+    name = saved(tmp_path, "7", step=-1)
+    (tmp_path / "7" / "results.csv").write_text("the user's own")
+    assert not shelf.drop_if_empty(tmp_path, name)
+    assert (tmp_path / "7" / "results.csv").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.EBUSY, errno.ENOENT])
+def test_regression_a_removal_failed_where_the_file_server_keeps_what_is_open_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """NFS does so with the lock, which is held meanwhile; another one who sweeps may also have been quicker."""
+
+    def rmtree(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    saved(tmp_path, "7")
+    saved(tmp_path, "8")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", rmtree)
+        for entry in shelf.entries(tmp_path):
+            shelf.remove(tmp_path, entry)
+    assert [name[:10] for name in os.listdir(tmp_path)] == [".removing-"] * 2
+    assert shelf.entries(tmp_path) == []
+    shelf.sweep(tmp_path, time.time())
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_leftover_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".removing-00", ".removing-11", ".removing-22"):
+        (tmp_path / name).mkdir()
+    remove = shutil.rmtree
+
+    def rmtree(path: str) -> None:
+        if path.endswith("00"):
+            raise OSError(errno.EBUSY, "busy")
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    shelf.sweep(tmp_path, time.time())
+    assert os.listdir(tmp_path) == [".removing-00"]
 
 
 def test_a_running_trainers_state_is_neither_removed_nor_swept(tmp_path: Path) -> None:

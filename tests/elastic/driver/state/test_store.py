@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -329,6 +329,40 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
         f"the state of step 5 in {tmp_path} cannot be read: its file ends too early; "
         "mend that: no worker begins without it"
     ]
+
+
+def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, tries, real = list[str](), list[str](), files.open_old
+
+    def once(folder: int, name: str) -> BinaryIO:
+        tries.append(name)
+        if len(tries) < 3:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(folder, name)
+
+    async def scene() -> None:
+        before = CheckpointStore(tmp_path, told.append)
+        await put(before, 5, b"good")
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_PAUSE_S", 0.0)
+            patched.setattr(files, "open_old", once)
+            worker = peer()
+            await before.send(worker)
+        assert b'"error"' not in worker.writer.data  # type: ignore[attr-defined]
+
+    asyncio.run(scene())
+    assert len(tries) == 3
+    assert told == []
+
+
+def test_regression_training_began_anew_where_the_only_state_was_not_whole(tmp_path: Path) -> None:
+    (tmp_path / Saved(9, 90, 100).name).write_bytes(b"torn")
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"the only state in .*, state-9-90-100.pt, is not whole"):
+            CheckpointStore(tmp_path)
+    assert (tmp_path / Saved(9, 90, 100).name).read_bytes() == b"torn"
 
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_one_line_and_no_first_start(
