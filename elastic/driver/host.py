@@ -116,7 +116,7 @@ class TrainerHost:
         A worker tells its error before it ends, and its end is what its peers fail of.
         """
         ends, self._ends = self._ends, []
-        for pilot, rc in sorted(ends, key=lambda end: (end[1] >= 0, self._words.order(end[0].lease))):
+        for pilot, rc in sorted(ends, key=lambda end: self._place(*end)):
             self._look_who_is_here()
             if pilot.expiring:  # given back for the end before this one, or for its time limit
                 continue
@@ -129,6 +129,21 @@ class TrainerHost:
             else:
                 self._failed(pilot, rc, text)
             self._words.used(pilot.lease)
+
+    def _place(self, pilot: Pilot, rc: int) -> tuple[int, int]:
+        """The place of an end among those that were told with it.
+
+        Who was killed told nothing of what the others failed of. A script that takes its group down in `finally` has
+        its peers tell of lost connections first, and NCCL aborts a process that has lost one.
+        """
+        lease = pilot.lease
+        if rc < 0 and rc != -signal.SIGABRT:
+            group = 0
+        elif self._words.of_a_peer(lease):
+            group = 3
+        else:
+            group = 2 if rc == -signal.SIGABRT and not self._words.error(lease) else 1
+        return group, self._words.order(lease)
 
     def node_exited(self, pilot: Pilot, rc: int) -> bool:
         """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""

@@ -93,6 +93,7 @@ class TorchrunBackend(Backend):
             self._exited(pilot, message)
         elif op == "done" and pilot in self._group and not self._broken:
             self._unfinished.discard(pilot.lease)
+            self._blame.finished(pilot)
             if not self._unfinished:
                 self._host.finish(0, "training is complete")
 

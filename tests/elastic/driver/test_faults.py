@@ -330,6 +330,78 @@ def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_pla
     assert play(body) is None
 
 
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.7]:1559. This is typically caused by a crash"
+NCCL_LOST = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was "
+    "a network error\nLast error:\nsocketProgress: peer gone"
+)
+
+
+@pytest.mark.parametrize("lost", [LOST, NCCL_LOST, "horovod.common.exceptions.HorovodInternalError: Gloo"])
+def test_regression_a_script_that_takes_its_group_down_before_it_tells_its_error_had_its_peers_blamed(
+    play: Play,  # noqa: F811
+    lost: str,
+) -> None:
+    """As `finally: destroy_process_group()` does: rank 0 is the last that is heard of, and ends the trainer."""
+
+    async def body(stage: Stage) -> None:
+        nodes = ("n1", "n2", "n3")
+        await trains(stage, *nodes)
+        for _ in range(3):
+            first, *peers = [await begins(stage, pilot.node) for pilot in stage.trainer.crew.all if pilot.wanted]
+            failing, *others = [pilot.node for pilot in stage.trainer.crew.all if pilot.wanted]
+            for peer in peers:
+                await stage.says(peer, {"op": "error", "text": lost})
+            await stage.says(first, {"op": "error", "text": "ValueError: no such split"})
+            for node in others:
+                stage.crash(node, 1)
+            await crash(stage, failing, 5)
+            await asyncio.sleep(0)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 5
+    assert ended[1].startswith("the script failed 3 times")
+    assert ended[1].endswith("with exit code 5: ValueError: no such split")
+
+
+def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that_failed(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        for _ in range(2):
+            first, _ = await begins(stage, "n1"), await begins(stage, "n2")
+            await stage.says(first, {"op": "error", "text": "ValueError: no such split"})
+            stage.crash("n2", -6)
+            await crash(stage, "n1", 1)
+        assert {report.node for report in stage.reports(CrashReport)} == {"n1"}
+        assert "a worker on n2 ended with signal SIGABRT" in stage.lines
+
+    assert play(body) is None
+
+
+@pytest.mark.parametrize("rc", [-9, -11, -6])
+def test_who_was_killed_is_the_cause_though_the_peers_told_of_it_before(play: Play, rc: int) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        peer, _ = await begins(stage, "n1"), await begins(stage, "n2")
+        await stage.says(peer, {"op": "error", "text": LOST})
+        stage.crash("n1", 1)
+        await crash(stage, "n2", rc)
+        assert [(report.node, report.rc) for report in stage.reports(CrashReport)] == [("n2", rc)]
+
+    assert play(body) is None
+
+
+def test_of_two_workers_on_a_node_the_one_that_only_lost_the_other_is_not_the_one_to_look_at() -> None:
+    words = LastWords()
+    words.told("a", LOST)
+    words.told("a", "ValueError: no such split")
+    words.told("a", "KeyError: 'later'")
+    words.told("a", LOST)
+    assert words.error("a") == "ValueError: no such split"
+    assert not words.of_a_peer("a")
+
+
 def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         for number in range(2, 12):
