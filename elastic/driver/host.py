@@ -124,7 +124,7 @@ class TrainerHost:
             text = f"a worker on {pilot.node} ended with {code_text(rc)}{f': {error}' if error else ''}"
             if self._departures.excuse(pilot.lease):
                 self._run.log(f"{text}; another node had left its group")
-            elif rc == EXIT_LINK_LOST:
+            elif self._lost_link(pilot, rc):
                 self._failed(pilot, rc, f"a worker on {pilot.node} lost its link to the driver")
             else:
                 self._failed(pilot, rc, text)
@@ -144,6 +144,10 @@ class TrainerHost:
         else:
             group = 2 if rc == -signal.SIGABRT and not self._words.error(lease) else 1
         return group, self._words.order(lease)
+
+    def _lost_link(self, pilot: Pilot, rc: int) -> bool:
+        """Whether a worker ended for want of its driver; a script that exits with that code by itself has said so."""
+        return rc == EXIT_LINK_LOST and not self._words.error(pilot.lease)
 
     def node_exited(self, pilot: Pilot, rc: int) -> bool:
         """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""
@@ -194,12 +198,12 @@ class TrainerHost:
         now_s = time.monotonic()
         self._blame.saved(self._run.progress.step, now_s)
         what = self._words.error(pilot.lease) or code_text(rc)
-        reached = self._run.progress.live_step
-        verdict = self._blame.failed(pilot.node, what, rc, reached, now_s, self._members(pilot))
+        reached, lost_link = self._run.progress.live_step, self._lost_link(pilot, rc)
+        verdict = self._blame.failed(pilot.node, what, lost_link, reached, now_s, self._members(pilot))
         if verdict.consequence:
             self._run.log(text)
             return
-        if rc == EXIT_LINK_LOST and verdict.whose == "nobody's":
+        if lost_link and verdict.whose == "nobody's":
             self._run.log(f"{text}; it is started again")  # a driver that was busy is no fault of the node's
             return
         self._log_crash(pilot, rc, text)
@@ -214,7 +218,7 @@ class TrainerHost:
         if self._run.result.done():
             return
         error = self._words.error(pilot.lease)
-        what = "the workers' links to the driver were lost" if rc == EXIT_LINK_LOST else "the script failed"
+        what = "the workers' links to the driver were lost" if self._lost_link(pilot, rc) else "the script failed"
         last = f"the last time on {pilot.node} with {code_text(rc)}{f': {error}' if error else ''}"
         self._run.last_words = (pilot.node, self._words.of(pilot.lease))
         self.finish(_exit_code(rc), f"{what} {_times(verdict.count)} {self._since()}, {last}")

@@ -301,6 +301,20 @@ def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_scrip
     assert ended[1].startswith("the workers' links to the driver were lost 10 times")
 
 
+def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for _ in range(3):
+            assert not stage.run.result.done()
+            await stage.says(await begins(stage, "n1"), {"op": "error", "text": "sys.exit(75)"})
+            await crash(stage, "n1", EXIT_LINK_LOST)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == EXIT_LINK_LOST
+    assert ended[1].startswith("the script failed 3 times")
+
+
 def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2")
