@@ -94,8 +94,12 @@ class TrainerHost:
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
-        now_s = time.monotonic()
-        self._blame.stepped(pilot.node, int(message["step"]), now_s, self._members())
+        now_s, members = time.monotonic(), self._members()
+        # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
+        if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
+            self._look_who_is_here()
+            self._departures.began(pilot.lease)
+        self._blame.stepped(pilot.node, int(message["step"]), now_s, members)
         self._blame.saved(self._run.progress.step, now_s)
 
     # -- what fails ---

@@ -437,6 +437,28 @@ def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(p
     assert "the script failed 3 times" in ended[1]
 
 
+def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_excused_by_it_for_ever(
+    play: Play,  # noqa: F811
+) -> None:
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2", "n3")
+        worker = await begins(stage, "n1")
+        agent = stage.pilot("n3").agent
+        assert agent
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        said = {"op": "step", "first": True, "samples": 1, "rank": 0, "loss": None, "at_s": 1.0, "steps_lost": 0}
+        said |= {"saved_step": 0, "saved_samples": 0}
+        # Of the group that the node was part of; it came late.
+        await stage.says(worker, said | {"step": 8, "size": 3, "nodes": 3})
+        await crash(stage, "n1", 1)
+        assert stage.reports(CrashReport) == []
+        await stage.says(worker, said | {"step": 9, "size": 2, "nodes": 2})
+        await crash(stage, "n1", 1)
+        assert [report.node for report in stage.reports(CrashReport)] == ["n1"]
+
+    assert play(body) is None
+
+
 def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")
