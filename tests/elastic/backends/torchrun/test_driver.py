@@ -240,6 +240,26 @@ def test_newcomers_do_not_have_the_last_steps_done_again(tmp_path: Path) -> None
     play(TorchrunBackend, tmp_path, body)
 
 
+def test_regression_a_newcomer_in_the_place_of_one_that_was_done_had_the_last_steps_done_again(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        assert list(backend.finishing) == []
+        backend.received(n2, {"op": "done"})
+        n2.leaving = True
+        backend.lost(n2)
+        assert list(backend.finishing) == [n1]
+        await backend.set_members([n1, n3])
+        assert told(n3) == []
+        assert host.saves == []
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
+        assert list(backend.finishing) == []
+        await gathered(backend, n1, n3)
+        assert ranks(n1, n3) == [(0, 2), (1, 2)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_ranks_are_counted_by_each_nodes_own_number_of_workers(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         members = [pilot("n1", workers=2), pilot("n2", workers=1), pilot("n3", workers=4)]
