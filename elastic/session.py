@@ -161,6 +161,8 @@ class Session:
         self._deliver(code)
         if code == 0:
             self.farewell()
+        elif code == EXIT_LINK_LOST:
+            self.failed(f"sys.exit({code})")  # the script's own choice: without a word it would be taken for the link's
         with self._end_lock:
             self._over = True
             return EXIT_LINK_LOST if code and self._lost.is_set() else code

@@ -61,6 +61,11 @@ class Backend(ABC):
     def uses(self, pilot: Pilot) -> bool:
         """Whether processes on this pilot still belong to the job."""
 
+    @property
+    def finishing(self) -> Sequence[Pilot]:
+        """The nodes that still have to come to the script's end, once others have; these need the others no more."""
+        return ()
+
     @abstractmethod
     async def start(self) -> None:
         """Starts what lives beside the driver."""

@@ -13,7 +13,7 @@ ends with the very same words has the same fault. What is open counts:
    failure is enough.
 4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer say the same, it is
    the script's environment; a trainer that had nodes ready before goes on until three say it and none is left.
-5. A worker that lost its link to the driver (EXIT_LINK_LOST) says nothing of the script: it counts for its node only.
+5. A worker that lost its link to the driver says nothing of the script: it counts for its node only.
 6. Whatever the mixture, a trainer ends after RESTARTS_MOST restarts that settled nothing.
 """
 
@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
-
-from elastic.errors import EXIT_LINK_LOST
 
 TRIES = 3
 """Incidents at one saved step that are the script's fault."""
@@ -128,14 +126,16 @@ class Blame:
 
     # -- what fails ---
 
-    def failed(self, node: str, what: str, rc: int, reached: int, at_s: float, members: Collection[str]) -> Verdict:
-        """A worker on `node` ended with `rc` after step `reached` (-1: unknown) while the trainer had `members`.
+    def failed(
+        self, node: str, what: str, lost_link: bool, reached: int, at_s: float, members: Collection[str]
+    ) -> Verdict:
+        """A worker on `node` ended after step `reached` (-1: unknown) while the trainer had `members`.
 
-        `what` it said: two that have the same fault say the same.
+        `what` it said: two that have the same fault say the same. `lost_link`: it had no driver any more.
         """
         incident = self._incident(node, at_s)
         if not incident.nodes:
-            incident.what, incident.crash = what, rc != EXIT_LINK_LOST
+            incident.what, incident.crash = what, not lost_link
         incident.others |= set(members)
         incident.reached = max(incident.reached, reached)
         if incident.what != what:

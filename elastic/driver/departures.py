@@ -25,7 +25,7 @@ class Departures:
         self._here = frozenset(here)
 
     def began(self, lease: str) -> None:
-        """Workers begin on a pilot, with those that were here at the last look."""
+        """Workers begin on a pilot, or begin anew in a group, with those that were here at the last look."""
         self._count += 1
         self._began[lease] = self._count
 

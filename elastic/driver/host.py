@@ -94,8 +94,12 @@ class TrainerHost:
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
-        now_s = time.monotonic()
-        self._blame.stepped(pilot.node, int(message["step"]), now_s, self._members())
+        now_s, members = time.monotonic(), self._members()
+        # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
+        if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
+            self._look_who_is_here()
+            self._departures.began(pilot.lease)
+        self._blame.stepped(pilot.node, int(message["step"]), now_s, members)
         self._blame.saved(self._run.progress.step, now_s)
 
     # -- what fails ---
@@ -116,7 +120,7 @@ class TrainerHost:
         A worker tells its error before it ends, and its end is what its peers fail of.
         """
         ends, self._ends = self._ends, []
-        for pilot, rc in sorted(ends, key=lambda end: (end[1] >= 0, self._words.order(end[0].lease))):
+        for pilot, rc in sorted(ends, key=lambda end: self._place(*end)):
             self._look_who_is_here()
             if pilot.expiring:  # given back for the end before this one, or for its time limit
                 continue
@@ -124,11 +128,30 @@ class TrainerHost:
             text = f"a worker on {pilot.node} ended with {code_text(rc)}{f': {error}' if error else ''}"
             if self._departures.excuse(pilot.lease):
                 self._run.log(f"{text}; another node had left its group")
-            elif rc == EXIT_LINK_LOST:
+            elif self._lost_link(pilot, rc):
                 self._failed(pilot, rc, f"a worker on {pilot.node} lost its link to the driver")
             else:
                 self._failed(pilot, rc, text)
             self._words.used(pilot.lease)
+
+    def _place(self, pilot: Pilot, rc: int) -> tuple[int, int]:
+        """The place of an end among those that were told with it.
+
+        Who was killed told nothing of what the others failed of. A script that takes its group down in `finally` has
+        its peers tell of lost connections first, and NCCL aborts a process that has lost one.
+        """
+        lease = pilot.lease
+        if rc < 0 and rc != -signal.SIGABRT:
+            group = 0
+        elif self._words.of_a_peer(lease):
+            group = 3
+        else:
+            group = 2 if rc == -signal.SIGABRT and not self._words.error(lease) else 1
+        return group, self._words.order(lease)
+
+    def _lost_link(self, pilot: Pilot, rc: int) -> bool:
+        """Whether a worker ended for want of its driver; a script that exits with that code by itself has said so."""
+        return rc == EXIT_LINK_LOST and not self._words.error(pilot.lease)
 
     def node_exited(self, pilot: Pilot, rc: int) -> bool:
         """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""
@@ -179,12 +202,12 @@ class TrainerHost:
         now_s = time.monotonic()
         self._blame.saved(self._run.progress.step, now_s)
         what = self._words.error(pilot.lease) or code_text(rc)
-        reached = self._run.progress.live_step
-        verdict = self._blame.failed(pilot.node, what, rc, reached, now_s, self._members(pilot))
+        reached, lost_link = self._run.progress.live_step, self._lost_link(pilot, rc)
+        verdict = self._blame.failed(pilot.node, what, lost_link, reached, now_s, self._members(pilot))
         if verdict.consequence:
             self._run.log(text)
             return
-        if rc == EXIT_LINK_LOST and verdict.whose == "nobody's":
+        if lost_link and verdict.whose == "nobody's":
             self._run.log(f"{text}; it is started again")  # a driver that was busy is no fault of the node's
             return
         self._log_crash(pilot, rc, text)
@@ -199,7 +222,7 @@ class TrainerHost:
         if self._run.result.done():
             return
         error = self._words.error(pilot.lease)
-        what = "the workers' links to the driver were lost" if rc == EXIT_LINK_LOST else "the script failed"
+        what = "the workers' links to the driver were lost" if self._lost_link(pilot, rc) else "the script failed"
         last = f"the last time on {pilot.node} with {code_text(rc)}{f': {error}' if error else ''}"
         self._run.last_words = (pilot.node, self._words.of(pilot.lease))
         self.finish(_exit_code(rc), f"{what} {_times(verdict.count)} {self._since()}, {last}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 LINES_KEPT = 12
@@ -10,6 +11,13 @@ LINE_MOST = 400
 
 TEXT_MOST = 2048
 """Letters of an error that are kept: the last ones, since the error itself stands at a traceback's end."""
+
+_OF_A_PEER = re.compile(
+    r"(?i)connection (?:was )?(?:likely )?(?:closed|reset)|(?:closed|reset) by (?:remote )?peer|broken ?pipe"
+    r"|connection(?:reset|aborted)?error|remote process exit|ncclremoteerror|dist(?:network|store)error"
+    r"|horovodinternalerror"
+)
+"""How gloo, NCCL, torch's store, Horovod and Python name the loss of somebody at the other end."""
 
 
 class LastWords:
@@ -28,10 +36,13 @@ class LastWords:
             self._printed.setdefault(lease, deque(maxlen=LINES_KEPT)).append(_plain(line))
 
     def told(self, lease: str, text: str) -> None:
-        """A worker's error; of several workers the first one that fails is the one to look at."""
+        """A worker's error; of several workers the first one that fails is the one to look at.
+
+        A script that takes its group down before its own error is told has the peers tell theirs first.
+        """
         if lease in self._used:
             self._drop(lease)
-        if lease not in self._told:
+        if lease not in self._told or (self.of_a_peer(lease) and not _OF_A_PEER.search(text)):
             self._told[lease] = [_plain(line) for line in text[-TEXT_MOST:].splitlines() if line.strip()]
             self._count += 1
             self._order[lease] = self._count
@@ -54,6 +65,10 @@ class LastWords:
     def order(self, lease: str) -> int:
         """The place of this pilot's error among all; 0 where none was told: such an end is nobody's consequence."""
         return self._order.get(lease, 0)
+
+    def of_a_peer(self, lease: str) -> bool:
+        """Whether the error that a worker told is of a connection: its peer may have ended first."""
+        return any(_OF_A_PEER.search(line) for line in self._told.get(lease, ()))
 
     def of(self, lease: str) -> tuple[str, ...]:
         """The lines, the last one last; none where nothing was said."""

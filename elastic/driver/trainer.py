@@ -129,6 +129,10 @@ class Trainer:
         """The nodes to train on now: an allowed number of the warm ones, the oldest first."""
         pilots = self.crew.all
         ready = sorted((pilot for pilot in pilots if pilot.wanted), key=lambda pilot: (pilot.ready_s, pilot.lease))
+        last = self._backend.finishing
+        if last and all(pilot.wanted for pilot in last):
+            # However few are left: to suspend them would have the script's end done again.
+            return [pilot for pilot in ready if self._backend.uses(pilot)]
         newcomers = [pilot for pilot in ready if not self._backend.uses(pilot)]
         if newcomers and any(pilot.warming for pilot in pilots):
             # Others are about to get warm: one resize, or one start, for all of them.

@@ -321,6 +321,13 @@ def test_a_script_that_fails_for_want_of_the_link_did_not_fail_by_itself(driver:
     assert driver.session.ended(0) == 0, "a script that came to its end has"
 
 
+def test_a_script_that_chooses_the_code_of_a_lost_link_itself_says_so(driver: Driver) -> None:
+    with ThreadPoolExecutor() as pool:
+        ending = pool.submit(driver.session.ended, EXIT_LINK_LOST)
+        assert driver.next() == {"op": "error", "text": "sys.exit(75)"}
+        assert ending.result(LIMIT_S) == EXIT_LINK_LOST
+
+
 def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_PAUSES_S", (0.0, 0.0))
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:

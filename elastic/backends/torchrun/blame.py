@@ -1,4 +1,4 @@
-"""Who caused a crash: one end of a worker takes the others along, and theirs may be heard of first."""
+"""Which ends of workers belong to one crash: one end takes the others along, and theirs may be heard of first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _BLAME_S = 0.25
 
 
 class Blame:
-    """Collects the ends of one generation's workers; whoever caused them is told to the trainer, once a generation."""
+    """Collects the ends of one generation's workers and tells them to the trainer together, once a generation.
+
+    Which of them caused the others is the trainer's to say: it knows what the workers told.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -40,6 +43,11 @@ class Blame:
         self._exits.append((pilot, rc))
         return True
 
+    def finished(self, pilot: Pilot) -> None:
+        """A member is done: that its node goes is no reason for the others to fail."""
+        if pilot in self._suspects:
+            self._suspects.remove(pilot)
+
     def excuse(self, pilot: Pilot) -> None:
         """A member's node is gone: that the others' workers end now is its doing, also where that was heard before."""
         if pilot in self._suspects:
@@ -52,6 +60,5 @@ class Blame:
         self._settling.cancel()
         self._settling = None
         exits, self._exits, self._suspects = self._exits, [], []
-        killed = [(pilot, rc) for pilot, rc in exits if rc < 0]
-        for pilot, rc in killed or exits:
+        for pilot, rc in exits:
             self._host.crashed(pilot, rc)

@@ -39,6 +39,7 @@ class TorchrunBackend(Backend):
         self._waiting: set[str] = set()
         self._invited: set[str] = set()
         self._unfinished: set[str] = set()
+        self._ending = False
         self._broken = False
         self._blame = Blame(host)
         self._news = asyncio.Event()
@@ -49,6 +50,12 @@ class TorchrunBackend(Backend):
 
     def uses(self, pilot: Pilot) -> bool:
         return pilot in self._group
+
+    @property
+    def finishing(self) -> Sequence[Pilot]:
+        if self._broken or not self._ending:
+            return ()
+        return [member for member in self._group if member.lease in self._unfinished]
 
     async def start(self) -> None:
         await self._store.start(self._host.settings.interpreter, "elastic.backends.torchrun.store")
@@ -93,6 +100,8 @@ class TorchrunBackend(Backend):
             self._exited(pilot, message)
         elif op == "done" and pilot in self._group and not self._broken:
             self._unfinished.discard(pilot.lease)
+            self._ending = True
+            self._blame.finished(pilot)
             if not self._unfinished:
                 self._host.finish(0, "training is complete")
 
@@ -108,13 +117,12 @@ class TorchrunBackend(Backend):
         """Whether the group may stay as it is, but for members that are done and leave."""
         if self._broken or not self._group:
             return False
-        done = [member for member in self._group if self._is_done(member)]
-        if not done:
+        if not self._ending:
             return self._group == list(pilots)
-        # The end is near: to grow now would have the last steps done again.
-        if not all(member in pilots for member in self._group if member not in done):
+        # The end is near: to grow now would have the last steps done again, also where who was done has gone.
+        if not all(member in pilots for member in self.finishing):
             return False
-        for member in done:
+        for member in list(self._group):
             if member not in pilots:
                 self._group.remove(member)
                 # Should it be needed again, it waits at the rendezvous.
@@ -163,7 +171,8 @@ class TorchrunBackend(Backend):
         if not all(pilot.wanted and pilot.lease in self._waiting for pilot in members):
             self._host.wake()
             return
-        self._group, self._unfinished, self._broken = members, {pilot.lease for pilot in members}, False
+        self._group, self._unfinished = members, {pilot.lease for pilot in members}
+        self._ending = self._broken = False
         self._blame.begin(members)
         world, first_rank = sum(pilot.workers_per_node for pilot in members), 0
         for number, pilot in enumerate(members):

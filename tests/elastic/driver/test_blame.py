@@ -28,7 +28,8 @@ class Trainer:
         """Workers on these nodes fail in one incident, and those of its `peers`; who is at fault at the end."""
         self.now_s += after_s
         said = [(node, f"code {rc}") for node in failing] + [(node, f"closed by {node}") for node in peers.split()]
-        verdicts = [self.blame.failed(node, what, rc, reached, self.now_s, self.members) for node, what in said]
+        lost = rc == EXIT_LINK_LOST
+        verdicts = [self.blame.failed(node, what, lost, reached, self.now_s, self.members) for node, what in said]
         for node in self.members:
             self.blame.began(node)
         found = [verdict.whose for verdict in verdicts]
@@ -131,7 +132,7 @@ def test_lives_that_fail_are_counted_like_crashes_and_not_twice_with_them() -> N
     trainer = Trainer("n1", "n2")
     assert trainer.blame.life_failed(trainer.now_s) == Verdict("nobody's")
     for count in (2, 3):
-        said = [trainer.blame.failed(node, "", 1, 52, trainer.now_s, ["n1", "n2"]).whose for node in ("n1", "n2")]
+        said = [trainer.blame.failed(node, "", False, 52, trainer.now_s, ["n1", "n2"]).whose for node in ("n1", "n2")]
         said.append(trainer.blame.life_failed(trainer.now_s).whose)
         assert ("the script's" in said) == (count == 3)
         trainer.blame.began("n1")
@@ -190,7 +191,7 @@ def test_the_only_node_is_not_given_back_for_its_failures() -> None:
 def test_at_most_one_node_is_given_back_for_one_incident() -> None:
     trainer = Trainer(*NODES)
     trainer.fail("n1", "n2")
-    verdicts = [trainer.blame.failed(node, "", 1, 52, trainer.now_s, NODES).whose for node in ("n1", "n2")]
+    verdicts = [trainer.blame.failed(node, "", False, 52, trainer.now_s, NODES).whose for node in ("n1", "n2")]
     assert verdicts == ["the node's", "nobody's"]
 
 

@@ -301,6 +301,20 @@ def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_scrip
     assert ended[1].startswith("the workers' links to the driver were lost 10 times")
 
 
+def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for _ in range(3):
+            assert not stage.run.result.done()
+            await stage.says(await begins(stage, "n1"), {"op": "error", "text": "sys.exit(75)"})
+            await crash(stage, "n1", EXIT_LINK_LOST)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == EXIT_LINK_LOST
+    assert ended[1].startswith("the script failed 3 times")
+
+
 def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2")
@@ -330,6 +344,78 @@ def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_pla
     assert play(body) is None
 
 
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.7]:1559. This is typically caused by a crash"
+NCCL_LOST = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was "
+    "a network error\nLast error:\nsocketProgress: peer gone"
+)
+
+
+@pytest.mark.parametrize("lost", [LOST, NCCL_LOST, "horovod.common.exceptions.HorovodInternalError: Gloo"])
+def test_regression_a_script_that_takes_its_group_down_before_it_tells_its_error_had_its_peers_blamed(
+    play: Play,  # noqa: F811
+    lost: str,
+) -> None:
+    """As `finally: destroy_process_group()` does: rank 0 is the last that is heard of, and ends the trainer."""
+
+    async def body(stage: Stage) -> None:
+        nodes = ("n1", "n2", "n3")
+        await trains(stage, *nodes)
+        for _ in range(3):
+            first, *peers = [await begins(stage, pilot.node) for pilot in stage.trainer.crew.all if pilot.wanted]
+            failing, *others = [pilot.node for pilot in stage.trainer.crew.all if pilot.wanted]
+            for peer in peers:
+                await stage.says(peer, {"op": "error", "text": lost})
+            await stage.says(first, {"op": "error", "text": "ValueError: no such split"})
+            for node in others:
+                stage.crash(node, 1)
+            await crash(stage, failing, 5)
+            await asyncio.sleep(0)
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 5
+    assert ended[1].startswith("the script failed 3 times")
+    assert ended[1].endswith("with exit code 5: ValueError: no such split")
+
+
+def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that_failed(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        for _ in range(2):
+            first, _ = await begins(stage, "n1"), await begins(stage, "n2")
+            await stage.says(first, {"op": "error", "text": "ValueError: no such split"})
+            stage.crash("n2", -6)
+            await crash(stage, "n1", 1)
+        assert {report.node for report in stage.reports(CrashReport)} == {"n1"}
+        assert "a worker on n2 ended with signal SIGABRT" in stage.lines
+
+    assert play(body) is None
+
+
+@pytest.mark.parametrize("rc", [-9, -11, -6])
+def test_who_was_killed_is_the_cause_though_the_peers_told_of_it_before(play: Play, rc: int) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        peer, _ = await begins(stage, "n1"), await begins(stage, "n2")
+        await stage.says(peer, {"op": "error", "text": LOST})
+        stage.crash("n1", 1)
+        await crash(stage, "n2", rc)
+        assert [(report.node, report.rc) for report in stage.reports(CrashReport)] == [("n2", rc)]
+
+    assert play(body) is None
+
+
+def test_of_two_workers_on_a_node_the_one_that_only_lost_the_other_is_not_the_one_to_look_at() -> None:
+    words = LastWords()
+    words.told("a", LOST)
+    words.told("a", "ValueError: no such split")
+    words.told("a", "KeyError: 'later'")
+    words.told("a", LOST)
+    assert words.error("a") == "ValueError: no such split"
+    assert not words.of_a_peer("a")
+
+
 def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         for number in range(2, 12):
@@ -349,6 +435,28 @@ def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(p
     ended = play(body)
     assert ended is not None
     assert "the script failed 3 times" in ended[1]
+
+
+def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_excused_by_it_for_ever(
+    play: Play,  # noqa: F811
+) -> None:
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2", "n3")
+        worker = await begins(stage, "n1")
+        agent = stage.pilot("n3").agent
+        assert agent
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        said = {"op": "step", "first": True, "samples": 1, "rank": 0, "loss": None, "at_s": 1.0, "steps_lost": 0}
+        said |= {"saved_step": 0, "saved_samples": 0}
+        # Of the group that the node was part of; it came late.
+        await stage.says(worker, said | {"step": 8, "size": 3, "nodes": 3})
+        await crash(stage, "n1", 1)
+        assert stage.reports(CrashReport) == []
+        await stage.says(worker, said | {"step": 9, "size": 2, "nodes": 2})
+        await crash(stage, "n1", 1)
+        assert [report.node for report in stage.reports(CrashReport)] == ["n1"]
+
+    assert play(body) is None
 
 
 def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(play: Play) -> None:  # noqa: F811

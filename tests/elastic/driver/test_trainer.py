@@ -165,6 +165,29 @@ def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(play: Play) -> 
     play(body, "1-4,sizes=1:2:4")
 
 
+def test_regression_a_trainer_was_suspended_at_its_end_since_a_node_that_was_done_had_gone(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        monkeypatch.setattr(FakeBackend, "finishing", [stage.pilot("n1")])
+        stage.revoke("n2")
+        await stage.trains_on("n1")
+        stage.grant("n3")
+        await stage.warm("n3")
+        await asyncio.sleep(0.05)
+        assert stage.backend.calls == [["n1", "n2"], ["n1"]]
+        assert not stage.backend.suspended
+        # It fails after all: now there have to be as many as ever.
+        monkeypatch.setattr(FakeBackend, "finishing", [])
+        stage.run.wake()
+        await stage.trains_on("n1", "n3")
+
+    assert play(body, "2-4") is None
+
+
 def test_no_more_nodes_are_used_than_the_trainer_may(play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2", "n3")

@@ -69,14 +69,14 @@ def test_after_a_crash_the_same_members_form_a_new_generation_without_waiting_fo
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await gathered(backend, n1, n2)
-        # The peer of a killed worker fails as well, and may be heard of first.
+        # The peer of a killed worker fails as well, and may be heard of first: the trainer is told of both at once.
         backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
         backend.received(n1, {"op": "exit", "local_rank": 0, "rc": -9, "step": 4, "at_s": 1.0})
         backend.received(n1, {"op": "join", "generation": 1})
         # The next group may take its first step before anybody is blamed.
         assert host.broken_at == 4
-        await until("one is blamed", lambda: host.crashes)
-        assert host.crashes == [("n1", -9)]
+        await until("both are told", lambda: host.crashes)
+        assert host.crashes == [("n2", 1), ("n1", -9)]
         forming = asyncio.create_task(backend.set_members([n1, n2]))
         await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
         backend.received(n2, {"op": "join", "generation": 1})
@@ -191,6 +191,27 @@ def test_who_is_done_may_go_and_the_others_end_undisturbed(tmp_path: Path) -> No
     play(TorchrunBackend, tmp_path, body)
 
 
+def test_regression_a_failure_after_the_node_of_a_done_member_had_gone_was_nobodys(tmp_path: Path) -> None:
+    """A pilot is told lost when its agent goes and when its allocation ends; the second one excused all others."""
+
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2, n3)
+        for done in (n2, n3):
+            backend.received(done, {"op": "done"})
+        n2.leaving = True
+        backend.lost(n2)
+        backend.lost(n2)
+        await backend.set_members([n1])
+        backend.lost(n3)
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
+        assert host.broken_at == 9
+        await until("it is counted", lambda: host.crashes)
+        assert host.crashes == [("n1", 3)]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_who_was_done_and_left_out_comes_to_a_later_rendezvous(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
@@ -215,6 +236,26 @@ def test_newcomers_do_not_have_the_last_steps_done_again(tmp_path: Path) -> None
         assert not backend.uses(n3)
         assert told(n3) == []
         assert host.saves == []
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+def test_regression_a_newcomer_in_the_place_of_one_that_was_done_had_the_last_steps_done_again(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        assert list(backend.finishing) == []
+        backend.received(n2, {"op": "done"})
+        n2.leaving = True
+        backend.lost(n2)
+        assert list(backend.finishing) == [n1]
+        await backend.set_members([n1, n3])
+        assert told(n3) == []
+        assert host.saves == []
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
+        assert list(backend.finishing) == []
+        await gathered(backend, n1, n3)
+        assert ranks(n1, n3) == [(0, 2), (1, 2)]
 
     play(TorchrunBackend, tmp_path, body)
 
