@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import sys
 from importlib import import_module
@@ -16,6 +15,7 @@ from importlib import import_module
 from elastic.backends.torchrun.carried import seal, unseal
 from elastic.backends.torchrun.hidden import HiddenStore
 from elastic.driver.hub import Hub, listen
+from elastic.link import descriptors
 from elastic.link.child import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, encode, receive
@@ -112,8 +112,7 @@ def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    descriptors.raise_limit()
     try:
         import_module("torch.distributed")
     except ImportError:
