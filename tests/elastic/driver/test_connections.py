@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from elastic.driver.connections import Connections
+from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
@@ -34,7 +36,8 @@ class Crew:
 
 def connections(folder: Path, crew: Crew) -> Connections:
     run = Run(settings_for(folder), lambda line: None, lambda report: None)
-    return Connections(run, None, crew, None, None)  # type: ignore[arg-type]
+    host = SimpleNamespace(began=lambda pilot: None)
+    return Connections(run, None, crew, host, None, Liveness(run, crew))  # type: ignore[arg-type]
 
 
 def play(folder: Path, crew: Crew, body: Any) -> None:
