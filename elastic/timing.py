@@ -93,8 +93,8 @@ KILLED_S = 10.0
 # Gloo's own time-out is the second line of defence behind the driver's abort.
 GLOO_TIMEOUT_S = 5
 
-# A node that cannot start workers is kept for a moment: the daemon believes nothing of a pilot that Slurm has not yet
-# shown it, and it looks once a second.
+# A node that cannot start workers, or not even its agent, is kept for a moment before that is told: the daemon believes
+# nothing of a pilot that Slurm has not yet shown it, and it looks once a second.
 FAULT_SHOWN_S = 3.0
 
 # A script that has told nothing and saved nothing for so long is one that never will.

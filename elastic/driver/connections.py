@@ -57,6 +57,10 @@ class Connections:
             pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
+                asked = pilot.leaving or pilot.revoked or pilot.expiring or pilot.over.is_set()
+                if not (asked or pilot.reason or self._run.result.done()):
+                    pilot.reason = f"the agent on {pilot.node} went away without a word"
+                    self._run.log(pilot.reason)
                 pilot.over.set()
                 self._crew.lost(pilot)
             return

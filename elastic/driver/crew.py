@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import advice
-from elastic.timing import CONNECT_S, GONE_S, GRACEFUL_LEAVE_S, WARM_S
+from elastic.timing import CONNECT_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
@@ -170,6 +171,7 @@ class Crew:
             self.spawn(self._give_up_late(pilot), pilot)
             try:
                 if failed := await self._attend(pilot):
+                    await self._shown(pilot)
                     self._failed_on(pilot, failed)
             except (OSError, RuntimeError) as error:  # no more processes, files or threads: the others need not care
                 pilot.reason = f"its agent could not be started: {error}"
@@ -188,6 +190,15 @@ class Crew:
                 pilot.state = "ready"
             self.tell_state(pilot, state, at_s)
         self._owner.wake()
+
+    async def _shown(self, pilot: Pilot) -> None:
+        """Holds a node whose agent failed at once, until the daemon has seen the pilot or wants it back.
+
+        Else the node's fault would count as a pilot that Slurm refused the trainer.
+        """
+        left_s = pilot.placed_s + FAULT_SHOWN_S - time.monotonic()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(pilot.over.wait(), max(0.0, left_s))
 
     def _failed_on(self, pilot: Pilot, what: str) -> None:
         """The node did not serve: the user and the daemon are told, who keeps others from it if it goes on so."""

@@ -182,13 +182,17 @@ class TrainerHost:
         self._at_fault.add(pilot.lease)
         ready = sum(other.wanted for other in self._pilots())
         verdict = self._blame.cannot(pilot.node, text, ready)
-        self._run.report(CrashReport(time.time(), pilot.node, 1, text))
         if verdict.whose == "the script's":
+            self._run.report(CrashReport(time.time(), pilot.node, 1, text))
             self.finish(1, text)
             return
         self._run.log(f"{pilot.node} cannot train, it is given back: {text}")
         pilot.reason = text
-        asyncio.get_running_loop().call_later(FAULT_SHOWN_S, self._expire, pilot)
+        asyncio.get_running_loop().call_later(FAULT_SHOWN_S, self._give_up, pilot, text)
+
+    def _give_up(self, pilot: Pilot, text: str) -> None:
+        self._run.report(CrashReport(time.time(), pilot.node, 1, text))
+        self._expire(pilot)
 
     def life_failed(self, reason: str) -> None:
         """See Host."""

@@ -294,7 +294,7 @@ def _complaint(said: str, pilot: Pilot) -> str:
     lines = [line.strip() for line in said.splitlines()]
     if words := next((line for line in reversed(lines) if line.startswith(_AGENT_SAYS)), ""):
         words = words.removeprefix(_AGENT_SAYS).replace("$BFT_DRIVER", pilot.driver)
-        return f"{words if pilot.node in words else f'{pilot.node}: {words}'}{advice()}"
+        return f"{words if pilot.node in words else f'{pilot.node}: {words}'}{advice() if 'driver' in words else ''}"
     if words := next((line for line in reversed(lines) if "execve()" in line), ""):
         return f"{pilot.node} cannot run {_AGENT[0]}: {words}; install bftd at the same place on every node"
     return ""

@@ -133,6 +133,8 @@ class Agent:
             print(f"bft: {error}", file=sys.stderr, flush=True)
         except (OSError, asyncio.TimeoutError):
             pass
+        except Exception as error:  # else nobody would hear why, nor any order of the driver's
+            self._send({"op": "cannot", "text": f"its agent failed: {error!r}"})
         if not self._leaving and not self._over.is_set():
             self._lost_driver = True
         self._over.set()
@@ -165,9 +167,8 @@ class Agent:
         try:
             return await asyncio.wait_for(asyncio.open_connection(host, port, limit=MAX_LINE_BYTES), REACH_S)
         except (OSError, asyncio.TimeoutError) as error:
-            node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
             raise WireError(
-                f"node {node} cannot reach the driver at {os.environ['BFT_DRIVER']} ({_why(error)})"
+                f"node {_node()} cannot reach the driver at {os.environ['BFT_DRIVER']} ({_why(error)})"
             ) from error
 
     async def _commands(self, reader: SealedReader) -> None:
@@ -319,6 +320,10 @@ class Agent:
         return task
 
 
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def _why(error: Exception) -> str:
     """Why a connection was not made, in words."""
     if isinstance(error, socket.gaierror):
@@ -343,7 +348,12 @@ def _missing(error: OSError, interpreter: str, cwd: str) -> str:
 
 async def _run() -> int:
     adopt_orphans()
-    agent = Agent()
+    try:
+        agent = Agent()
+    except OSError as error:
+        why = error.strerror or str(error)
+        print(f"bft: no temporary folder can be made on {_node()}: {why}", file=sys.stderr, flush=True)
+        return 3
     try:
         return await agent.run()
     finally:

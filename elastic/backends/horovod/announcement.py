@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import MutableMapping
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES
 from horovod.runner.elastic.worker import WorkerNotificationManager, WorkerNotificationService
@@ -80,7 +80,8 @@ def _announced(manager: Any, key: str) -> Any:
     server = f"{environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{environ['HOROVOD_GLOO_RENDEZVOUS_PORT']}"
     data = announcement(key, worker, service.addresses())
     request = Request(f"http://{server}/{PUT_WORKER_ADDRESSES}/{worker}", data=data, method="PUT")
-    with urlopen(request, timeout=_ANNOUNCE_S):
+    # Never by the proxy that a site's environment names: it is for what is outside, and is not who may speak there.
+    with build_opener(ProxyHandler({})).open(request, timeout=_ANNOUNCE_S):
         return service
 
 

@@ -7,7 +7,6 @@ with one group of workers: it tells the driver, and comes to the next rendezvous
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -60,6 +59,7 @@ class _ElasticAgent(LocalElasticAgent):
         self._rendezvous_of_driver = rendezvous
         self._pages = pages
         self._upkeep = upkeep
+        rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
         """Tells the driver that a worker ended with an error, or could not be started."""
@@ -119,7 +119,6 @@ class TorchrunNode:
         self._tunnel = Tunnel()
         self._upkeep = Upkeep(self._tunnel.processes)
         self._rendezvous = DriverRendezvous(link, self._tunnel)
-        self._rendezvous.on_kill = _kill_workers
         workers = int(os.environ["BFT_WORKERS_PER_NODE"])
         self._pages = [new_page() for _ in range(workers)]
         self._spec = WorkerSpec(
@@ -156,12 +155,6 @@ class TorchrunNode:
             print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
             agent.tell_exit(0, 1)
             return False
-
-
-def _kill_workers() -> None:
-    """Kills what does not answer any more; its end is then seen, and told, as any worker's."""
-    for worker in multiprocessing.active_children():
-        worker.kill()
 
 
 def _entry(

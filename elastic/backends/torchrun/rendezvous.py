@@ -31,8 +31,8 @@ class DriverRendezvous(RendezvousHandler):
         """The rank of this node's first worker among all nodes' workers; nodes may have different numbers of them."""
         self.world = 0
         """How many workers there are on all nodes."""
-        self.on_kill: Callable[[], None] = lambda: None
-        """What is done when the driver wants this node's workers killed: they do not answer any more."""
+        self.on_leaving: Callable[[], None] = lambda: None
+        """What is done while workers still live when Slurm takes the node: all of it is over within 0.1 s."""
 
     def get_backend(self) -> str:
         return "bft"
@@ -78,8 +78,8 @@ class DriverRendezvous(RendezvousHandler):
         while (message := self._link.poll()) is not None:
             if message["op"] == "regroup":
                 self._regroup = True
-            elif message["op"] == "kill":
-                self.on_kill()
+            elif message["op"] == "leaving":
+                self.on_leaving()
         return int(self._regroup)
 
     def is_closed(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import socket
 import sys
@@ -18,6 +17,7 @@ from elastic.backends.torchrun.carried import seal, unseal
 from elastic.backends.torchrun.hidden import HiddenStore
 from elastic.backends.torchrun.network import leave_hosts_network
 from elastic.driver.hub import Hub, listen
+from elastic.link import descriptors
 from elastic.link.child import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, encode, receive
@@ -118,8 +118,7 @@ def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    descriptors.raise_limit()
     try:
         import_module("torch.distributed")
     except ImportError:

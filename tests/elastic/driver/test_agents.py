@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_regression_a_driver_that_a_node_cannot_reach_was_an_srun_that_ended_wit
         f"set BFT_DRIVER_ADDRESS to an address of {socket.gethostname()} that nodes reach"
     )
     assert lines == [], "who asked tells it"
+
+
+def test_regression_a_node_without_a_temporary_folder_was_a_traceback_and_nobodys_fault(
+    srun: Path, tmp_path: Path
+) -> None:
+    full = "import tempfile; tempfile.tempdir = '/proc/self/nowhere'; import elastic.node.agent as it; it.main()"
+    srun.write_text(f'#!/bin/sh\nSLURMD_NODENAME=n1 exec {sys.executable} -c "{full}"\n')
+    why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
+    assert why == "no temporary folder can be made on n1: No such file or directory"
+    assert lines == []
 
 
 def test_bftd_that_is_not_installed_on_a_node_is_said_as_that(srun: Path, tmp_path: Path) -> None:

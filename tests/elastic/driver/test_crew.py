@@ -17,6 +17,11 @@ from elastic.driver.pilots import Pilot
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.0)
+
+
 class Owner:
     """The trainer, as far as a crew asks for it."""
 
@@ -348,6 +353,40 @@ def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_
         [ended] = stage.daemon.of(LeaseReport, state="ended")
         assert ended.reason == why
         assert stage.owner.lines == [f"{why}; n1 is given back"]
+
+    scene(body)
+
+
+def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_made_its_trainer_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon believes nothing of a pilot that Slurm has not shown it."""
+    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.2)
+
+    async def body(stage: Stage) -> None:
+        stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
+        await stage.placed("n1")
+        stage.starter.end("job-n1.1")
+        await asyncio.sleep(0.05)
+        assert stage.daemon.of(CrashReport) == []
+        assert stage.starter.cancelled == []
+        await until("ended", lambda: not stage.crew.pilots)
+        assert [report.node for report in stage.daemon.of(CrashReport)] == ["n1"]
+        assert stage.states("n1.1") == ["placed", "ended"]
+
+    scene(body)
+
+
+def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 3600.0)
+
+    async def body(stage: Stage) -> None:
+        stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
+        await stage.placed("n1")
+        stage.starter.end("job-n1.1")
+        await asyncio.sleep(0.05)
+        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        await until("ended", lambda: not stage.crew.pilots)
 
     scene(body)
 

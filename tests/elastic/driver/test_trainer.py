@@ -414,6 +414,7 @@ def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
         assert agent
         stage.connections.disconnected(agent)
         await stage.trains_on("n2")
+        assert "the agent on n1 went away without a word" in stage.lines
 
     play(body)
 

@@ -518,6 +518,17 @@ def test_what_the_user_set_for_threads_and_interfaces_is_not_overwritten(
     assert pilot.next()["line"] == ("3 ib0 eth1 lo" if given else f"{cores} =lo lo lo")
 
 
+def test_regression_an_agent_that_could_not_start_its_node_process_left_without_a_word(pilot: Pilot) -> None:
+    pilot.start("-c", "import elastic.node.agent as agent; agent.threads_per_worker = None; agent.main()")
+    message: Message = {"backend": "horovod", "interpreter": "/bin/true", "argv": [], "cwd": "/", "script_dir": "/s"}
+    pilot.channel.send({"op": "configure", "workers_per_node": 1, **message, **NO_ENVIRONMENT})
+    told = pilot.next()
+    assert told["op"] == "cannot"
+    assert told["text"].startswith("its agent failed: TypeError(")
+    assert pilot.ended() == 3
+    assert pilot.cancelled == "77\n"
+
+
 def test_a_line_of_output_that_is_endless_does_not_stop_the_output(pilot: Pilot) -> None:
     pilot.start()
     pilot.configure("head -c 3000000 /dev/zero | tr '\\0' x\necho\necho after\nexec sleep 1000")

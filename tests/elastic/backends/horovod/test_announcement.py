@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
@@ -102,8 +103,9 @@ def test_a_strangers_pickle_is_not_run_and_his_announcement_not_taken(url: str, 
     assert not proof.exists()
 
 
-def test_a_workers_announcement_is_taken_and_kept_from_readers(
-    url: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
+def test_a_workers_announcement_is_taken_and_kept_from_readers_also_where_a_site_has_a_proxy(
+    proxy: str, url: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationClient, WorkerNotificationManager
 
@@ -117,7 +119,12 @@ def test_a_workers_announcement_is_taken_and_kept_from_readers(
     for name, value in {**names, "HOROVOD_HOSTNAME": "n1.3.0", "HOROVOD_LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     manager = WorkerNotificationManager()
-    manager.init()
+    with monkeypatch.context() as site:
+        site.setattr(urllib.request, "_opener", None)  # it remembers the proxies of its first use
+        site.setenv("http_proxy", proxy)
+        for name in ("no_proxy", "NO_PROXY"):
+            site.delenv(name, raising=False)
+        manager.init()
     heard = []
     manager.register_listener(type("Listener", (), {"on_hosts_updated": lambda _, *told: heard.append(told)})())
     [(name, rank, addresses, key)] = driver.announced

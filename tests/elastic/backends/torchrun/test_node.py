@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import tempfile
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from elastic.backends.torchrun.tunnel import Tunnel
+from elastic.node import segments, upkeep
 from tests.elastic.backends.torchrun.real import Group, play
 
 pytestmark = pytest.mark.torch
@@ -95,12 +98,12 @@ dist.barrier()
 """
 
 
-def test_a_frozen_worker_is_killed_and_both_nodes_train_again(tmp_path: Path) -> None:
+def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_train_again(tmp_path: Path) -> None:
     async def body(group: Group) -> None:
         members = [group.node("n1"), group.node("n2")]
         await group.backend.set_members(members)
         await group.until("one is frozen, one waits for it", lambda: len(group.rows()) == 2)
-        members[0].tell({"op": "kill", "host": members[0].lease})
+        os.kill(members[0].workers[0].hello["pid"], signal.SIGKILL)
         await group.until("told", lambda: group.host.crashes)
         # The other one hangs in the collective, or was taken along.
         assert group.host.crashes == [("n1", -signal.SIGKILL)]
@@ -108,18 +111,6 @@ def test_a_frozen_worker_is_killed_and_both_nodes_train_again(tmp_path: Path) ->
         await group.until("all are done", lambda: group.host.ended)
         assert group.host.ended == (0, "training is complete")
         assert len(group.rows()) == 4
-
-    play(tmp_path, SCRIPT + FROZEN, body)
-
-
-def test_a_worker_that_is_killed_from_outside_is_a_crash_as_any_other(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
-        members = [group.node("n1"), group.node("n2")]
-        await group.backend.set_members(members)
-        await group.until("one is frozen, one waits for it", lambda: len(group.rows()) == 2)
-        os.kill(members[0].workers[0].hello["pid"], signal.SIGKILL)
-        await group.until("told", lambda: group.host.crashes)
-        assert group.host.crashes == [("n1", -signal.SIGKILL)]
 
     play(tmp_path, SCRIPT + FROZEN, body)
 
@@ -187,3 +178,42 @@ def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(tmp_path: Path
         assert group.host.ended == (0, "training is complete")
 
     play(tmp_path, SCRIPT + COUNT, body)
+
+
+HOLDS_SHARED_MEMORY = """\
+import mmap
+while not os.path.exists("looked"):
+    time.sleep(0.01)
+with open("shm/segment", "w+b") as file:
+    file.truncate(4096)
+    held = mmap.mmap(file.fileno(), 0)
+note(held=True)
+time.sleep(3600)
+"""
+
+
+def look_once() -> None:
+    """Who has which shared memory is looked at once by itself, and then not before a long time."""
+    segments.SHM = f"{os.getcwd()}/shm"
+    os.mkdir(segments.SHM)
+    tempfile.tempdir = os.getcwd()
+    upkeep.SAMPLE_S = 3600.0
+    sample = upkeep.Upkeep.sample
+
+    def sample_and_say(self: upkeep.Upkeep, workers: Collection[int]) -> None:
+        sample(self, workers)
+        Path("looked").touch()
+
+    upkeep.Upkeep.sample = sample_and_say  # type: ignore[method-assign]
+
+
+def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_shared_memory_is(tmp_path: Path) -> None:
+    async def body(group: Group) -> None:
+        n1 = group.node("n1", prepare=look_once)
+        await group.backend.set_members([n1])
+        await group.until("the worker has it", group.rows)
+        n1.tell({"op": "leaving"})
+        record = tmp_path / segments.RECORD
+        await group.until("the agent can remove it", lambda: record.exists() and "segment" in record.read_text())
+
+    play(tmp_path, SCRIPT + HOLDS_SHARED_MEMORY, body)
