@@ -383,6 +383,7 @@ def _exit(code: int) -> None:
 
 
 _current = Session()
+_parents: Session | None = None
 
 
 def current() -> Session:
@@ -394,3 +395,13 @@ def install(session: Session) -> None:
     """Makes `session` this process's (called once, by the worker's bootstrap)."""
     global _current
     _current = session
+
+
+def _leave_to_parent() -> None:
+    """In a fork of a worker's: two processes that spoke on one sealed link would end it, and with it the worker."""
+    global _current, _parents
+    # Kept, because its thread's read, which is not in this process, holds a lock that its end would wait for.
+    _parents, _current = _current, Session()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

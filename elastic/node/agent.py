@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from elastic.errors import WireError
 from elastic.link.address import split_address
@@ -346,7 +346,7 @@ def _missing(error: OSError, interpreter: str, cwd: str) -> str:
     return f"{interpreter}: {error.strerror}; {todo}"
 
 
-async def _run() -> int:
+async def _run() -> NoReturn:
     adopt_orphans()
     try:
         agent = Agent()
@@ -355,9 +355,12 @@ async def _run() -> int:
         print(f"bft: no temporary folder can be made on {_node()}: {why}", file=sys.stderr, flush=True)
         return 3
     try:
-        return await agent.run()
+        code = await agent.run()
     finally:
         agent.end()
+    # The end of asyncio waits for a look-up of the driver's name, and the interpreter's takes longer than giving the
+    # node back may.
+    os._exit(code)
 
 
 def main() -> None:
@@ -366,9 +369,7 @@ def main() -> None:
     if missing:
         print(f"bft: an agent is started by a trainer's driver; {missing[0]} is not set", file=sys.stderr)
         raise SystemExit(2)
-    code = asyncio.run(_run())
-    # Interpreter shutdown takes longer than giving the node back may.
-    os._exit(code)
+    asyncio.run(_run())
 
 
 if __name__ == "__main__":

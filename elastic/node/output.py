@@ -10,7 +10,10 @@ from elastic.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 _PIECE = 32 * 1024
 """The longest line that is forwarded whole, in characters; one may take twelve bytes in a message."""
 
-_END = re.compile(r"[\r\n]")
+_UP = "\x1b[A"
+"""The cursor goes up a line: how a bar below another one gives way to it."""
+
+_END = re.compile(r"[\r\n]|\x1b\[A")
 
 _LINE_BYTES = 512
 """What a line counts for beyond its length: the driver's work with a short one is as much as with so long a one."""
@@ -35,13 +38,15 @@ class Lines:
     """Takes output as it comes and gives lines back; times are seconds of the caller's monotonic clock.
 
     What a carriage return ends is one state of a progress bar, which the next overwrites: of those one is given every
-    `BAR_S`, and always the last. A line that both end is one whose only state is the last.
+    `BAR_S`, and always the last. A line that both end is one whose only state is the last. Bars below each other are
+    taken for one: whoever draws the lower one goes a line down, and up again.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._rest = ""
         self._in_bar = False
+        self._went_up = False
         self._bar = ""
         self._shown = ""
         self._shown_s = float("-inf")
@@ -57,6 +62,8 @@ class Lines:
         lines: list[str] = []
         start = 0
         for end in _END.finditer(text):
+            if end[0] == _UP and not self._in_bar:
+                continue
             self._end(text[start : end.start()], end[0], now_s, lines)
             start = end.end()
         self._rest = text[start:]
@@ -87,7 +94,10 @@ class Lines:
         return state if state.strip() and state != self._shown else ""
 
     def _end(self, line: str, end: str, now_s: float, lines: list[str]) -> None:
-        if end == "\r":
+        went_up, self._went_up = self._went_up, end == _UP
+        if end == "\n" and went_up and not line.strip():
+            return
+        if end != "\n":
             self._in_bar = True
             if line.strip():
                 self._bar = line

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,9 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
         os._exit(EXIT_LINK_LOST)
     # Neither the script nor what it starts needs it, and some scripts log their environment.
     os.environ.pop("BFT_SECRET", None)
-    code = session.current().ended(_run_script(argv))
+    code = _run_script(argv)
+    # Looked up only now: a fork that runs to the script's end has a session that says nothing.
+    code = session.current().ended(code)
     # From here on in Python's own order. An executor's last task may be the one that writes the final checkpoint.
     threading._shutdown()  # type: ignore[attr-defined]
     # Horovod says goodbye to its peers at exit; a fork would leave without these handlers.
@@ -74,6 +77,12 @@ def _become_ordinary() -> None:
     # A helper that goes into the background stays this worker's, so that it is known whose it was; see leftovers.
     adopt_orphans()
     multiprocessing.current_process().name = "MainProcess"
+    # The first one to ask finds it out, and that was the node process: the script may set $TMPDIR yet.
+    tempfile.tempdir = None
+    # Unlike Python's own, numpy's generator goes on in every fork from where it was: all workers of a node, and all
+    # their restarts, would shuffle and augment alike.
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
 
 
 def _run_script(argv: Sequence[str]) -> int:
@@ -140,10 +149,13 @@ def _flush_all() -> int:
             code = _UNFLUSHED
             with contextlib.suppress(Exception):
                 print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
+    # Scripts freeze what they have before they start data loaders: it would not be found.
+    gc.unfreeze()
+    files = [(type(file), file) for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
     # A text file writes into its buffer and a compressed one into a file, so they come before buffers.
     for is_due, end in _ENDS:
-        for file in gc.get_objects():
-            if is_due(type(file)):
+        for kind, file in files:
+            if is_due(kind):
                 with contextlib.suppress(Exception):  # closed, detached, or nobody reads it: python says nothing either
                     end(file)
     return code

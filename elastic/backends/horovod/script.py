@@ -7,6 +7,7 @@ tells them. A state attribute named `loss` is shown as the loss.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 from collections.abc import Callable
@@ -130,8 +131,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self.bft_step += 1
         self.bft_samples += samples
         lost, self._bft_lost = self._bft_lost, 0
-        loss = getattr(self, "loss", None)
-        loss = float(loss) if isinstance(loss, Real) or torch.is_tensor(loss) else None
+        loss = _number(getattr(self, "loss", None))
         # Every node has a worker with rank 0's local rank, which is 0: its cross size is the number of nodes.
         nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
@@ -161,6 +161,14 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
             vars(self._handlers[name]).update(saved)
         self._saved_state = data["attributes"]
         super().restore()
+
+
+def _number(value: object) -> float | None:
+    """A script's number or tensor of one; None for all else that a script may call its loss: one of each class, say."""
+    if isinstance(value, Real) or torch.is_tensor(value):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            return float(value)
+    return None
 
 
 class _Counter:

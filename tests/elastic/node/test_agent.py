@@ -320,6 +320,21 @@ def test_slurms_notice_ends_an_agent_that_still_waits_for_its_drivers_proof(pilo
     sock.close()
 
 
+def test_regression_an_agent_stayed_as_long_as_a_name_server_did_not_answer(pilot: Pilot) -> None:
+    asked = pilot.folder / "asked"
+    pilot.launch(
+        "-c",
+        "import os, pathlib, socket, time, elastic.node.agent as agent\n"
+        "os.environ['BFT_DRIVER'] = 'svc1:7'\n"
+        f"socket.getaddrinfo = lambda *_, **__: (pathlib.Path('{asked}').touch(), time.sleep(100))\n"
+        "agent.main()",
+    )
+    until("the name is looked up", asked.exists)
+    assert pilot.process is not None
+    pilot.process.terminate()
+    assert pilot.ended() == 0
+
+
 def test_an_agent_answers_each_beat_also_while_its_workers_print_without_end(pilot: Pilot) -> None:
     pilot.start()
     pilot.configure("exec yes")

@@ -74,6 +74,21 @@ def test_the_last_state_of_a_bar_is_shown_however_it_ends(tail: bytes) -> None:
     assert (shown + lines.feed(tail, 100.06) + lines.end())[-1] == "5%|#"
 
 
+def test_regression_of_a_bar_below_another_one_every_state_was_a_line() -> None:
+    lines, shown = Lines(), []
+    for update in range(100):
+        if update % 50 == 0:
+            shown += lines.feed(f"\repoch {update // 50}".encode(), 0.1 * update)
+        # As tqdm draws the second of two bars; what is cut in two comes in two pieces.
+        drawn = f"\n\rbatch {update}\x1b[A".encode()
+        shown += lines.feed(drawn[:-2], 0.1 * update) + lines.feed(drawn[-2:], 0.1 * update)
+    shown += lines.feed(b"\n\r        \r\x1b[A\repoch 2\nloss 3\n", 10.0) + lines.end()
+    assert 8 <= len(shown) <= 16
+    assert shown[-2:] == ["epoch 2", "loss 3"]
+    assert {"epoch 0", "epoch 1"} <= set(shown)
+    assert not any("\x1b" in line for line in shown)
+
+
 def test_a_line_after_a_bar_is_a_line() -> None:
     assert fed(b"\r1%\r2%\nepoch 1\nepoch 2\n")[-3:] == ["2%", "epoch 1", "epoch 2"]
 

@@ -18,7 +18,11 @@ from elastic.link.wire import Message
 from tests.elastic.far_end import SECRET, FarEnd, accepted
 
 RUN = """
-import os, signal, sys
+import os, signal, sys, tempfile
+tempfile.gettempdir()  # as the node process does
+if "NUMPY_SEED" in os.environ:
+    import numpy
+    numpy.random.seed(int(os.environ["NUMPY_SEED"]))
 from elastic.node.workers import run_worker
 from elastic.session import new_page
 pid = os.fork()
@@ -314,6 +318,25 @@ file = open("result", "wb")
 file.write(b"the last losses")
 raise ValueError("no layer")
 """,
+    "a file that nobody closed and that is no garbage by the script's word": """
+import gc
+file = open("result", "w")
+gc.freeze()
+file.write("the last losses")
+""",
+    "a fork that runs to the script's end": """
+import os, sys
+if (pid := os.fork()) == 0:
+    print("uploaded", flush=True)
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+    "a folder for temporary files that the script names": """
+import os
+os.environ["TMPDIR"] = "."
+import tempfile
+print(os.path.samefile(tempfile.gettempdir(), "."))
+""",
     "output that cannot be written any more": """
 import os, sys
 sys.stdout = open(os.open("/dev/full", os.O_WRONLY), "w")
@@ -408,6 +431,34 @@ def test_a_script_ends_in_a_worker_as_it_does_under_python(tmp_path: Path, sourc
     )
     kept = tmp_path / "kept"
     assert outcome(kept, run(tmp_path, source, PYTHONUNBUFFERED="1")) == outcome(plain, python)
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('in the fork')", "sys.exit('in the fork')", "sys.exit()"])
+def test_regression_a_fork_that_ended_by_itself_spoke_to_the_driver_and_broke_its_workers_link(
+    tmp_path: Path, end: str
+) -> None:
+    source = f"""
+import elastic, os, sys
+elastic.step(samples=1)
+if (pid := os.fork()) == 0:
+    {end}
+os.waitpid(pid, 0)
+elastic.step(samples=1)
+"""
+    told: list[Message] = []
+    assert run(tmp_path, source, told=told).returncode == 0
+    # The farewell tells the last step: it comes only where nobody else used the link's seal.
+    assert [message["op"] for message in told if message["op"] != "step"] == []
+    assert (told[-1]["step"], told[-1]["saved_step"]) == (2, 2)
+
+
+def test_regression_all_workers_of_a_node_and_all_their_restarts_had_the_same_random_numbers_of_numpy(
+    tmp_path: Path,
+) -> None:
+    source = "import numpy\nprint(*numpy.random.randint(0, 1 << 30, 4))\n"
+    # The process that both are forked from has loaded numpy, and is as far with its numbers.
+    drawn = [run(tmp_path, source, NUMPY_SEED="1").stdout.split() for _ in range(2)]
+    assert len({number for numbers in drawn for number in numbers}) == 8
 
 
 def test_slurms_notice_ends_no_worker_and_no_system_call_of_one(tmp_path: Path) -> None:
