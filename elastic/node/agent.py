@@ -353,7 +353,7 @@ async def _run() -> NoReturn:
     except OSError as error:
         why = error.strerror or str(error)
         print(f"bft: no temporary folder can be made on {_node()}: {why}", file=sys.stderr, flush=True)
-        return 3
+        os._exit(3)
     try:
         code = await agent.run()
     finally:
