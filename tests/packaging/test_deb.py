@@ -77,7 +77,7 @@ def test_manual_pages_and_completions_are_where_readers_look(root: CleanRoot) ->
         assert gzip.decompress((root.path / f"usr/share/man/{page}.gz").read_bytes()).startswith((b".TH", b".so"))
     (root.path / "root/complete").write_text(
         ". /usr/share/bash-completion/completions/bft\n"
-        "COMP_WORDS=(bft st) COMP_CWORD=1; _bft_completion bft; echo ${COMPREPLY[@]}\n"
+        "COMP_WORDS=(bft statu) COMP_CWORD=1; _bft_completion bft; echo ${COMPREPLY[@]}\n"
     )
     assert root.run("bash", "/root/complete").stdout == "status\n"
     assert (root.path / "usr/share/zsh/vendor-completions/_bft").read_text().startswith("#compdef bft")
