@@ -176,7 +176,8 @@ def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_k
     assert (trainer.folder / "done").read_text() == "1\n" * 3
     assert {report.rc for report in trainer.daemon.of(CrashReport)} == {3}
     assert "training is complete" not in trainer.output
-    assert (trainer.folder / ".bft" / trainer.job_id / "state.pt").stat().st_size > 0
+    assert all(path.stat().st_size for path in trainer.states())
+    assert trainer.states()
 
 
 @both
