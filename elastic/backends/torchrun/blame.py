@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from elastic.backends.base import Host
 from elastic.driver.pilots import Pilot
 
-_BLAME_S = 0.25
-"""Every node looks at its workers each 0.05 s, so all ends that belong to one crash are heard of within this."""
+_BLAME_S = 0.5
+"""Ends that belong to one crash are heard of within this. Nodes look each 0.05 s, but who takes the group down before
+its own error is told, as `finally: destroy_process_group()` does, ends last: it must not be stopped before it has."""
 
 
 class Blame:
@@ -22,7 +23,9 @@ class Blame:
         self._host = host
         self._suspects: list[Pilot] = []
         self._exits: list[tuple[Pilot, int]] = []
-        self._settling: asyncio.TimerHandle | None = None
+        self._settling: asyncio.Handle | None = None
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     def begin(self, members: Sequence[Pilot]) -> None:
         """A new generation: what was heard of the one before is settled first."""
@@ -38,10 +41,19 @@ class Blame:
         """Notes a worker's end; False where it is not to be counted: its peers were taken, or it is an old one's."""
         if pilot not in self._suspects:
             return False
+        loop = asyncio.get_running_loop()
+        self._settled.clear()
         if self._settling is None:
-            self._settling = asyncio.get_running_loop().call_later(_BLAME_S, self._settle)
+            self._settling = loop.call_later(_BLAME_S, self._settle)
         self._exits.append((pilot, rc))
+        if {one.lease for one in self._suspects} <= {one.lease for one, _ in self._exits}:
+            self._settling.cancel()
+            self._settling = loop.call_soon(self._settle)
         return True
+
+    async def settled(self) -> None:
+        """Waits until no more ends are to be expected that belong to those that were heard."""
+        await self._settled.wait()
 
     def finished(self, pilot: Pilot) -> None:
         """A member is done: that its node goes is no reason for the others to fail."""
@@ -53,12 +65,14 @@ class Blame:
         if pilot in self._suspects:
             self._exits.clear()
             self._suspects = []
+            self._settled.set()
 
     def _settle(self) -> None:
         if self._settling is None:
             return
         self._settling.cancel()
         self._settling = None
+        self._settled.set()
         exits, self._exits, self._suspects = self._exits, [], []
         for pilot, rc in exits:
             self._host.crashed(pilot, rc)

@@ -63,6 +63,8 @@ class TorchrunBackend(Backend):
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
         if self._goes_on_with(pilots):
             return
+        # Who caused a crash may be the last to end: what is stopped now says nothing of itself any more.
+        await self._blame.settled()
         await self._stop_workers()
         members = await self._assemble(list(pilots))
         if members is None:

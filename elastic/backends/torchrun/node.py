@@ -59,6 +59,7 @@ class _ElasticAgent(LocalElasticAgent):
         self._rendezvous_of_driver = rendezvous
         self._pages = pages
         self._upkeep = upkeep
+        self._failed: list[int] = []
         rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
@@ -88,6 +89,7 @@ class _ElasticAgent(LocalElasticAgent):
         workers = self._worker_pids()
         self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
+        self._failed = []
         self._upkeep.settle(())
 
     def _worker_pids(self) -> list[int]:
@@ -97,6 +99,8 @@ class _ElasticAgent(LocalElasticAgent):
         workers = self._worker_pids()
         failed = [rc for rc in self._upkeep.look(workers) if rc]
         if failed:
+            # Those that are seen next were killed here.
+            self._failed = self._failed or failed
             # torch would ask the others to end, which they do not hear, and wait 30 s for it.
             self._upkeep.kill(workers, workers)
         result: RunResult = super()._monitor_workers(worker_group)
@@ -105,7 +109,7 @@ class _ElasticAgent(LocalElasticAgent):
         if is_failure and not self._rendezvous_of_driver.num_nodes_waiting():
             local_rank, failure = next(iter(result.failures.items()), (0, None))
             rc = failure.exitcode if failure is not None else 1
-            self.tell_exit(local_rank, failed[0] if failed else rc)
+            self.tell_exit(local_rank, _cause(self._failed) if self._failed else rc)
         return result
 
     def _exit_barrier(self) -> None:
@@ -155,6 +159,17 @@ class TorchrunNode:
             print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
             agent.tell_exit(0, 1)
             return False
+
+
+def _cause(codes: Sequence[int]) -> int:
+    """How the one ended that took the others along: who was killed did not fail for want of them."""
+    return min(codes, key=lambda rc: rc >= 0 or rc == -signal.SIGABRT)
+
+
+def _kill_workers() -> None:
+    """Kills what does not answer any more; its end is then seen, and told, as any worker's."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _entry(

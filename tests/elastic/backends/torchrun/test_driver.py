@@ -99,6 +99,27 @@ def test_a_script_that_fails_everywhere_counts_against_every_node_once(tmp_path:
     play(TorchrunBackend, tmp_path, body)
 
 
+def test_regression_the_worker_that_failed_was_stopped_before_it_could_say_so(tmp_path: Path) -> None:
+    """It had taken the group down first, so its peers' ends were heard before its own."""
+
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2, n3)
+        for failed in (n2, n3):
+            backend.received(failed, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
+            backend.received(failed, {"op": "join", "generation": 1})
+        forming = asyncio.create_task(backend.set_members([n1, n2, n3]))
+        await asyncio.sleep(blame._BLAME_S / 4)
+        assert told(n1)[-1]["op"] == "rendezvous"
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 5, "step": 4, "at_s": 1.0})
+        backend.received(n1, {"op": "join", "generation": 1})
+        await forming
+        assert host.crashes == [("n2", 1), ("n3", 1), ("n1", 5)]
+        assert [m["op"] for m in told(n1)][-2:] == ["rendezvous", "rendezvous"]
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_a_node_lost_on_its_way_to_the_rendezvous_is_not_waited_for(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")

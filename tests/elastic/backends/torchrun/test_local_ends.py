@@ -1,0 +1,71 @@
+"""Which of a node's workers is told as the one that failed, where the others end by it or are killed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+class Upkeep:
+    """What is seen at each look."""
+
+    def __init__(self, looks: list[list[int]]) -> None:
+        self._looks = looks
+
+    def look(self, workers: list[int]) -> list[int]:
+        return self._looks.pop(0)
+
+    def kill(self, doomed: list[int], workers: list[int]) -> None:
+        pass
+
+
+class Rendezvous:
+    """Hears what the driver is told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.told.append(message["rc"])
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> list[int]:
+    """The ends that are told when this is seen of the workers, by local rank, and torch sees it at the last look."""
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from elastic.backends.torchrun.node import _ElasticAgent
+
+    agent: Any = object.__new__(_ElasticAgent)
+    rendezvous = Rendezvous()
+    agent._failed, agent._upkeep, agent._pages, agent._pcontext = [], Upkeep(list(looks)), [], None
+    agent._rendezvous_of_driver = rendezvous
+    states = [WorkerState.HEALTHY] * (len(looks) - 1) + [WorkerState.FAILED]
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: RunResult(states.pop(0)))
+    for _ in looks:
+        agent._monitor_workers(None)
+    return rendezvous.told
+
+
+def test_regression_a_worker_that_failed_was_told_as_killed_where_one_before_it_was_killed_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch may see the ends a look later, and by then all have ended."""
+    assert told(monkeypatch, [0], [0, 3], [-9, 0, 3]) == [3]
+
+
+def test_regression_a_worker_that_was_killed_was_told_as_its_peer_that_failed_for_want_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert told(monkeypatch, [1, -9]) == [-9]
+    assert told(monkeypatch, [-6, -11, 1]) == [-11]
+
+
+def test_of_workers_that_fail_together_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, [3, 4]) == [3]
