@@ -155,6 +155,8 @@ class Session:
         From now on a link that goes ends nothing. A failure after it went is the link's, not the script's.
         """
         if code == 0:
+            if self._ship_wanted.is_set():
+                self.ship()  # what the script saved last, which nobody sends any more once it is gone
             self.farewell()
         with self._end_lock:
             self._over = True
