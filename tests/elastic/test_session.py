@@ -424,3 +424,15 @@ def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only
     monkeypatch.setattr(sessions, "FAREWELL_S", 0.01)
     driver.session.failed("ValueError: no layer")
     Session().failed("outside bftd")
+
+
+def test_regression_what_a_script_saved_right_before_its_end_was_not_sent(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The thread that sends in the background does not come to it: the process is gone before.
+    monkeypatch.setattr(Session, "_ship_loop", lambda _: None)
+    driver.session.commit(Saved(7, 70, lambda: b"final"))
+    driver.session.ship_soon()
+    assert driver.session.ended(0) == 0
+    message, payload = driver.next_state()
+    assert (message["step"], payload) == (7, b"final")

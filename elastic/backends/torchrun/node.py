@@ -7,6 +7,7 @@ with one group of workers: it tells the driver, and comes to the next rendezvous
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -110,7 +111,15 @@ class _ElasticAgent(LocalElasticAgent):
             local_rank, failure = next(iter(result.failures.items()), (0, None))
             rc = failure.exitcode if failure is not None else 1
             self.tell_exit(local_rank, _cause(self._failed) if self._failed else rc)
+        if result.state == WorkerState.HEALTHY and self._all_ended_well():
+            nothing = {worker.global_rank: None for worker in worker_group.workers}
+            return RunResult(WorkerState.SUCCEEDED, return_values=nothing)
         return result
+
+    def _all_ended_well(self) -> bool:
+        """By exit codes; torch waits for what each one's function returns, and a script may end by os._exit(0)."""
+        context: Any = self._pcontext
+        return all(_ended_well(process) for process in context._pc.processes)
 
     def _exit_barrier(self) -> None:
         """The driver waits for the others: a barrier in the store would wait for a node that was just preempted."""
@@ -166,6 +175,16 @@ def _cause(codes: Sequence[int]) -> int:
     return min(codes, key=lambda rc: rc >= 0 or rc == -signal.SIGABRT)
 
 
+def _ended_well(worker: multiprocessing.Process) -> bool:
+    assert worker.pid is not None
+    try:
+        # Its status stays: how a worker failed is looked at, and told, elsewhere.
+        seen = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return worker.exitcode == 0  # torch has taken it
+    return seen is not None and seen.si_code == os.CLD_EXITED and seen.si_status == 0
+
+
 def _kill_workers() -> None:
     """Kills what does not answer any more; its end is then seen, and told, as any worker's."""
     for worker in multiprocessing.active_children():
@@ -187,6 +206,5 @@ def _entry(
         # Names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.
         "TORCHELASTIC_RESTART_COUNT": str(generation),
     }
-    code = run_worker(argv, environ, pages[local_rank])
-    if code:
-        os._exit(code)
+    # Not by torch's way, on which one that ends waits for the node's others.
+    os._exit(run_worker(argv, environ, pages[local_rank]))

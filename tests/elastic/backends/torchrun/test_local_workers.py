@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# A node with two workers and no driver: the first fails, the second hangs as in a collective and outlasts SIGTERM.
+# A node with two workers and no driver; what they do is put in.
 NODE = """
 import json, os, sys, time
 from torch.distributed import HashStore
@@ -33,25 +33,43 @@ class Link:
         os._exit(0)
 
 def entry():
+%s
+
+rendezvous = Alone(Link(), Tunnel())
+rendezvous.world = 2
+spec = WorkerSpec(role="default", local_world_size=2, rdzv_handler=rendezvous, entrypoint=entry, max_restarts=9,
+                  monitor_interval=0.05)
+result = _ElasticAgent(spec, rendezvous, [new_page(), new_page()], Upkeep()).run()
+print(json.dumps({"op": "ended", "failed": result.is_failed()}))
+"""
+
+# The first fails, the second hangs as in a collective and outlasts SIGTERM.
+FAILS = """
     outlast_notice()
     if os.fork() == 0:
         time.sleep(1000)
     if os.environ["LOCAL_RANK"] == "0":
         os._exit(3)
     time.sleep(1000)
+"""
 
-rendezvous = Alone(Link(), Tunnel())
-rendezvous.world = 2
-spec = WorkerSpec(role="default", local_world_size=2, rdzv_handler=rendezvous, entrypoint=entry, max_restarts=9,
-                  monitor_interval=0.05)
-_ElasticAgent(spec, rendezvous, [new_page(), new_page()], Upkeep()).run()
+ENDS = """
+    time.sleep(float(os.environ["LOCAL_RANK"]) / 5)
+    os._exit(0)
 """
 
 
 @pytest.mark.torch
 def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waited_for_the_others() -> None:
     """torch asks the others to end, which they do not hear, and gives them 30 s; and it waits for forks of the dead."""
-    said = subprocess.run([sys.executable, "-c", NODE], capture_output=True, text=True, timeout=25, check=False)
+    said = subprocess.run([sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=25, check=False)
     assert said.returncode == 0, said.stderr
     message = json.loads(said.stdout)
     assert (message["op"], message["rc"]) == ("exit", 3)
+
+
+@pytest.mark.torch
+def test_regression_a_script_that_ended_by_os_exit_0_was_waited_for_without_end() -> None:
+    said = subprocess.run([sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=25, check=False)
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout) == {"op": "ended", "failed": False}
