@@ -119,7 +119,7 @@ class _ElasticAgent(LocalElasticAgent):
     def _all_ended_well(self) -> bool:
         """By exit codes; torch waits for what each one's function returns, and a script may end by os._exit(0)."""
         context: Any = self._pcontext
-        return all(_ended_well(process) for process in context._pc.processes)
+        return context is not None and all(_ended_well(process) for process in context._pc.processes)
 
     def _exit_barrier(self) -> None:
         """The driver waits for the others: a barrier in the store would wait for a node that was just preempted."""
@@ -183,12 +183,6 @@ def _ended_well(worker: multiprocessing.Process) -> bool:
     except ChildProcessError:
         return worker.exitcode == 0  # torch has taken it
     return seen is not None and seen.si_code == os.CLD_EXITED and seen.si_status == 0
-
-
-def _kill_workers() -> None:
-    """Kills what does not answer any more; its end is then seen, and told, as any worker's."""
-    for worker in multiprocessing.active_children():
-        worker.kill()
 
 
 def _entry(
