@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from elastic.session import new_page, read_page
 
 _RESTARTS = 1 << 30
 """Restarts are the driver's to count: it alone knows which of them were resizes."""
+
+_LAST_WORDS_S = 0.25
+"""One that takes the group down before it tells its own error ends after its peers: it is left this time for it."""
 
 
 def preload() -> None:
@@ -61,6 +65,8 @@ class _ElasticAgent(LocalElasticAgent):
         self._pages = pages
         self._upkeep = upkeep
         self._failed: list[int] = []
+        self._seen_s = 0.0
+        self._killed = False
         rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
@@ -90,7 +96,7 @@ class _ElasticAgent(LocalElasticAgent):
         workers = self._worker_pids()
         self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
-        self._failed = []
+        self._failed, self._seen_s, self._killed = [], 0.0, False
         self._upkeep.settle(())
 
     def _worker_pids(self) -> list[int]:
@@ -98,10 +104,14 @@ class _ElasticAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         workers = self._worker_pids()
-        failed = [rc for rc in self._upkeep.look(workers) if rc]
-        if failed:
+        ended = self._upkeep.look(workers)
+        if any(ended) and not self._killed:
+            self._failed = [rc for rc in ended if rc]
+            self._seen_s = self._seen_s or time.monotonic()
+            if len(ended) < len(workers) and time.monotonic() < self._seen_s + _LAST_WORDS_S:
+                return RunResult(WorkerState.HEALTHY)
             # Those that are seen next were killed here.
-            self._failed = self._failed or failed
+            self._killed = True
             # torch would ask the others to end, which they do not hear, and wait 30 s for it.
             self._upkeep.kill(workers, workers)
         result: RunResult = super()._monitor_workers(worker_group)

@@ -13,7 +13,7 @@ import elastic
 STEPS = 2
 
 dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank, world = dist.get_rank(), dist.get_world_size()
 weight = torch.zeros(1)
 saved = elastic.load()
 step = saved["step"] if saved is not None else 0
@@ -24,10 +24,9 @@ while step < STEPS:
     step += 1
     if elastic.step(samples=1, save_every=1):
         elastic.save({"step": step})
-size = dist.get_world_size()
 dist.destroy_process_group()
 if rank == 0:
-    while size > 1 and (not os.path.exists("done") or os.path.getsize("done") == before):
+    while world > 1 and (not os.path.exists("done") or os.path.getsize("done") == before):
         time.sleep(0.01)
     # Until its end is told as well.
     time.sleep(0.5)

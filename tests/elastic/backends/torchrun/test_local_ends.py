@@ -35,7 +35,17 @@ class Rendezvous:
         self.told.append(message["rc"])
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> list[int]:
+class Workers:
+    """Those that torch has started."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def pids(self) -> dict[int, int]:
+        return {local_rank: 1_000 + local_rank for local_rank in range(self._number)}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int], workers: int = 0) -> list[int]:
     """The ends that are told when this is seen of the workers, by local rank, and torch sees it at the last look."""
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -44,11 +54,16 @@ def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> list[int]:
 
     agent: Any = object.__new__(_ElasticAgent)
     rendezvous = Rendezvous()
-    agent._failed, agent._upkeep, agent._pages, agent._pcontext = [], Upkeep(list(looks)), [], None
+    agent._failed, agent._seen_s, agent._killed = [], 0.0, False
+    agent._upkeep, agent._pages, agent._pcontext = Upkeep(list(looks)), [], Workers(workers)
     agent._rendezvous_of_driver = rendezvous
-    states = [WorkerState.HEALTHY] * (len(looks) - 1) + [WorkerState.FAILED]
-    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: RunResult(states.pop(0)))
-    for _ in looks:
+    look = 0
+
+    def monitor(*_: object) -> RunResult:
+        return RunResult(WorkerState.FAILED if look == len(looks) else WorkerState.HEALTHY)
+
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", monitor)
+    for look in range(1, len(looks) + 1):  # noqa: B007
         agent._monitor_workers(None)
     return rendezvous.told
 
@@ -69,3 +84,12 @@ def test_regression_a_worker_that_was_killed_was_told_as_its_peer_that_failed_fo
 
 def test_of_workers_that_fail_together_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, [3, 4]) == [3]
+
+
+def test_regression_a_worker_that_took_its_group_down_was_killed_before_it_could_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert told(monkeypatch, [1], [5, 1], workers=2) == [5]
+    # One that hangs instead does not hold the others up.
+    monkeypatch.setattr("elastic.backends.torchrun.node._LAST_WORDS_S", 0.0)
+    assert told(monkeypatch, [1], [-9, 1], workers=2) == [1]
