@@ -61,13 +61,13 @@ class _ElasticAgent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: Upkeep) -> None:
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
+        rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
         self._rendezvous_of_driver = rendezvous
         self._pages = pages
         self._upkeep = upkeep
         self._failed: list[int] = []
         self._seen_s = 0.0
         self._killed = False
-        rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
         """Tells the driver that a worker ended with an error, or could not be started."""
