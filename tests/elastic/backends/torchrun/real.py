@@ -64,11 +64,10 @@ class RealNode:
             self.sock.sendall(encode(message))
 
     @property
-    def tunnel(self) -> psutil.Process:
-        """The one child that is no fork."""
-        own = psutil.Process(self.process.pid)
-        [found] = [child for child in own.children() if child.cmdline() != own.cmdline()]
-        return found
+    def tunnel(self) -> psutil.Process | None:
+        """The way to the store, once it has become a process of its own."""
+        children = psutil.Process(self.process.pid).children()
+        return next((child for child in children if "elastic.backends.torchrun.tunnel" in child.cmdline()), None)
 
     def kill(self) -> None:
         """The node goes, with all its processes."""

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from elastic.backends.torchrun.tunnel import Tunnel
@@ -171,8 +170,7 @@ def test_a_node_that_cannot_start_its_workers_says_so_and_comes_to_the_next_rend
 def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(tmp_path: Path) -> None:
     async def body(group: Group) -> None:
         n1 = group.node("n1")
-        await group.until("it is there", lambda: psutil.Process(group.nodes["n1"].process.pid).children())
-        group.nodes["n1"].tunnel.kill()
+        (await group.until("it is there", lambda: group.nodes["n1"].tunnel)).kill()
         await group.backend.set_members([n1])
         await group.until("it is done", lambda: group.host.ended)
         assert group.host.ended == (0, "training is complete")
