@@ -121,7 +121,7 @@ class _ElasticAgent(LocalElasticAgent):
             local_rank, failure = next(iter(result.failures.items()), (0, None))
             rc = failure.exitcode if failure is not None else 1
             self.tell_exit(local_rank, _cause(self._failed) if self._failed else rc)
-        if result.state == WorkerState.HEALTHY and self._all_ended_well():
+        if result.state == WorkerState.HEALTHY and not self._failed and self._all_ended_well():
             nothing = {worker.global_rank: None for worker in worker_group.workers}
             return RunResult(WorkerState.SUCCEEDED, return_values=nothing)
         return result
