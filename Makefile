@@ -7,6 +7,9 @@ PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
+# Tests that need a cluster, processes or time of their own run one at a time, all others on all cores.
+NOT_PURE := cluster or accounting or horovod or torch or browser or plot or slow
+PURE_TESTS := $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
@@ -66,12 +69,12 @@ setup-test:
 
 test: setup-test lint
 	@$(MAKE) --silent plugins
-	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q
+	@BFTD_REQUIRE_ALL=1 $(PURE_TESTS)
+	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q -m "$(NOT_PURE)"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile \
-		-m "not (cluster or accounting or horovod or torch or browser or plot or slow)"
+	@$(PURE_TESTS)
 
 # The tests that need a cluster, on Slurm 24.11: in a chroot of Debian trixie, which is made once and kept in the cache.
 test-slurm-24: setup

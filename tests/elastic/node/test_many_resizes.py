@@ -45,9 +45,11 @@ if os.fork() == 0:
 os.wait()
 if os.fork() == 0:
     time.sleep(1000)
-memory = shared_memory.SharedMemory(create=True, size=1 << 20)
+memory = shared_memory.SharedMemory(f"resizes-{os.getpid()}", create=True, size=1 << 20)
 lock = multiprocessing.get_context("spawn").Lock()
-with open(f"/dev/shm/library-{os.getpid()}", "w+b") as file:
+with open(f"{sys.argv[1]}/semaphores", "a") as names:
+    print(lock._semlock.name.strip("/"), file=names)
+with open(f"/dev/shm/resizes-library-{os.getpid()}", "w+b") as file:
     file.truncate(1 << 20)
     library = mmap.mmap(file.fileno(), 0)
 files = [open(f"{sys.argv[1]}/file{number}", "w") for number in range(5)]
@@ -119,20 +121,26 @@ def until(what: str, condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def shared_memory(folder: Path) -> set[str]:
+    """What is there of the workers'; other programs have their own."""
+    semaphores = {f"sem.{name}" for name in (folder / "semaphores").read_text().split()}
+    return {name for name in os.listdir("/dev/shm") if name.startswith("resizes-") or name in semaphores}
+
+
 @pytest.fixture
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    before = set(os.listdir("/dev/shm"))
     node = Node(tmp_path, *request.param)
     yield node
     node.close()
-    for name in set(os.listdir("/dev/shm")) - before:
+    for name in shared_memory(tmp_path):
         os.unlink(f"/dev/shm/{name}")
 
 
 @pytest.mark.parametrize("node", [("elastic.backends.horovod.node", "HorovodNode")], indirect=True)
-def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_behind(node: Node) -> None:
+def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_behind(
+    node: Node, tmp_path: Path
+) -> None:
     """A worker in three dies by itself, as by the kernel's hand when memory is short: nobody looked before."""
-    shared = set(os.listdir("/dev/shm"))
     descriptors = 0
     for resize in range(100):
         node.tell(
@@ -140,16 +148,17 @@ def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_b
         )
         worker = node.worker()
         assert len(node.below()) >= 4
+        assert len(shared_memory(tmp_path)) >= 3
         if resize % 3:
             node.tell({"op": "kill", "host": f"n1.1.{resize}"})
         else:
             # shared memory of a library's is looked for every two seconds; see elastic.node.segments
-            os.unlink(f"/dev/shm/library-{worker}")
+            os.unlink(f"/dev/shm/resizes-library-{worker}")
             os.kill(worker, signal.SIGKILL)
         assert node.hear("exit")["rc"] == -signal.SIGKILL
         if resize == 5:
             until("all of the first ones are gone", lambda: not node.below())
             descriptors = node.descriptors()
     until("all processes are gone", lambda: not node.below())
-    until("all shared memory is gone", lambda: set(os.listdir("/dev/shm")) <= shared)
+    until("all shared memory is gone", lambda: not shared_memory(tmp_path))
     until("all descriptors are closed", lambda: node.descriptors() <= descriptors)
