@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from bftd.protocol.lease import Leases
@@ -33,6 +33,8 @@ from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError
 from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S
+
+_CANCEL_AGAIN_S = 0.1
 
 
 class Trainer:
@@ -87,9 +89,7 @@ class Trainer:
                 await self._hear_farewells()
             return code, reason
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
 
     async def stop(self) -> None:
         """Saves what can be saved at once, and ends every pilot; called once `serve` has returned."""
@@ -159,3 +159,15 @@ class Trainer:
             if time.monotonic() - began_s > (LAST_STATE_S if self.run.store.receiving else FAREWELL_S):
                 break
             await asyncio.sleep(0.01)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels the tasks and waits for their end.
+
+    More than once: before Python 3.12 `wait_for` loses a cancellation that meets what it waits for.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -539,3 +540,25 @@ def test_how_horovod_ends_a_removed_worker_alarms_nobody_but_the_same_words_of_a
 
     play(body)
     assert capsys.readouterr().out == f"n2: {words}\n"
+
+
+def test_regression_a_trainer_that_was_over_began_anew_for_ever_where_its_end_met_what_was_waited_for(
+    play: Play,
+) -> None:
+    """`asyncio.wait_for` of Python 3.10 and 3.11 may return in place of being cancelled."""
+    calls: list[str] = []
+
+    async def body(stage: Stage) -> None:
+        async def set_members(_: Sequence[Pilot]) -> None:
+            calls.append("begun")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        stage.backend.set_members = set_members  # type: ignore[method-assign]
+        stage.grant("n1")
+        await stage.warm("n1")
+        await until("training is to begin", lambda: calls)
+        stage.run.finish(3, "the script failed")
+
+    assert play(body) == (3, "the script failed")
+    assert calls == ["begun"]

@@ -46,13 +46,15 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script as a worker whose driver says who it is, and then nothing; or `hangs_up` right after that.
 
-    `told` gets what the worker says.
+    `told` gets what the worker says; then a driver hangs up only when the state is asked for.
     """
 
     def listen() -> tuple[FarEnd, Message]:
         end, hello = accepted(server)
         while told is not None and (message := end.receive()) is not None:
             told.append(message)
+            if hangs_up and message["op"] == "fetch":
+                break
             end.send({"op": "heard"})
         return end, hello
 
@@ -203,7 +205,7 @@ def test_regression_a_worker_that_had_lost_its_link_trained_on_with_nobody_to_ke
 
 def test_a_script_that_fails_because_its_link_went_is_not_blamed(tmp_path: Path) -> None:
     source = "import elastic\ntry:\n    elastic.load()\nfinally:\n    print('no first start')\n"
-    said = run(tmp_path, source, hangs_up=True)
+    said = run(tmp_path, source, hangs_up=True, told=[])
     assert (said.stdout, said.returncode) == ("no first start\n", 75)
 
 
