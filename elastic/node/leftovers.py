@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 _PASSES = 20
 """A process that forks while it is looked for is found on the next pass; a fork bomb is left to Slurm."""
@@ -23,13 +23,7 @@ _LOOK_S = 0.002
 
 def parents() -> dict[int, int]:
     """The parent of every process that has not ended, by process id."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (seen := _stat(int(name))) is not None:
-            state, parent = seen
-            if state not in "ZX":
-                found[int(name)] = parent
-    return found
+    return {pid: parent for pid, state, parent in _processes() if state not in "ZX"}
 
 
 def below(roots: Iterable[int], parent_of: dict[int, int] | None = None) -> list[int]:
@@ -109,11 +103,14 @@ class Leftovers:
 def _children() -> list[int]:
     """The children of this process, ended ones included."""
     me = os.getpid()
-    found = []
+    return [pid for pid, _, parent in _processes() if parent == me]
+
+
+def _processes() -> Iterator[tuple[int, str, int]]:
+    """Id, state and parent of every process, ended ones that nobody has waited for included."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (seen := _stat(int(name))) is not None and seen[1] == me:
-            found.append(int(name))
-    return found
+        if name.isdigit() and (fields := stat_of(int(name))) is not None:
+            yield int(name), fields[0], int(fields[1])
 
 
 def _is_tracker(pid: int) -> bool:
@@ -124,15 +121,16 @@ def _is_tracker(pid: int) -> bool:
         return False
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State and parent of a process, None where it is gone."""
+def stat_of(pid: int) -> list[str] | None:
+    """What /proc/PID/stat says from the state on, its third field; None where the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name comes first and may hold anything, brackets and spaces too.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
     # A process that ends while it is read leaves an empty file.
-    return (fields[0], int(fields[1])) if len(fields) > 1 else None
+    return fields or None
 
 
 def _kill(pid: int) -> None:

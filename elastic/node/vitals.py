@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.link.wire import Message
+from elastic.node.leftovers import stat_of
 from elastic.timing import BUSY_TIMES, FROZEN_S
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -52,17 +53,12 @@ class Vitals:
 
 def vitals_of(pid: int) -> Vitals | None:
     """Reads a process's vitals; None when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # the name comes first and may hold anything, brackets and spaces too
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = stat_of(pid)
+    if fields is None:
         return None
     # counted from the state, the third field of proc(5): parent 4, major faults 12, utime 14, stime 15, starttime 22
     cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-    return Vitals(
-        fields[0].decode(), int(fields[1]), int(fields[19]) * _TICK_S, cpu_s, int(fields[9]) + _read_bytes(pid)
-    )
+    return Vitals(fields[0], int(fields[1]), int(fields[19]) * _TICK_S, cpu_s, int(fields[9]) + _read_bytes(pid))
 
 
 def _read_bytes(pid: int) -> int:

@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from elastic.backends.torchrun.rendezvous import DriverRendezvous
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.node.link import AgentLink
-from elastic.node.upkeep import Upkeep
+from elastic.node.upkeep import Upkeep, exit_code
 from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
 
@@ -187,12 +187,9 @@ def _cause(codes: Sequence[int]) -> int:
 
 def _ended_well(worker: multiprocessing.Process) -> bool:
     assert worker.pid is not None
-    try:
-        # Its status stays: how a worker failed is looked at, and told, elsewhere.
-        seen = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return worker.exitcode == 0  # torch has taken it
-    return seen is not None and seen.si_code == os.CLD_EXITED and seen.si_status == 0
+    rc = exit_code(worker.pid)
+    # None while it lives, and where torch has taken its status.
+    return (worker.exitcode if rc is None else rc) == 0
 
 
 def _entry(
