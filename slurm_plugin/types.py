@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Node:
 
     `flags` holds the rest (PLANNED, DRAIN, COMPLETING, RESERVED, POWERED_DOWN, NOT_RESPONDING, ...) spelled in full.
     `gres` lists the node's GPUs the way a job asks for all of them ("gpu:a100:4"), and `gpus` counts them by type,
-    with "" for a type without a name.
+    with "" for a type without a name. `weight` is the site's: Slurm takes nodes of less weight first. What jobs have of
+    the node now is `cpus_used`, `memory_used_bytes` and `gpus_used`.
     """
 
     name: str
@@ -25,6 +26,10 @@ class Node:
     cpus: int
     memory_bytes: int
     reason: str
+    weight: int = 1
+    cpus_used: int = 0
+    memory_used_bytes: int = 0
+    gpus_used: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,33 @@ class NodeAddress:
 
     address: str
     host_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a pending job asks for beside a number of nodes.
+
+    `features` is its constraint as Slurm writes it, `required` and `excluded` are nodes by name. `least_s` is the
+    shortest time limit that it takes (TimeMin), None where that is its limit. An `exclusive` job shares its nodes with
+    nobody; of another one `cpus` counts in all, `cpus_per_node` and `memory_bytes` on each node (a CPU, where
+    `memory_per_cpu`), `gres` on each node as Slurm writes it. `switches` is the most leaf switches, 0 for any number.
+    """
+
+    features: str = ""
+    required: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    contiguous: bool = False
+    least_s: float | None = None
+    exclusive: bool = True
+    cpus: int = 0
+    cpus_per_node: int = 0
+    memory_bytes: int = 0
+    memory_per_cpu: bool = False
+    gres: str = ""
+    switches: int = 0
+
+
+NO_REQUEST = Request()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +97,7 @@ class Job:
     reservation: str
     account: str = ""
     unreadable: str = ""
+    request: Request = NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +113,62 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition; `max_time_s` is None where jobs may run for ever."""
+    """A partition; `max_time_s` is None where jobs may run for ever.
+
+    `priority_tier` comes before the jobs' own priorities, None where it could not be read. In an `exclusive` partition
+    no job shares a node; `max_nodes` is the most that one may have, None for any number.
+    """
 
     name: str
     nodes: tuple[str, ...]
     state: str
     max_time_s: float | None
+    priority_tier: int | None = None
+    exclusive: bool = False
+    max_nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """How the site's backfill scheduler works: Slurm's defaults, but for what was `read` from the controller.
+
+    A cycle begins `interval_s` after the last one ended and looks `depth` jobs deep (bf_max_job_test), at most so many
+    of a user, of a partition and of a user in a partition (0: any number), and of the waiting tasks of an array
+    (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window). Jobs
+    younger than `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is how long the last cycle took,
+    without what it slept, and `cycled_s` when it ended; None where sdiag does not say.
+    """
+
+    read: bool = False
+    interval_s: float = 30.0
+    resolution_s: float = 60.0
+    window_s: float = 86400.0
+    depth: int = 500
+    depth_user: int = 0
+    depth_partition: int = 0
+    depth_user_partition: int = 0
+    array_most: int = 20
+    one_plan_a_job: bool = False
+    reserve_age_s: float = 0.0
+    reserve_priority: int = 0
+    max_time_s: float = 30.0
+    cycle_s: float | None = None
+    cycled_s: float | None = None
+
+
+NO_SCHEDULER = Scheduler()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster as read around `time_s`: every node by name, every job that is not over, every reservation."""
+    """The cluster as read around `time_s`: every node by name, every job that is not over, every reservation.
+
+    `partitions` by name and the `scheduler` are read more rarely; without them nothing is known of either.
+    """
 
     time_s: float
     nodes: dict[str, Node]
     jobs: tuple[Job, ...]
     reservations: tuple[Reservation, ...]
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    scheduler: Scheduler = NO_SCHEDULER

@@ -1,0 +1,109 @@
+"""What the copy of Slurm's planner is asked: jobs to be placed, and the nodes to place them on, as sets in one number.
+
+A set of nodes is an int, a *mask*, in which each node of the `Numbering` has its bit: sets of thousands of nodes are
+then intersected and counted in a microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The nodes by number, in Slurm's own order: neighbours are neighbours."""
+
+    names: tuple[str, ...]
+    bit: Mapping[str, int]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Numbering:
+        """Number nodes in the order in which Slurm lists them."""
+        listed = tuple(names)
+        return cls(listed, {name: 1 << index for index, name in enumerate(listed)})
+
+    def mask(self, names: Iterable[str]) -> int:
+        """The set of some nodes; names that have no number are left out."""
+        found = 0
+        for name in names:
+            found |= self.bit.get(name, 0)
+        return found
+
+    def of_mask(self, mask: int) -> tuple[str, ...]:
+        """The names of a set, in order."""
+        found = []
+        while mask:
+            lowest = mask & -mask
+            found.append(self.names[lowest.bit_length() - 1])
+            mask ^= lowest
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
+
+    All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), ()
+    where any may be mixed. `shared` says which nodes that are not wholly free have room for it beside others: on them it
+    can start as well, and no room has to be made.
+    """
+
+    allowed: int
+    need: int
+    required: int = 0
+    contiguous: bool = False
+    either: tuple[int, ...] = ()
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One entry of the planner's queue: a job in one of its partitions, or the waiting tasks of an array.
+
+    `count` tasks may start, one after another. All `parts` must start at once. The job runs for `limit_s`, or for as
+    little as `least_s` if it starts earlier for that. `plan` are the nodes on which Slurm shows that it will start at
+    `plan_s`. One that is `barred` cannot start now, for all that is known: only its shown plan counts.
+    """
+
+    id: str
+    parts: tuple[Part, ...]
+    limit_s: float
+    least_s: float
+    count: int = 1
+    plan_s: float | None = None
+    plan: int = 0
+    barred: bool = False
+    # Whether Slurm would plan it for later (bf_min_age_reserve, bf_min_prio_reserve); else it only starts now or not.
+    reserves: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Nodes that are reserved for a time (a reservation of Slurm's), in unix seconds."""
+
+    mask: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A start that the copy works out for later."""
+
+    start_s: float
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the copy says: the nodes by job of what could start now, and the plans of what could start later.
+
+    `looked` entries were looked at of `queued`; `cut` says in words why not all, "" where all were.
+    """
+
+    now: Mapping[str, int] = field(default_factory=dict)
+    later: Mapping[str, Plan] = field(default_factory=dict)
+    looked: int = 0
+    queued: int = 0
+    cut: str = ""
