@@ -80,6 +80,29 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """Nodes that are kept free for a regular `job`, which Slurm can start there once no pilot is left on them.
+
+    It is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is expected at
+    `due_s`: by then they must have left. None where that is not known, and they leave at once.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    since_s: float
+    leaving: tuple[str, ...] = ()
+    due_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoomOver:
+    """A room that is kept no longer: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
+
+    room: Room
+    end: Literal["started", "gone", "no longer fits", "doubted"]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
@@ -90,7 +113,8 @@ class PoolView:
     without a plan that hold growth no more, or never did. `classes` are those of all harvested nodes. `barred` are the
     nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond
     what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told. `refused`
-    says why the partition must not be harvested; "" where nothing speaks against it.
+    says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are kept for waiting jobs,
+    by their ids, and `rooms_over` were until the snapshot before.
     """
 
     version: int = 0
@@ -108,6 +132,8 @@ class PoolView:
     classes: Classes = field(default_factory=dict)
     daemons: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
+    rooms: Mapping[str, Room] = field(default_factory=dict)
+    rooms_over: tuple[RoomOver, ...] = ()
 
     @property
     def seen(self) -> bool:

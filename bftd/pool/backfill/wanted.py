@@ -45,8 +45,8 @@ class Part:
     """What a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
 
     All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), ()
-    where any may be mixed. `shared` says which nodes that are not wholly free have room for it beside others: on them it
-    can start as well, and no room has to be made.
+    where any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well,
+    and no room has to be made.
     """
 
     allowed: int
