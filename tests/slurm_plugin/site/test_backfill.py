@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_plugin import sdiag
 from slurm_plugin.settings import number
-from slurm_plugin.site import RULES, advise, render, sdiag
+from slurm_plugin.site import RULES, advise, render
 from slurm_plugin.site.model import Site
 from tests.slurm_plugin.site.sites import ASSETS, recorded, setting
 
