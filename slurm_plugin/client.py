@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_plugin import parse
+from slurm_plugin.background import Background
 from slurm_plugin.ending import end, left
 from slurm_plugin.env import READABLE, scrubbed
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
-from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation, Snapshot
+from slurm_plugin.types import Job, Node, NodeAddress, Partition, Snapshot
 
-# Reservations change by an administrator's hand: reading them every tick would cost a third more RPCs for nothing.
-_RESERVATIONS_EVERY_S = 15.0
 _TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
 # How a command says that it ends without the controller's answer, in the releases 22.05 to 26.05.
@@ -73,18 +72,24 @@ class SlurmClient:
         self._conf = conf
         self._commands_dir = commands_dir
         self._before_exec = before_exec
-        self._reservations: tuple[float, tuple[Reservation, ...]] | None = None
+        self._slow = Background(self._read, _ALL_HERE)
         self._node_names: frozenset[str] = frozenset()
 
     def snapshot(self) -> Snapshot:
-        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
+        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole.
+
+        Partitions, the scheduler and rare wishes of jobs are read with later snapshots, one after another.
+        """
         self.waited_s = 0.0
         nodes = self.checked_nodes(self.nodes())
         jobs = self._jobs()
-        if self.reservations_are_due():
-            found = self._read("scontrol", "show", "reservation", "-o", *_ALL_HERE)
-            self.keep_reservations(parse.reservations(found))
-        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+        if (turn := self._slow.turn(time.monotonic(), jobs)) is not None:
+            self._slow.read(turn, time.monotonic())
+        return self._made(nodes, self._slow.granted(jobs))
+
+    def _made(self, nodes: dict[str, Node], jobs: tuple[Job, ...]) -> Snapshot:
+        slow = self._slow
+        return Snapshot(time.time(), nodes, jobs, slow.reservations, slow.partitions, slow.scheduler)
 
     def nodes(self) -> dict[str, Node]:
         """Read all nodes by name."""
@@ -243,25 +248,13 @@ class SlurmClient:
         if answer.code != 0 and not (complaints and all(map(_ALREADY_OVER.search, complaints))):
             raise CommandError(f"scancel failed: {answer.complaint}")
 
-    def reservations_are_due(self) -> bool:
-        """Say whether the reservations have to be read again."""
-        return self._reservations is None or time.monotonic() - self._reservations[0] >= _RESERVATIONS_EVERY_S
-
-    def keep_reservations(self, reservations: tuple[Reservation, ...]) -> None:
-        """Take reservations just read for those of the next snapshots too."""
-        self._reservations = (time.monotonic(), reservations)
-
-    def kept_reservations(self) -> tuple[Reservation, ...]:
-        """The reservations as last read."""
-        return self._reservations[1] if self._reservations else ()
-
-    def _read(self, command: str, *arguments: str) -> str:
-        """Run a reading command; anything but a clean answer is a SnapshotError."""
+    def _read(self, command: str, *arguments: str, timeout_s: float | None = None) -> str:
+        """Run a reading command, for `timeout_s` at most; anything but a clean answer is a SnapshotError."""
         begun_s = time.monotonic()
         if (stuck := left()) >= _MOST_LEFT:
             raise SnapshotError(f"{stuck} of Slurm's commands hang though they were killed: is a file server away?")
         try:
-            answer = self.run(command, *arguments)
+            answer = self.run(command, *arguments, timeout_s=min(self.timeout_s, timeout_s or self.timeout_s))
         except CommandError as error:
             raise SnapshotError(str(error)) from error
         finally:

@@ -11,14 +11,17 @@ import re
 from datetime import datetime
 from functools import lru_cache
 
+from slurm_plugin import request
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation
+from slurm_plugin.types import NO_REQUEST, Job, Node, NodeAddress, Partition, Reservation
 
-# squeue's letter for each field we read, in the order of the output. Free text (name, comment) may hold any character,
-# line ends included, hence the separator that nobody can guess.
-_JOB_FIELDS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a", "j", "k")
+# What squeue is to print for each field we read, in the order of the output. Free text (name, comment) may hold any
+# character, line ends included, hence the separator that nobody can guess.
+_LETTERS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a")
+_JOB_FIELDS = (*(f"%{letter}" for letter in _LETTERS), request.FORMAT, "%j", "%k")
 _ID, _USER, _PARTITION, _STATE = range(4)
+_ACCOUNT = 14
 # The bracket is missing where squeue cut the list of an array's tasks.
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
 _PARTITIONS = re.compile(r"[^\s,]+(,[^\s,]+)*$")
@@ -44,6 +47,7 @@ _FLAG_NAMES = {"PLND": "PLANNED", "COMP": "COMPLETING", "RESV": "RESERVED", "MAI
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
+_GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d+)")
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
 _NO_RESERVATION = "No reservations in the system"
@@ -51,7 +55,7 @@ _NO_RESERVATION = "No reservations in the system"
 
 def job_format(separator: str) -> str:
     """Build squeue's --format whose output `jobs` reads; `separator` must not occur in any job's name or comment."""
-    return "".join(f"%{letter}{separator}" for letter in _JOB_FIELDS)
+    return "".join(f"{field}{separator}" for field in _JOB_FIELDS)
 
 
 def jobs(text: str, separator: str) -> tuple[Job, ...]:
@@ -104,7 +108,17 @@ def partitions(text: str) -> dict[str, Partition]:
     found: dict[str, Partition] = {}
     for name, fields in partition_options(text).items():
         limit_s = time_limit_s(_need(fields, "MaxTime"))
-        found[name] = Partition(name, _nodeset(_need(fields, "Nodes")), _need(fields, "State"), limit_s)
+        tier, most = fields.get("PriorityTier", ""), fields.get("MaxNodes", "")
+        found[name] = Partition(
+            name=name,
+            nodes=_nodeset(_need(fields, "Nodes")),
+            state=_need(fields, "State"),
+            max_time_s=limit_s,
+            priority_tier=int(tier) if tier.isdecimal() else None,
+            # since 26.05 under a name of its own
+            exclusive="EXCLUSIVE" in fields.get("OverSubscribe", "") or fields.get("Exclusive") == "NODE",
+            max_nodes=int(most) if most.isdecimal() else None,
+        )
     if not found:
         raise SnapshotError("scontrol shows no partition at all")
     return found
@@ -125,7 +139,7 @@ def _job(raw: tuple[str, ...]) -> Job:
         row = one_line(" ".join(raw[:8]))
         if raw[_STATE] != "PENDING":
             raise SnapshotError(f"squeue shows a job that cannot be read ({error}): {row}") from None
-        account, name, comment = raw[14:]
+        account, _, name, comment = raw[_ACCOUNT:]
         return unreadable_job(
             f"{error}: {row}", raw[_ID], raw[_PARTITION], user=raw[_USER], account=account, name=name, comment=comment
         )
@@ -169,10 +183,8 @@ def _names_partitions(text: str) -> bool:
 
 
 def _readable_job(raw: tuple[str, ...]) -> Job:
-    job_id, user, partition, state, names, sched, start, submit, limit, reason, count, depends, priority, resv = raw[
-        :14
-    ]
-    account, name, comment = raw[14:]
+    job_id, user, partition, state, names, sched, start, submit, limit = raw[:9]
+    reason, count, depends, priority, resv, account, asked, name, comment = raw[9:]
     submit_s = _time(submit)
     if not _JOB_ID.match(job_id):
         raise SnapshotError("no job id")
@@ -196,6 +208,7 @@ def _readable_job(raw: tuple[str, ...]) -> Job:
         priority=_number(priority),
         reservation=_text(resv),
         account=_text(account),
+        request=request.read(asked) if state == "PENDING" else NO_REQUEST,
     )
 
 
@@ -217,6 +230,10 @@ def _node(record: str) -> Node:
         cpus=_number(_need(fields, "CPUTot")),
         memory_bytes=_number(_need(fields, "RealMemory")) * 2**20,
         reason=reason.strip(),
+        weight=_number(fields.get("Weight", "1")),
+        cpus_used=_number(fields.get("CPUAlloc", "0")),
+        memory_used_bytes=_number(fields.get("AllocMem", "0")) * 2**20,
+        gpus_used=gpus_used(fields.get("AllocTRES", ""), gpus),
     )
 
 
@@ -276,6 +293,18 @@ def node_gpus(text: str) -> tuple[str, dict[str, int]]:
             gpus[kind] = gpus.get(kind, 0) + int(match["count"])
     request = ",".join(f"gpu:{kind}:{count}" if kind else f"gpu:{count}" for kind, count in gpus.items())
     return request, gpus
+
+
+def gpus_used(tres: str, gpus: dict[str, int]) -> dict[str, int]:
+    """Count the GPUs in "cpu=4,gres/gpu=3,gres/gpu:a100=3" by type: some clusters tell only how many there are in all.
+
+    On a node whose `gpus` are all of one type these are of that type.
+    """
+    found = {kind or "": int(count) for kind, count in _GPUS_USED.findall(tres)}
+    total = found.pop("", 0)
+    if found or not total:
+        return found
+    return {next(iter(gpus)) if len(gpus) == 1 else "": total}
 
 
 def _gres_entries(text: str) -> list[str]:

@@ -16,13 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_plugin import parse
+from slurm_plugin import parse, request
+from slurm_plugin.background import RESERVATIONS
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.ending import end
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
-from slurm_plugin.types import Job, Node, Reservation, Snapshot
+from slurm_plugin.types import NO_REQUEST, Job, Node, Request, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # a pipe holds less; what is read at once at most
 
@@ -51,16 +52,18 @@ class PyslurmClient(SlurmClient):
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        wants = WITH_RESERVATIONS if self.reservations_are_due() else WITHOUT_RESERVATIONS
-        answer = self._ask(wants)
+        turn = self._slow.turn(time.monotonic())
+        answer = self._ask(WITH_RESERVATIONS if turn == RESERVATIONS else WITHOUT_RESERVATIONS)
         try:
             nodes = self.checked_nodes({node.name: node for node in map(_node, answer["nodes"])})
             jobs = tuple(map(_job, answer["jobs"]))
-            if wants == WITH_RESERVATIONS:
-                self.keep_reservations(tuple(map(_reservation, answer["reservations"])))
+            if turn == RESERVATIONS:
+                self._slow.keep_reservations(tuple(map(_reservation, answer["reservations"])), time.monotonic())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
-        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+        if turn is not None and turn != RESERVATIONS:
+            self._slow.read(turn, time.monotonic())
+        return self._made(nodes, jobs)
 
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:
@@ -153,6 +156,10 @@ def _node(row: dict[str, Any]) -> Node:
         cpus=int(row["cpus"]),
         memory_bytes=int(row["memory_mb"]) * 2**20,
         reason=row["reason"],
+        weight=int(row["weight"]),
+        cpus_used=int(row["cpus_used"]),
+        memory_used_bytes=int(row["memory_used_mb"]) * 2**20,
+        gpus_used=parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres_used"].items()))[1],
     )
 
 
@@ -189,7 +196,29 @@ def _readable_job(row: dict[str, Any]) -> Job:
         priority=int(row["priority"]),
         reservation=row["reservation"],
         account=row["account"],
+        request=_request(row.get("request")) if row["state"] == "PENDING" else NO_REQUEST,
     )
+
+
+def _request(asked: Any) -> Request:
+    """What a pending job asks for; what of it cannot be read leaves it unknown."""
+    try:
+        return Request(
+            features=asked["features"],
+            required=_nodeset(asked["required"]),
+            excluded=_nodeset(asked["excluded"]),
+            contiguous=bool(asked["contiguous"]),
+            least_s=asked["least_min"] * 60.0 if asked["least_min"] else None,
+            exclusive=not request.is_shared(asked["sharing"]),
+            cpus=int(asked["cpus"]),
+            cpus_per_node=int(asked["cpus_per_node"]),
+            memory_bytes=int(asked["memory_mb"]) * 2**20,
+            memory_per_cpu=bool(asked["memory_per_cpu"]),
+            gres=request.gres_asked(asked["gres"]),
+            switches=int(asked["switches"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, SnapshotError):
+        return NO_REQUEST
 
 
 def _reservation(row: dict[str, Any]) -> Reservation:

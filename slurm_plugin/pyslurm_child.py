@@ -62,6 +62,10 @@ def _node(node: Any) -> dict[str, Any]:
         "cpus": node.total_cpus,
         "memory_mb": node.real_memory,
         "reason": node.reason or "",
+        "weight": getattr(node, "weight", None) or 1,
+        "cpus_used": getattr(node, "allocated_cpus", None) or 0,
+        "memory_used_mb": getattr(node, "allocated_memory", None) or 0,
+        "gres_used": dict(getattr(node, "allocated_gres", None) or {}),
     }
 
 
@@ -98,7 +102,31 @@ def _whole_job(job: Any) -> dict[str, Any]:
         "priority": job.priority or 0,
         "reservation": job.reservation or "",
         "account": job.account or "",
+        "request": _request(job) if job.state == "PENDING" else None,
     }
+
+
+def _request(job: Any) -> dict[str, Any] | None:
+    """What a pending job asks for; None where the library cannot tell."""
+    try:
+        per_cpu = job.memory_per_cpu
+        gres = job.gres_per_node or {}
+        return {
+            "features": ",".join(job.constraints or ()),
+            "required": job.required_nodes or "",
+            "excluded": job.excluded_nodes or "",
+            "contiguous": bool(job.requires_contiguous_nodes),
+            "sharing": job.resource_sharing or "",
+            "least_min": job.time_limit_min or 0,
+            "cpus": job.cpus or 0,
+            "cpus_per_node": job.min_cpus_per_node or 0,
+            "memory_mb": (job.memory_per_node if per_cpu is None else per_cpu) or 0,
+            "memory_per_cpu": per_cpu is not None,
+            "gres": ",".join(f"{name}:{count}" for name, count in gres.items()),
+            "switches": job.required_switches or 0,
+        }
+    except Exception:  # whatever the library makes of a field: the job waits all the same
+        return None
 
 
 def _job_id(job: Any) -> str:

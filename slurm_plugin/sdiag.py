@@ -13,6 +13,7 @@ from dataclasses import dataclass
 _FIGURE = re.compile(r"\s*([^:]+?)\s*:\s*(\d+)\s*$")
 _TIME = re.compile(r"^(sdiag output at|Data since)\s.*\((\d+)\)\s*$", re.MULTILINE)
 _RPC = re.compile(r"^\s+(?:REQUEST|MESSAGE|RESPONSE|ACCOUNTING|SRUN)_\w*\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
+_BEGUN = re.compile(r"^\s+Last cycle when:.*\((\d+)\)\s*$", re.MULTILINE)
 _MAIN, _BACKFILL, _EXIT = "Main schedule statistics", "Backfilling stats", "Backfill exit"
 
 
@@ -21,8 +22,9 @@ class Load:
     """The controller's load since its counters were last reset; each None where sdiag does not show it.
 
     Cycles are those of the backfill scheduler, without the time that it slept in between with its locks released.
-    `main_max_s` is the longest cycle of the main scheduler. `timeouts` are backfill cycles that bf_max_time ended,
-    which releases after 22.05 count. `threads` are the requests that the controller worked on at that moment.
+    The last one began at `cycle_begun_s` and looked at `last_depth` jobs. `main_max_s` is the longest cycle of the main
+    scheduler. `timeouts` are backfill cycles that bf_max_time ended, which releases after 22.05 count. `threads` are
+    the requests that the controller worked on at that moment.
     """
 
     cycles: int | None = None
@@ -34,6 +36,8 @@ class Load:
     timeouts: int | None = None
     main_max_s: float | None = None
     threads: int | None = None
+    cycle_begun_s: float | None = None
+    last_depth: int | None = None
     rpcs_per_s: float | None = None
 
 
@@ -52,6 +56,8 @@ def parse(text: str) -> Load | None:
         timeouts=_section(text, _EXIT).get("Timeout (bf_max_time)"),
         main_max_s=_seconds(main.get("Max cycle")),
         threads=_figures(text.partition(_MAIN)[0]).get("Server thread count"),
+        cycle_begun_s=_begun_s(text),
+        last_depth=backfill.get("Last depth cycle"),
         rpcs_per_s=_rpcs_per_s(text),
     )
 
@@ -64,6 +70,11 @@ def _section(text: str, heading: str) -> Mapping[str, int]:
 
 def _figures(text: str) -> dict[str, int]:
     return {match[1]: int(match[2]) for line in text.splitlines() if (match := _FIGURE.match(line))}
+
+
+def _begun_s(text: str) -> float | None:
+    found = _BEGUN.search(text)
+    return float(found[1]) if found else None
 
 
 def _seconds(microseconds: int | None) -> float | None:

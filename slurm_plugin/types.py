@@ -47,7 +47,7 @@ class Request:
     `features` is its constraint as Slurm writes it, `required` and `excluded` are nodes by name. `least_s` is the
     shortest time limit that it takes (TimeMin), None where that is its limit. An `exclusive` job shares its nodes with
     nobody; of another one `cpus` counts in all, `cpus_per_node` and `memory_bytes` on each node (a CPU, where
-    `memory_per_cpu`), `gres` on each node as Slurm writes it. `switches` is the most leaf switches, 0 for any number.
+    `memory_per_cpu`), `gres` on each node as --gres takes it. `switches` is the most leaf switches, 0 for any number.
     """
 
     features: str = ""
@@ -136,7 +136,8 @@ class Scheduler:
     of a user, of a partition and of a user in a partition (0: any number), and of the waiting tasks of an array
     (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window). Jobs
     younger than `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is how long the last cycle took,
-    without what it slept, and `cycled_s` when it ended; None where sdiag does not say.
+    with what it slept as far as that follows from the settings, and `cycled_s` when it ended; None where sdiag does not
+    say.
     """
 
     read: bool = False

@@ -15,19 +15,22 @@ from slurm_plugin import parse
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
+from tests.slurm_plugin.test_parse import recorded
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
+SITE = Path(__file__).parent / "site" / "assets" / "22.05" / "recommended"
 
 # squeue's fields end in a separator that the client chooses anew for every call; the recorded one is replaced by it.
 ANSWER_JOBS = f"""\
 separator=$(printf '%s' "$1" | sed 's/^--format=%i//; s/%u.*//')
-sed "s/.5e9a17/$separator/g" {ASSETS}/jobs.txt
+sed "s/.5e9a17/$separator/g" "$(dirname "$0")/jobs.txt"
 """
 ANSWER_SHOW = f"""\
 case "$2" in
 nodes) cat {ASSETS}/nodes.txt;;
 reservation) echo reservation >>"$(dirname "$0")/calls"; cat {ASSETS}/reservations.txt;;
-partition) cat {ASSETS}/partitions.txt;;
+partition) echo partition >>"$(dirname "$0")/calls"; cat {ASSETS}/partitions.txt;;
+config) echo config >>"$(dirname "$0")/calls"; cat {SITE}/config.txt;;
 esac
 """
 
@@ -37,8 +40,10 @@ class FakeSlurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        (folder / "jobs.txt").write_text(recorded(ASSETS, "jobs.txt"), newline="")
         self.script("squeue", ANSWER_JOBS)
         self.script("scontrol", ANSWER_SHOW)
+        self.script("sdiag", f'echo sdiag >>"$(dirname "$0")/calls"; cat {SITE}/sdiag.txt')
 
     def script(self, command: str, body: str) -> None:
         path = self.folder / command
@@ -73,10 +78,10 @@ def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monk
     now_s = 0.0
 
     def after(passed_s: float, function: Any) -> Any:
-        def late(*arguments: Any) -> Any:
+        def late(*arguments: Any, **options: Any) -> Any:
             nonlocal now_s
             now_s += passed_s
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return late
 
@@ -89,9 +94,9 @@ def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monk
     for _ in range(2):
         client.snapshot()
         waits.append(client.waited_s)
-    assert waits == [6.0, 6.0]  # nodes, jobs, and reservations, which are due again after so long
+    assert waits == [6.0, 6.0]  # nodes, jobs, and one of what changes slowly
 
-    monkeypatch.setattr(client, "run", after(2.0, lambda *_: Answer(1, "", "slurmctld is away")))
+    monkeypatch.setattr(client, "run", after(2.0, lambda *_, **__: Answer(1, "", "slurmctld is away")))
     with pytest.raises(SnapshotError):
         client.snapshot()
     assert client.waited_s == 2.0

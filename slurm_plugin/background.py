@@ -1,0 +1,118 @@
+"""What a snapshot shows of what changes slowly: read in turns, a little at each snapshot, and kept in between.
+
+Without reservations there is no snapshot. Of the rest nothing is known until it is read, and what was read last holds
+when it cannot be read again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Set
+from typing import Protocol
+
+from slurm_plugin import parse, scheduler, sdiag, wishes
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.settings import parse_config
+from slurm_plugin.turns import Reading, Turns
+from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Reservation, Scheduler
+from slurm_plugin.wishes import Wish
+
+RESERVATIONS, CONFIG, PARTITIONS, WISHES, LOAD = "reservations", "config", "partitions", "wishes", "load"
+# Reservations and settings change by an administrator's hand. The load tells when backfill works next: about once in
+# each of its cycles, in the turns that the others leave.
+READINGS = {
+    RESERVATIONS: Reading(30.0, must=True),
+    CONFIG: Reading(600.0, requests=2),  # it greets the controller as well
+    PARTITIONS: Reading(600.0),
+    WISHES: Reading(300.0, requests=2, first=False),
+    LOAD: Reading(30.0),
+}
+_LIMIT_S = 2.0  # a snapshot does not wait longer for what it can do without
+
+
+class Ask(Protocol):
+    """Runs one of Slurm's reading commands; raises SnapshotError for anything but a clean answer."""
+
+    def __call__(self, command: str, *arguments: str, timeout_s: float | None = None) -> str: ...
+
+
+class Background:
+    """Reads through `ask`; `everywhere` are the options with which Slurm shows all partitions of this cluster."""
+
+    def __init__(self, ask: Ask, everywhere: tuple[str, ...]) -> None:
+        self.reservations: tuple[Reservation, ...] = ()
+        self.partitions: Mapping[str, Partition] = {}
+        self.scheduler: Scheduler = NO_SCHEDULER
+        self._ask = ask
+        self._everywhere = everywhere
+        self._turns = Turns(READINGS)
+        self._config: Mapping[str, str] = {}
+        self._heard: Set[str] = frozenset()
+        self._wishes: Mapping[str, Wish] = {}
+        self._granted: dict[str, tuple[Job, Job]] = {}
+
+    def turn(self, now_s: float, jobs: tuple[Job, ...] = ()) -> str | None:
+        """What is to be read now, if anything; RESERVATIONS before all else.
+
+        Wishes only where one of the `jobs` that wait has not been looked at for them.
+        """
+        turn = self._turns.next(now_s)
+        if turn == WISHES and all(wishes.key(job.id) in self._heard for job in jobs if job.state == "PENDING"):
+            return self._turns.next(now_s, unwanted=(WISHES,))
+        return turn
+
+    def read(self, turn: str, now_s: float) -> None:
+        """Take a turn; only that of the reservations may end in a SnapshotError, and comes again at once then."""
+        if turn == RESERVATIONS:
+            shown = self._ask("scontrol", "show", "reservation", "-o", *self._everywhere)
+            self.keep_reservations(parse.reservations(shown), now_s)
+            return
+        try:
+            if turn == WISHES:
+                self._read_wishes()
+            elif turn == PARTITIONS:
+                shown = self._brief("scontrol", "show", "partition", "-o", *self._everywhere)
+                self.partitions = parse.partitions(shown)
+            elif turn == CONFIG:
+                self._config = parse_config(self._brief("scontrol", "show", "config"))
+                self.scheduler = scheduler.settings(self._config, self.scheduler)
+            else:
+                load = sdiag.parse(self._brief("sdiag"))
+                self.scheduler = scheduler.with_load(self.scheduler, self._config, load)
+        except SnapshotError:
+            self._turns.done(turn, now_s, worked=False)
+            if turn == LOAD:  # when the last cycle was says less with every minute
+                self.scheduler = scheduler.with_load(self.scheduler, self._config, None)
+        else:
+            self._turns.done(turn, now_s)
+
+    def keep_reservations(self, found: tuple[Reservation, ...], now_s: float) -> None:
+        """Take reservations just read for those of the next snapshots too."""
+        self.reservations = found
+        self._turns.done(RESERVATIONS, now_s)
+
+    def granted(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+        """The jobs with what is known of the wishes that squeue's letters do not tell."""
+        if not self._wishes:
+            return jobs
+        known, self._granted = self._granted, {}
+        return tuple(self._grant(job, known) if job.state == "PENDING" else job for job in jobs)
+
+    def _grant(self, job: Job, known: Mapping[str, tuple[Job, Job]]) -> Job:
+        """A job is the same object as before while nothing changed, and then so is what was made of it."""
+        before, made = known.get(job.id, (None, job))
+        if before is not job:
+            made = wishes.granted(job, self._wishes)
+        self._granted[job.id] = (job, made)
+        return made
+
+    def _read_wishes(self) -> None:
+        separator = f"\x1f{secrets.token_hex(3)}"
+        form = f"--Format={wishes.long_format(separator)}"
+        found = wishes.read(self._brief("squeue", form, "--states=PENDING", *self._everywhere), separator)
+        self._heard = found.keys()
+        self._wishes = {job: wish for job, wish in found.items() if wish != wishes.NONE}
+        self._granted = {}
+
+    def _brief(self, command: str, *arguments: str) -> str:
+        return self._ask(command, *arguments, timeout_s=_LIMIT_S)

@@ -1,0 +1,77 @@
+"""What a pending job asks for beside nodes, read from one field of squeue's row.
+
+The letters stand in one field of their own, with a sign between them that a user may write as well: so whatever is in
+them costs only this job's request. One that cannot be read is unknown (NO_REQUEST) and never an error, as the job waits
+all the same. Many jobs ask for the same, and each such text is read once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.nodeset import expand
+from slurm_plugin.types import NO_REQUEST, Request
+
+_SIGN = "\x1f"
+# Features, -w and -x nodes, contiguous, sharing, CPUs in all and on a node, memory, GRES on a node.
+_LETTERS = ("f", "n", "x", "O", "h", "C", "c", "m", "b")
+
+FORMAT = _SIGN.join(f"%{letter}" for letter in _LETTERS)
+"""The part of squeue's --format whose output `read` takes."""
+
+_KEPT = 1 << 13
+_NOTHING = frozenset({"", "(null)", "N/A"})
+_NO = frozenset({"0", "NO", "FALSE"})
+# Words of %h for a job beside which others may have the rest of a node; all others keep its nodes to some degree.
+_SHARING = frozenset({"OK", "YES"})
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)$")
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+# 22.05 writes gres:gpu:a100:2, later releases gres/gpu:a100:2; neither is what --gres takes.
+_GRES_PREFIX = re.compile(r"(?<![^,])gres[:/]")
+
+
+@lru_cache(maxsize=_KEPT)
+def read(text: str) -> Request:
+    """Read what squeue printed for `FORMAT`; NO_REQUEST where it cannot be read."""
+    fields = text.split(_SIGN)
+    if len(fields) != len(_LETTERS):
+        return NO_REQUEST
+    features, required, excluded, contiguous, sharing, cpus, cpus_per_node, memory, gres = fields
+    try:
+        return Request(
+            features=_text(features),
+            required=tuple(expand(_text(required))),
+            excluded=tuple(expand(_text(excluded))),
+            contiguous=_text(contiguous).upper() not in _NO | _NOTHING,
+            exclusive=not is_shared(sharing),
+            cpus=_amount(cpus),
+            cpus_per_node=_amount(cpus_per_node),
+            memory_bytes=_amount(memory, bare="M"),
+            gres=gres_asked(gres),
+        )
+    except (SlurmError, ValueError):
+        return NO_REQUEST
+
+
+def is_shared(word: str) -> bool:
+    """Say whether Slurm's word for a job's sharing lets others have the rest of its nodes."""
+    return word.upper() in _SHARING
+
+
+def gres_asked(text: str) -> str:
+    """GRES as --gres takes them ("gpu:a100:2,shard:1"), however Slurm writes them."""
+    return _GRES_PREFIX.sub("", _text(text))
+
+
+def _amount(text: str, bare: str = "") -> int:
+    """A number that squeue may have shortened ("4G"); one without a unit is in `bare`."""
+    match = _AMOUNT.match(_text(text) or "0")
+    if match is None:
+        raise ValueError(f"not a number: {text!r}")
+    return round(float(match[1]) * 1024.0 ** _UNITS[match[2] or bare])
+
+
+def _text(text: str) -> str:
+    return "" if text in _NOTHING else text

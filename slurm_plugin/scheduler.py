@@ -1,0 +1,62 @@
+"""How a site's backfill scheduler works, from what scontrol shows of its settings and sdiag of its last cycle.
+
+What cannot be read, or makes no sense to Slurm either, is Slurm's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurm_plugin.sdiag import Load
+from slurm_plugin.settings import number, options
+from slurm_plugin.types import NO_SCHEDULER, Scheduler
+
+# How often a cycle lets go of the controller's locks, and for how long it then sleeps, in microseconds.
+_YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
+
+
+def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
+    """Read the settings of `scontrol show config` by key; what `before` tells of the last cycle stays."""
+    found = options(config.get("SchedulerParameters", ""))
+    known = NO_SCHEDULER
+    interval_s = _at_least(found, "bf_interval", 1, int(known.interval_s))
+    return replace(
+        before,
+        read=True,
+        interval_s=float(interval_s),
+        resolution_s=float(_at_least(found, "bf_resolution", 1, int(known.resolution_s))),
+        window_s=60.0 * _at_least(found, "bf_window", 1, int(known.window_s) // 60),
+        depth=_at_least(found, "bf_max_job_test", 1, known.depth),
+        depth_user=_at_least(found, "bf_max_job_user", 0, 0),
+        depth_partition=_at_least(found, "bf_max_job_part", 0, 0),
+        depth_user_partition=_at_least(found, "bf_max_job_user_part", 0, 0),
+        array_most=_at_least(found, "bf_max_job_array_resv", 0, known.array_most),
+        one_plan_a_job="bf_one_resv_per_job" in found,
+        reserve_age_s=float(_at_least(found, "bf_min_age_reserve", 0, 0)),
+        reserve_priority=_at_least(found, "bf_min_prio_reserve", 0, 0),
+        max_time_s=float(_at_least(found, "bf_max_time", 1, interval_s)),
+    )
+
+
+def with_load(scheduler: Scheduler, config: Mapping[str, str], load: Load | None) -> Scheduler:
+    """Add what sdiag shows of the last cycle; None is nothing."""
+    if load is None or load.last_cycle_s is None:
+        return replace(scheduler, cycle_s=None, cycled_s=None)
+    cycle_s = min(load.last_cycle_s + _slept_s(config, load), scheduler.max_time_s + load.last_cycle_s)
+    begun_s = load.cycle_begun_s
+    return replace(scheduler, cycle_s=cycle_s, cycled_s=None if begun_s is None else begun_s + cycle_s)
+
+
+def _slept_s(config: Mapping[str, str], load: Load) -> float:
+    """How long the last cycle slept, which sdiag leaves out: once in each interval of work, at most once a job."""
+    found = options(config.get("SchedulerParameters", ""))
+    interval_us = _at_least(found, "bf_yield_interval", 1, _YIELD_INTERVAL_US)
+    sleep_us = _at_least(found, "bf_yield_sleep", 1, _YIELD_SLEEP_US)
+    times = int((load.last_cycle_s or 0.0) * 1e6 // interval_us)
+    return min(times, load.last_depth or 0) * sleep_us / 1e6
+
+
+def _at_least(found: Mapping[str, str], key: str, least: int, default: int) -> int:
+    value = number(found.get(key, ""))
+    return default if value is None or value < least else value

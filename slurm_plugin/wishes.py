@@ -1,0 +1,83 @@
+"""What a pending job asks for that squeue has no letter for: read rarely, as it takes two more requests of Slurm.
+
+Only `squeue --Format` knows it, and that cannot take the place of --format: in 22.05 it knows no excluded nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slurm_plugin import parse
+from slurm_plugin.errors import SnapshotError
+from slurm_plugin.types import Job
+
+_FIELDS = ("JobArrayID", "MinTime", "ReqSwitch", "tres-alloc")
+_MEMORY = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
+_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_ROUNDED = 0.01  # Slurm may write 15.62G
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A job's shortest time limit, None for its limit; the most leaf switches, 0 for any; its memory on all nodes."""
+
+    least_s: float | None = None
+    switches: int = 0
+    memory_bytes: float = 0.0
+
+
+NONE = Wish()
+
+
+def long_format(separator: str) -> str:
+    """Build squeue's --Format whose output `read` takes; a width of 0 is as wide as need be."""
+    return ",".join(f"{name}:0{separator}" for name in _FIELDS)
+
+
+def read(text: str, separator: str) -> dict[str, Wish]:
+    """Read the output, header line included, of squeue with `long_format(separator)`: wishes by `key`.
+
+    Raises SnapshotError where it is cut; a wish that cannot be read is none.
+    """
+    *fields, end = text.split(separator)
+    width = len(_FIELDS)
+    if len(fields) < width or len(fields) % width or end != "\n":
+        raise SnapshotError("squeue's answer about what jobs wish is cut short or not in the format asked for")
+    rows = (fields[first : first + width] for first in range(width, len(fields), width))
+    return {key(job_id.removeprefix("\n")): _wish(*rest) for job_id, *rest in rows}
+
+
+def key(job_id: str) -> str:
+    """What all tasks of an array have in common: its number. Each part of a heterogeneous job is one by itself."""
+    return job_id.partition("_")[0]
+
+
+def granted(job: Job, wishes: Mapping[str, Wish]) -> Job:
+    """The job with what is known of its wishes."""
+    wish = wishes.get(key(job.id), NONE)
+    if wish == NONE:
+        return job
+    asked = job.request
+    on_each, on_cpus = asked.memory_bytes * max(1, job.node_count), asked.memory_bytes * asked.cpus
+    per_cpu = _alike(on_cpus, wish.memory_bytes) and not _alike(on_each, wish.memory_bytes)
+    request = replace(asked, least_s=wish.least_s, switches=wish.switches, memory_per_cpu=per_cpu)
+    return job if request == asked else replace(job, request=request)
+
+
+def _wish(least: str, switches: str, tres: str) -> Wish:
+    try:
+        least_s = parse.time_limit_s(least)
+    except SnapshotError:
+        least_s = None
+    found = _MEMORY.search(tres)
+    return Wish(
+        least_s=least_s or None,
+        switches=int(switches) if switches.isdecimal() else 0,
+        memory_bytes=float(found[1]) * _UNITS[found[2]] if found else 0.0,
+    )
+
+
+def _alike(one: float, other: float) -> bool:
+    return one > 0.0 and abs(one - other) <= _ROUNDED * other
