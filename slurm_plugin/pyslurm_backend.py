@@ -159,7 +159,7 @@ def _node(row: dict[str, Any]) -> Node:
         weight=int(row["weight"]),
         cpus_used=int(row["cpus_used"]),
         memory_used_bytes=int(row["memory_used_mb"]) * 2**20,
-        gpus_used=parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres_used"].items()))[1],
+        gpus_used=parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres_used"].items() if count))[1],
     )
 
 

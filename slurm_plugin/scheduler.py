@@ -54,7 +54,8 @@ def _slept_s(config: Mapping[str, str], load: Load) -> float:
     interval_us = _at_least(found, "bf_yield_interval", 1, _YIELD_INTERVAL_US)
     sleep_us = _at_least(found, "bf_yield_sleep", 1, _YIELD_SLEEP_US)
     times = int((load.last_cycle_s or 0.0) * 1e6 // interval_us)
-    return min(times, load.last_depth or 0) * sleep_us / 1e6
+    depth = load.mean_depth if load.works else load.last_depth
+    return min(times, depth or 0) * sleep_us / 1e6
 
 
 def _at_least(found: Mapping[str, str], key: str, least: int, default: int) -> int:

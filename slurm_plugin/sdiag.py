@@ -14,6 +14,7 @@ _FIGURE = re.compile(r"\s*([^:]+?)\s*:\s*(\d+)\s*$")
 _TIME = re.compile(r"^(sdiag output at|Data since)\s.*\((\d+)\)\s*$", re.MULTILINE)
 _RPC = re.compile(r"^\s+(?:REQUEST|MESSAGE|RESPONSE|ACCOUNTING|SRUN)_\w*\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
 _BEGUN = re.compile(r"^\s+Last cycle when:.*\((\d+)\)\s*$", re.MULTILINE)
+_WORKS = re.compile(r"^Backfilling stats .*in the middle of", re.MULTILINE)
 _MAIN, _BACKFILL, _EXIT = "Main schedule statistics", "Backfilling stats", "Backfill exit"
 
 
@@ -21,10 +22,11 @@ _MAIN, _BACKFILL, _EXIT = "Main schedule statistics", "Backfilling stats", "Back
 class Load:
     """The controller's load since its counters were last reset; each None where sdiag does not show it.
 
-    Cycles are those of the backfill scheduler, without the time that it slept in between with its locks released.
-    The last one began at `cycle_begun_s` and looked at `last_depth` jobs. `main_max_s` is the longest cycle of the main
-    scheduler. `timeouts` are backfill cycles that bf_max_time ended, which releases after 22.05 count. `threads` are
-    the requests that the controller worked on at that moment.
+    Cycles are those of the backfill scheduler, without the time that it slept in between with its locks released. The
+    last one began at `cycle_begun_s` and has looked at `last_depth` jobs so far; while it `works`, `last_cycle_s` is
+    still that of the one before. `main_max_s` is the longest cycle of the main scheduler. `timeouts` are backfill
+    cycles that bf_max_time ended, which releases after 22.05 count. `threads` are the requests that the controller
+    worked on at that moment.
     """
 
     cycles: int | None = None
@@ -38,6 +40,7 @@ class Load:
     threads: int | None = None
     cycle_begun_s: float | None = None
     last_depth: int | None = None
+    works: bool = False
     rpcs_per_s: float | None = None
 
 
@@ -58,6 +61,7 @@ def parse(text: str) -> Load | None:
         threads=_figures(text.partition(_MAIN)[0]).get("Server thread count"),
         cycle_begun_s=_begun_s(text),
         last_depth=backfill.get("Last depth cycle"),
+        works=_WORKS.search(text) is not None,
         rpcs_per_s=_rpcs_per_s(text),
     )
 

@@ -17,8 +17,7 @@ _AGAIN_S = 60.0  # after one that failed, where it would else be longer
 class Reading:
     """A kind of reading: read again after `every_s` at the earliest, for so many requests of Slurm.
 
-    One that `must` be read is not put off because all together cost too much. The `first` time of some does not wait
-    for that either.
+    One that `must` be read is not put off because all together cost too much. The `first` time of some comes at once.
     """
 
     every_s: float
@@ -29,28 +28,35 @@ class Reading:
 
 @dataclass
 class Turns:
-    """Whose turn it is, of readings by name; where several are due the first of the mapping goes first."""
+    """Whose turn it is, of readings by name."""
 
     readings: Mapping[str, Reading]
     _due_s: dict[str, float] = field(default_factory=dict)
+    _early: set[str] = field(default_factory=set)
     _paid_until_s: float = 0.0
     _last: str = ""
 
     def next(self, now_s: float, unwanted: Collection[str] = ()) -> str | None:
-        """The reading that is due, if any: what must be read first, but not twice running while others are due."""
+        """The reading that is due, if any: what must be read, else what has been due for longest.
+
+        Nothing is read twice running while something else is due.
+        """
+        for name, reading in self.readings.items():
+            if name not in self._due_s:
+                self._due_s[name] = now_s if reading.first else now_s + reading.every_s
+                self._early |= {name} if reading.first else set()
         due = [name for name in self.readings if name not in unwanted and self._is_due(name, now_s)]
-        due.sort(key=lambda name: (name == self._last, not self.readings[name].must))
+        due.sort(key=lambda name: (name == self._last, not self.readings[name].must, self._due_s[name]))
         return due[0] if due else None
 
     def done(self, name: str, now_s: float, worked: bool = True) -> None:
         """A reading was tried, and Slurm asked, whether it worked or not."""
         reading = self.readings[name]
+        self._early.discard(name)
         self._due_s[name] = now_s + (reading.every_s if worked else min(reading.every_s, _AGAIN_S))
         self._paid_until_s = max(self._paid_until_s, now_s) + PACE_S * reading.requests
         self._last = name
 
     def _is_due(self, name: str, now_s: float) -> bool:
-        reading = self.readings[name]
-        if name not in self._due_s and reading.first:
-            return True
-        return now_s >= self._due_s.get(name, 0.0) and (reading.must or now_s >= self._paid_until_s)
+        is_paid = self.readings[name].must or name in self._early or now_s >= self._paid_until_s
+        return is_paid and now_s >= self._due_s[name]

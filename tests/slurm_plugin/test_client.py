@@ -15,13 +15,15 @@ from slurm_plugin import parse
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
+from slurm_plugin.types import Job
+from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.test_parse import recorded
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
 SITE = Path(__file__).parent / "site" / "assets" / "22.05" / "recommended"
 
 # squeue's fields end in a separator that the client chooses anew for every call; the recorded one is replaced by it.
-ANSWER_JOBS = f"""\
+ANSWER_JOBS = """\
 separator=$(printf '%s' "$1" | sed 's/^--format=%i//; s/%u.*//')
 sed "s/.5e9a17/$separator/g" "$(dirname "$0")/jobs.txt"
 """
@@ -72,6 +74,44 @@ def test_reservations_are_not_read_again_at_every_snapshot(slurm: FakeSlurm) -> 
     for _ in range(3):
         assert client.snapshot().reservations
     assert (slurm.folder / "calls").read_text().count("reservation") == 1
+
+
+REQUESTS = {"nodes": 2, "squeue": 2, "reservation": 1, "partition": 1, "config": 2, "sdiag": 1}
+"""What one call of each command asks of slurmctld, as sdiag counts it."""
+
+
+def test_S8_a_poll_costs_no_more_requests_than_with_nothing_but_reservations(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, asked = 1000.0, []
+    client = slurm.client()
+    answers: dict[str, Answer] = {}
+    run = client.run
+
+    def counted(command: str, *arguments: str, **options: Any) -> Answer:
+        kind = arguments[1] if command == "scontrol" else command
+        asked.append(kind)
+        if kind == "squeue":  # for what it has no letters for: not answered here
+            return Answer(1, "", "no")
+        if kind not in answers:
+            answers[kind] = run(command, *arguments, **options)
+        return answers[kind]
+
+    def queue() -> tuple[Job, ...]:
+        asked.append("squeue")
+        return (QUEUED,)
+
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now_s, time=lambda: now_s))
+    monkeypatch.setattr(client, "run", counted)
+    monkeypatch.setattr(client, "_jobs", queue)
+    polls = 900
+    for _ in range(polls):
+        snapshot = client.snapshot()
+        now_s += 1.0
+    assert set(asked) == set(REQUESTS)
+    assert sum(REQUESTS[kind] for kind in asked) / polls <= 4.07
+    assert snapshot.partitions["batch"].priority_tier == 10
+    assert snapshot.scheduler.read
 
 
 def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:

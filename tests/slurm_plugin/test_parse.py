@@ -151,6 +151,18 @@ def test_recorded_reservations_and_partitions_are_read(release: Path) -> None:
     assert set(partitions) == {"batch", "elastic", "bft-driver"}
     assert partitions["elastic"].nodes == tuple(f"n{number}" for number in range(1, 7))
     assert (partitions["batch"].state, partitions["batch"].max_time_s) == ("UP", None)
+    assert {name: (one.priority_tier, one.exclusive, one.max_nodes) for name, one in partitions.items()} == {
+        "batch": (10, True, None),
+        "elastic": (1, True, None),
+        "bft-driver": (10, False, None),
+    }
+
+
+def test_a_partition_without_a_tier_or_a_bound_is_one_all_the_same() -> None:
+    plain = parse.partitions("PartitionName=p MaxTime=1:00 Nodes=n1 State=UP\n")["p"]
+    assert (plain.priority_tier, plain.exclusive, plain.max_nodes) == (None, False, None)
+    odd = "PartitionName=p MaxTime=1:00 Nodes=n1 State=UP PriorityTier=high MaxNodes=4 OverSubscribe=FORCE:2\n"
+    assert (parse.partitions(odd)["p"].priority_tier, parse.partitions(odd)["p"].max_nodes) == (None, 4)
 
 
 @pytest.mark.parametrize("free", ["Comment", "Extra", "Reason"])
@@ -220,6 +232,32 @@ def test_suffixes_and_words_of_a_node_state_become_the_same_flags(text: str, sta
 def test_gpus_are_counted_by_type_and_can_be_asked_for(gres: str, request_text: str, gpus: dict[str, int]) -> None:
     node = parse.nodes(node_line(gres=gres))["n1"]
     assert (node.gres, dict(node.gpus)) == (request_text, gpus)
+
+
+def test_what_jobs_have_of_a_node_is_read_with_its_weight() -> None:
+    line = node_line(gres="gpu:a100:4").replace("CPUAlloc=0", "CPUAlloc=3").replace("AllocMem=0", "AllocMem=2000")
+    line = line.replace("Weight=1", "Weight=40").replace(" AllocTRES=", " AllocTRES=cpu=3,mem=2000M,gres/gpu=2")
+    node = parse.nodes(line)["n1"]
+    assert (node.weight, node.cpus_used, node.memory_used_bytes) == (40, 3, 2000 * 2**20)
+    assert dict(node.gpus_used) == {"a100": 2}
+    unused = parse.nodes(node_line())["n1"]
+    assert (unused.weight, unused.cpus_used, unused.memory_used_bytes, unused.gpus_used) == (1, 0, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus", "used"),
+    [
+        ("cpu=4,gres/gpu=3,gres/gpu:a100=2,gres/gpu:v100=1", {"a100": 4, "v100": 4}, {"a100": 2, "v100": 1}),
+        ("cpu=4,gres/gpu=3", {"a100": 4}, {"a100": 3}),
+        ("cpu=4,gres/gpu=3", {"a100": 4, "v100": 4}, {"": 3}),
+        ("cpu=4,gres/gpumem=3,mem=4G", {"a100": 4}, {}),
+        ("", {"a100": 4}, {}),
+    ],
+)
+def test_gpus_in_use_are_counted_by_type_as_far_as_the_cluster_tells(
+    tres: str, gpus: dict[str, int], used: dict[str, int]
+) -> None:
+    assert parse.gpus_used(tres, gpus) == used
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from slurm_plugin.ending import left
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
+from slurm_plugin.types import NO_REQUEST, Request
 from slurm_plugin.waiting import lacks_plan
 
 GOOD = """
@@ -30,14 +31,18 @@ class Answers:
     def load(self): return {index: row for index, row in enumerate(self.rows)}
 
 Nodes = Answers(New(name="n1", state="IDLE+PLANNED", partitions=["batch"], active_features=["ib"],
-    configured_gres={"gpu:a100": 4}, total_cpus=8, real_memory=1000, reason=None))
+    configured_gres={"gpu:a100": 4}, total_cpus=8, real_memory=1000, reason=None, weight=7, allocated_cpus=2,
+    allocated_memory=500, allocated_gres={"gpu:a100": 1}))
 Jobs = Answers(
     New(id=7, state="COMPLETED"),
     New(id=8, state="PENDING", array_id=8, array_tasks_waiting="3-5", array_tasks_parallel=2, array_task_id=None,
         heterogeneous_id=0, heterogeneous_offset=0, user_name="alice", partition="batch,elastic", name="x",
         allocated_nodes=None, scheduled_nodes="n1", start_time=50, submit_time=40, time_limit=3, num_nodes=1,
         state_reason="Priority", comment=None, dependencies={"afterok": [1, 2], "after": [], "satisfy": "all"},
-        priority=5, reservation=None, account="physics"))
+        priority=5, reservation=None, account="physics", constraints=["ib", "fast"], required_nodes="n[1-2]",
+        excluded_nodes=None, requires_contiguous_nodes=True, resource_sharing="OK", time_limit_min=2, cpus=16,
+        min_cpus_per_node=4, memory_per_cpu=1000, memory_per_node=None, gres_per_node={"gpu:a100": 2},
+        required_switches=1))
 Reservations = Answers(New(name="r", nodes="n1", start_time=60, end_time=70, flags=Flags.FLEX))
 """
 
@@ -59,6 +64,38 @@ def test_an_answer_becomes_the_objects_that_the_text_client_makes(fake: Path) ->
     assert (job.id, job.partition, job.time_limit_s) == ("8_[3-5%2]", ("batch", "elastic"), 180.0)
     assert (job.sched_nodes, job.dependency, job.account) == (("n1",), "afterok:1:2", "physics")
     assert (reservation.nodes, reservation.end_s, reservation.flags) == (("n1",), 70.0, {"FLEX"})
+    assert (node.weight, node.cpus_used, node.memory_used_bytes, node.gpus_used) == (7, 2, 500 * 2**20, {"a100": 1})
+    assert job.request == Request(
+        features="ib,fast",
+        required=("n1", "n2"),
+        contiguous=True,
+        least_s=120.0,
+        exclusive=False,
+        cpus=16,
+        cpus_per_node=4,
+        memory_bytes=1000 * 2**20,
+        memory_per_cpu=True,
+        gres="gpu:a100:2",
+        switches=1,
+    )
+
+
+@pytest.mark.parametrize("change", ["required_nodes = 'n[1-'", "cpus = 'many'", "__delattr__('constraints')"])
+def test_a_request_that_cannot_be_read_is_unknown_and_its_job_waits_as_it_did(fake: Path, change: str) -> None:
+    fake.write_text(GOOD + f"\nJobs.rows[1].{change}\n")
+    with PyslurmClient() as client:
+        (job,) = client.snapshot().jobs
+    assert (job.request, job.unreadable, job.sched_nodes) == (NO_REQUEST, "", ("n1",))
+
+
+def test_a_library_that_does_not_tell_what_jobs_have_of_a_node_shows_it_unused(fake: Path) -> None:
+    fake.write_text(
+        GOOD + "\nfor name in ('weight', 'allocated_cpus', 'allocated_memory', 'allocated_gres'):\n"
+        "    delattr(Nodes.rows[0], name)\n"
+    )
+    with PyslurmClient() as client:
+        node = client.snapshot().nodes["n1"]
+    assert (node.weight, node.cpus_used, node.memory_used_bytes, node.gpus_used) == (1, 0, 0, {})
 
 
 def test_one_process_serves_many_snapshots_and_a_dead_one_is_replaced(fake: Path) -> None:

@@ -1,0 +1,125 @@
+"""How a site's backfill scheduler works, as scontrol and sdiag show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_plugin import scheduler, sdiag
+from slurm_plugin.sdiag import Load
+from slurm_plugin.settings import parse_config
+from slurm_plugin.types import NO_SCHEDULER, Scheduler
+
+ASSETS = Path(__file__).parent / "site" / "assets"
+CYCLE = Load(last_cycle_s=0.5, cycle_begun_s=1000.0, last_depth=30)
+
+
+def of(parameters: str) -> Scheduler:
+    return scheduler.settings({"SchedulerParameters": parameters})
+
+
+@pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
+def test_a_recorded_stock_configuration_has_slurms_defaults(release: str) -> None:
+    config = parse_config((ASSETS / release / "stock" / "config.txt").read_text())
+    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True)
+
+
+def test_every_setting_is_read_in_its_own_unit() -> None:
+    found = of(
+        "batch_sched_delay=3,bf_interval=45,bf_resolution=300,bf_window=2880,bf_max_job_test=1000,bf_max_job_user=10,"
+        "bf_max_job_part=20,bf_max_job_user_part=5,bf_max_job_array_resv=3,bf_one_resv_per_job,bf_min_age_reserve=600,"
+        "bf_min_prio_reserve=7,bf_max_time=90"
+    )
+    assert found == Scheduler(
+        read=True,
+        interval_s=45.0,
+        resolution_s=300.0,
+        window_s=2880 * 60.0,
+        depth=1000,
+        depth_user=10,
+        depth_partition=20,
+        depth_user_partition=5,
+        array_most=3,
+        one_plan_a_job=True,
+        reserve_age_s=600.0,
+        reserve_priority=7,
+        max_time_s=90.0,
+    )
+
+
+def test_a_cycle_may_last_as_long_as_the_interval_unless_it_is_set() -> None:
+    assert of("bf_interval=5").max_time_s == 5.0
+
+
+@pytest.mark.parametrize(
+    "text", ["bf_interval=-1", "bf_interval=soon", "bf_interval", "bf_window=0", "bf_max_job_test="]
+)
+def test_a_value_that_makes_no_sense_is_the_default(text: str) -> None:
+    assert of(text) == replace(NO_SCHEDULER, read=True)
+
+
+@given(st.text())
+def test_no_text_of_parameters_is_an_error(text: str) -> None:
+    assert of(text).interval_s >= 1.0
+
+
+def test_the_end_of_the_last_cycle_is_its_beginning_and_its_work() -> None:
+    found = scheduler.with_load(NO_SCHEDULER, {}, CYCLE)
+    assert (found.cycle_s, found.cycled_s) == (0.5, 1000.5)
+
+
+def test_what_a_cycle_slept_is_worked_out_from_the_settings_as_sdiag_leaves_it_out() -> None:
+    slow = {"SchedulerParameters": "bf_interval=30,bf_yield_interval=1,bf_yield_sleep=1000000"}
+    found = scheduler.with_load(scheduler.settings(slow), slow, replace(CYCLE, last_depth=12))
+    assert (found.cycle_s, found.cycled_s) == (12.5, 1012.5)  # at each of the jobs that it looked at
+    bounded = scheduler.with_load(scheduler.settings(slow), slow, replace(CYCLE, last_depth=500))
+    assert bounded.cycle_s == 30.5  # bf_max_time ends it
+
+
+def test_while_a_cycle_works_it_is_taken_to_look_as_deep_as_most() -> None:
+    slow = {"SchedulerParameters": "bf_yield_interval=1,bf_yield_sleep=1000000"}
+    load = replace(CYCLE, last_depth=1, mean_depth=20, works=True)
+    assert scheduler.with_load(NO_SCHEDULER, slow, load).cycle_s == 20.5
+
+
+def test_a_long_cycle_sleeps_once_in_two_seconds_by_default() -> None:
+    found = scheduler.with_load(NO_SCHEDULER, {}, replace(CYCLE, last_cycle_s=9.0, last_depth=400))
+    assert found.cycle_s == 11.0
+
+
+@pytest.mark.parametrize("load", [None, Load(), Load(cycle_begun_s=5.0)])
+def test_without_figures_of_a_cycle_nothing_is_known_of_it(load: Load | None) -> None:
+    before = scheduler.with_load(NO_SCHEDULER, {}, CYCLE)
+    found = scheduler.with_load(before, {}, load)
+    assert (found.cycle_s, found.cycled_s) == (None, None)
+
+
+def test_settings_read_again_keep_what_is_known_of_the_last_cycle() -> None:
+    before = scheduler.with_load(of("bf_interval=30"), {}, CYCLE)
+    found = scheduler.settings({"SchedulerParameters": "bf_interval=10"}, before)
+    assert (found.interval_s, found.cycle_s, found.cycled_s) == (10.0, 0.5, 1000.5)
+
+
+def test_a_recorded_sdiag_tells_when_the_last_cycle_began_and_how_deep_it_looked() -> None:
+    load = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
+    assert load is not None
+    assert (load.cycle_begun_s, load.last_cycle_s, load.last_depth) == (1795315108.0, 133e-6, 2)
+
+
+def test_a_controller_without_a_cycle_yet_shows_no_time_of_one() -> None:
+    load = sdiag.parse("sdiag output at x (5)\nBackfilling stats\n\tTotal cycles: 0\n\tLast cycle when: N/A\n")
+    assert load is not None
+    assert (load.cycle_begun_s, load.works) == (None, False)
+
+
+def test_a_cycle_that_works_is_told_by_its_warning() -> None:
+    load = sdiag.parse(
+        "sdiag output at x (5)\nBackfilling stats (WARNING: data obtained in the middle of backfilling execution.)\n"
+        "\tLast cycle when: Sat Nov 21 10:00:00 2026 (1795255200)\n\tLast cycle: 5\n"
+    )
+    assert load is not None
+    assert (load.cycle_begun_s, load.works) == (1795255200.0, True)
