@@ -1,8 +1,9 @@
 """Record what this machine's Slurm prints, as assets for the parser's tests.
 
 Run it again (with PYTHONPATH=.) for a new Slurm release: it writes a new folder named after it, below BFTD_ASSETS where
-that is set. With the word `queue` it records only the queue of arrays. Nothing of this machine gets in. Another release
-than the machine's: tools/slurm_root.sh SUITE, with a command that also brings the folder out.
+that is set. With the words `cluster`, `queue` or `requests` it records only that: a cluster with a bit of everything,
+the queue of arrays, what jobs ask for. Nothing of this machine gets in. Another release than the machine's:
+tools/slurm_root.sh SUITE, with a command that also brings the folder out.
 """
 
 from __future__ import annotations
@@ -15,19 +16,41 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_plugin import parse, reservation
+from slurm_plugin import parse, reservation, wishes
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 
 SEPARATOR = "\x1f5e9a17"
 ASSETS = Path(__file__).parent / "assets"
+_QUICK = ("--output=/dev/null", "--time=3")
+_ROOMY = "--partition=bft-driver"  # where jobs share a node
+REQUESTS = (
+    ("--nodes=2",),
+    ("--nodes=2", "--constraint=ib&fast"),
+    ("--nodes=2", "--constraint=[fast|old]"),
+    ("--nodes=3", "--nodelist=n[1-2]", "--exclude=n[4,6]", "--contiguous"),
+    ("--ntasks=12",),
+    (_ROOMY, "--ntasks=3", "--cpus-per-task=4", "--mem-per-cpu=100M"),
+    (_ROOMY, "--ntasks=1", "--mem=2G", "--mincpus=8"),
+    (_ROOMY, "--ntasks=1", "--exclusive"),
+    (_ROOMY, "--ntasks=1", "--oversubscribe"),
+    (_ROOMY, "--ntasks=1", "--exclusive=user"),
+    ("--nodes=1", "--gres=gpu:a100:2"),
+    ("--nodes=1", "--time=2:00:00", "--time-min=1:30:00"),
+    ("--nodes=2", "--switches=1@10:00"),
+    ("--nodes=1", ":", "--nodes=2", "--hold", "--time=3", "--constraint=old"),
+    ("--nodes=1", "--array=1-5", "--time-min=1"),
+    ("--nodes=1", "--mem=1536M"),
+)
+"""What jobs ask for; they are held in this order, after two that run."""
 
 
 def main() -> None:
-    """Record a cluster with a bit of everything on it, and a queue of job arrays."""
-    if sys.argv[1:] != ["queue"]:
-        record_cluster()
-    record_queue()
+    """Record a cluster with a bit of everything on it, a queue of job arrays, and one of all kinds of requests."""
+    only = sys.argv[1:]
+    for word, record in (("cluster", record_cluster), ("queue", record_queue), ("requests", record_requests)):
+        if not only or word in only:
+            record()
 
 
 def record_cluster() -> None:
@@ -70,6 +93,37 @@ def record_queue() -> None:
         client.run("scontrol", "update", "reservationname=repair", "comment=see Nodes=n2 EndTime=soon")
         _save(folder / "nodes-text.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
         _save(folder / "reservations-text.txt", sandbox, client, "scontrol", "show", "reservation", "-o")
+
+
+def record_requests() -> None:
+    """Save a queue of held jobs, each of which asks for something else, and a node that two of them share."""
+    with Sandbox(nodes=6, gpus={"a100": 4}) as sandbox:
+        client = sandbox.client()
+        client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")
+        folder = _folder(client)
+        client.run("scontrol", "update", "nodename=n1", "weight=5")
+        for nodes, features in (("n[1-3]", "ib,fast"), ("n[4-6]", "ib,old")):
+            client.run("scontrol", "update", f"nodename={nodes}", f"availablefeatures={features}")
+            client.run("scontrol", "update", f"nodename={nodes}", f"activefeatures={features}")
+        shared = client.submit(
+            [*_QUICK, "--partition=bft-driver", "--ntasks=3", "--mem-per-cpu=100"], "#!/bin/sh\nsleep 100\n"
+        )
+        gpus = client.submit([*_QUICK, "--nodelist=n2", "--gres=gpu:a100:3"], "#!/bin/sh\nsleep 100\n")
+        _wait_running(client, shared)
+        _wait_running(client, gpus)
+        for options in REQUESTS:
+            client.submit([*_QUICK, "--hold", *options], "#!/bin/sh\nsleep 100\n")
+        time.sleep(3)
+        everywhere = ("--all", "--local")
+        _save(
+            folder / "requests.txt", sandbox, client, "squeue", f"--format={parse.job_format(SEPARATOR)}", *everywhere
+        )
+        form = f"--Format={wishes.long_format(SEPARATOR)}"
+        _save(folder / "wishes.txt", sandbox, client, "squeue", form, "--states=PENDING", *everywhere)
+        _save(folder / "nodes-shared.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
+        _save(folder / "nodes-details.txt", sandbox, client, "scontrol", "show", "nodes", "-o", "-d")
+        _save(folder / "sdiag.txt", sandbox, client, "sdiag")
+        _save(folder / "config.txt", sandbox, client, "scontrol", "show", "config")
 
 
 def _queue(client: SlurmClient) -> None:
