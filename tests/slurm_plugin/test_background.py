@@ -100,6 +100,16 @@ def test_what_was_read_holds_when_it_cannot_be_read_again_but_for_the_last_cycle
     assert (slow.scheduler.cycle_s, slow.scheduler.cycled_s) == (None, None)
 
 
+def test_settings_read_again_leave_what_is_known_of_the_last_cycle() -> None:
+    slurm = Slurm()
+    slow = Background(slurm, EVERYWHERE)
+    polled(slow, 4)
+    for poll in range(4, 1500):
+        polled(slow, 1, from_s=poll)
+        assert slow.scheduler.cycle_s == 133e-6
+    assert slurm.kinds.count("config") == 3
+
+
 def test_reservations_that_cannot_be_read_are_an_error_and_tried_again_at_once() -> None:
     slurm = Slurm()
     slow = Background(slurm, EVERYWHERE)

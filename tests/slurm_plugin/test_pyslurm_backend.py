@@ -88,6 +88,12 @@ def test_a_request_that_cannot_be_read_is_unknown_and_its_job_waits_as_it_did(fa
     assert (job.request, job.unreadable, job.sched_nodes) == (NO_REQUEST, "", ("n1",))
 
 
+def test_gpus_that_nobody_uses_are_not_counted_as_used(fake: Path) -> None:
+    fake.write_text(GOOD + "\nNodes.rows[0].allocated_gres = {'gpu:a100': 0}\n")
+    with PyslurmClient() as client:
+        assert client.snapshot().nodes["n1"].gpus_used == {}
+
+
 def test_a_library_that_does_not_tell_what_jobs_have_of_a_node_shows_it_unused(fake: Path) -> None:
     fake.write_text(
         GOOD + "\nfor name in ('weight', 'allocated_cpus', 'allocated_memory', 'allocated_gres'):\n"

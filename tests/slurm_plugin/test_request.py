@@ -91,7 +91,7 @@ def test_what_a_user_writes_into_a_request_reaches_no_other_job() -> None:
 
 
 def test_a_job_that_runs_is_asked_nothing() -> None:
-    assert job(state="RUNNING", asked=asked(required="n[1-")).request is NO_REQUEST
+    assert job(state="RUNNING", asked=asked(features="ib")).request == NO_REQUEST
 
 
 def test_jobs_that_ask_for_the_same_are_read_once() -> None:

@@ -54,6 +54,12 @@ def test_a_wish_that_cannot_be_read_is_none(row: tuple[str, str, str, str]) -> N
     assert wishes.read(table(row), SEPARATOR) == {"7": wishes.NONE}
 
 
+def test_an_answer_of_another_form_is_an_error() -> None:
+    for text in ("", "\n", table() + f"12{SEPARATOR}\n", "slurm_load_jobs error: Unable to contact slurm controller\n"):
+        with pytest.raises(SnapshotError):
+            wishes.read(text, SEPARATOR)
+
+
 @given(st.data())
 def test_an_answer_cut_anywhere_but_between_two_jobs_is_an_error(data: st.DataObject) -> None:
     rows = (("12", "5:00", "0", ""), ("13", "0:00", "1", "cpu=1"))
