@@ -211,7 +211,7 @@ def test_the_components_of_a_heterogeneous_job_are_one_entry() -> None:
         waits("12+0", node_count=2, time_limit_s=60.0),
         waits("12+1", partition=("gpu", "batch"), time_limit_s=600.0),
     ]
-    entry = only(queued([*parts, waits("5", priority=0)], some))
+    entry = only(queued([*reversed(parts), waits("5", priority=0)], some))
     batch_nodes, gpu_nodes = mask(0, 1, 2), mask(3, 4)
     assert entry.parts == (Part(batch_nodes, 2, within=batch_nodes), Part(gpu_nodes, 1, within=gpu_nodes))
     assert (entry.id, entry.limit_s, entry.count) == ("12+0", 600.0, 1)
