@@ -126,5 +126,8 @@ def _in_vain(room: RoomRow) -> bool:
 
 
 def _node_s(run: Run, room: RoomRow) -> float:
+    """The node-seconds that a room kept from pilots; where the daemon did not tell, all of its nodes' time."""
+    if room.idle_node_s is not None:
+        return room.idle_node_s
     until_s = run.length_s if room.until_s is None else room.until_s
     return len(room.nodes) * occupancy.overlap_s((room.since_s, until_s), [(0.0, occupancy.standing_s(run))])

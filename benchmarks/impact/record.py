@@ -67,7 +67,8 @@ class RoomRow:
     """Nodes that bftd kept free for the regular job `job`, None for one that is not of the stream.
 
     From and to seconds after the stream's start; `until_s` is None where it was kept to the run's end. `end` is the
-    daemon's word for how it ended: "started" where the job started.
+    daemon's word for how it ended: "started" where the job started. `idle_node_s` are the node-seconds in which no
+    pilot was on them, None where that is not known.
     """
 
     job: int | None
@@ -76,6 +77,7 @@ class RoomRow:
     until_s: float | None
     end: str
     leaving: tuple[str, ...] = ()
+    idle_node_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,25 @@ from slurm_plugin.nodeset import expand
 
 STARTED = "started"
 MOVED = "moved"
-"""Not the daemon's word: the same job's room is on other nodes from then on."""
+"""Not the daemon's word: it told of a room for the same job again, without an end of the first."""
 
-_KIND = "room"
-_END_KEYS = ("end", "over", "how")
-_MADE = ("", "made", None)
+_MADE, _OVER = "room", "room_over"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Nodes that were kept for a job of Slurm's, in unix seconds; `until_s` is None while they are."""
+    """Nodes that were kept for a job of Slurm's, in unix seconds; `until_s` is None while they are.
+
+    `idle_node_s` are the node-seconds in which no pilot was on them, None where the daemon has not told.
+    """
 
     job_id: str
     nodes: tuple[str, ...]
     since_s: float
-    until_s: float | None
-    end: str
+    until_s: float | None = None
+    end: str = ""
     leaving: tuple[str, ...] = ()
+    idle_node_s: float | None = None
 
 
 def read(ledger: Path) -> list[Kept]:
@@ -38,32 +40,28 @@ def read(ledger: Path) -> list[Kept]:
     if not ledger.exists():
         return []
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=10.0)) as database:
-        rows = database.execute("SELECT at_s, data FROM events WHERE kind = ? ORDER BY rowid", (_KIND,))
-        return of_events((at_s, json.loads(data)) for at_s, data in rows)
+        rows = database.execute(
+            "SELECT at_s, kind, data FROM events WHERE kind IN (?, ?) ORDER BY rowid", (_MADE, _OVER)
+        )
+        return of_events((at_s, kind, json.loads(data)) for at_s, kind, data in rows)
 
 
-def of_events(events: Iterable[tuple[float, Mapping[str, Any]]]) -> list[Kept]:
-    """Rooms from the ledger's events, each with its time: one says that a room was made, another that it is over."""
+def of_events(events: Iterable[tuple[float, str, Mapping[str, Any]]]) -> list[Kept]:
+    """Rooms from the ledger's events: their time, their kind (docs/ledger.md) and what they tell, which may lack."""
     found: list[Kept] = []
     kept: dict[str, Kept] = {}
-    for at_s, data in events:
-        job, nodes = str(data.get("job", "")), _nodes(data.get("nodes", ()))
-        end = next((data[key] for key in _END_KEYS if data.get(key) not in _MADE), None)
+    for at_s, kind, data in events:
+        job = str(data.get("job", ""))
         before = kept.pop(job, None)
-        if end is not None:
-            room = before or Kept(
-                job, nodes, float(data.get("since_s", at_s)), None, "", _nodes(data.get("leaving", ()))
-            )
-            found.append(_over(room, at_s, str(end)))
+        if kind == _OVER:
+            room = before or Kept(job, _nodes(data.get("nodes")), at_s - float(data.get("duration_s") or 0.0))
+            idle_node_s = data.get("kept_node_seconds")
+            found.append(replace(room, until_s=at_s, end=str(data.get("end", "over")), idle_node_s=idle_node_s))
             continue
         if before is not None:
-            found.append(_over(before, at_s, MOVED))
-        kept[job] = Kept(job, nodes, float(data.get("since_s", at_s)), None, "", _nodes(data.get("leaving", ())))
+            found.append(replace(before, until_s=at_s, end=MOVED))
+        kept[job] = Kept(job, _nodes(data.get("nodes")), at_s, leaving=_nodes(data.get("leaving")))
     return sorted([*found, *kept.values()], key=lambda room: room.since_s)
-
-
-def _over(room: Kept, at_s: float, end: str) -> Kept:
-    return Kept(room.job_id, room.nodes, room.since_s, at_s, end, room.leaving)
 
 
 def _nodes(value: Any) -> tuple[str, ...]:

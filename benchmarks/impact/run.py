@@ -285,6 +285,7 @@ def _room_rows(site: Site, submitted: _Submitted, begin_s: float) -> tuple[RoomR
             until_s=_after(begin_s, room.until_s),
             end=room.end,
             leaving=room.leaving,
+            idle_node_s=room.idle_node_s,
         )
         for room in rooms.read(site.ledger)
     )
