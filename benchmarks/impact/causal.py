@@ -69,6 +69,7 @@ def _slots(jobs: Sequence[tuple[Run, JobRow]], harvested: int, ran: bool) -> Fig
                 "pair": run.pair,
                 "job": row.number,
                 "took_s": slots.preempt_to_start_s(run, row),
+                "load_most": run.load_most,
                 "why": row.lost,
             }
             for run, row in lost

@@ -85,7 +85,7 @@ class Run:
     """One run of the stream; `training` is NO_TRAINING in one without bftd.
 
     `rpcs` are the requests to the controller during the stream, by type. `cycles_s` are the lengths of the cycles of
-    Slurm's backfill scheduler.
+    Slurm's backfill scheduler. `load_most` is the machine's most load over a minute.
     """
 
     recipe: str
@@ -106,6 +106,7 @@ class Run:
     stretch: int = 1
     rooms: tuple[RoomRow, ...] = ()
     cycles_s: tuple[float, ...] = ()
+    load_most: float = 0.0
     format: int = FORMAT
 
     def waited_until_s(self, row: JobRow) -> float:

@@ -176,12 +176,15 @@ def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
             f"{one['seed']}.{one['pair']}",
             str(one["job"]),
             _number(one["took_s"]),
+            f"{one['load_most']:.0f}",
             str(one["why"]),
         )
         for row in rows
         for one in row["slots_lost_why"]
     ]
-    return _table(("recipe", "Slurm", "seed.pair", "job", "took (s)", "what the log says"), lost) if lost else ""
+    return (
+        _table(("recipe", "Slurm", "seed.pair", "job", "took (s)", "load", "what the log says"), lost) if lost else ""
+    )
 
 
 def _lost_cell(row: Mapping[str, Any]) -> str:

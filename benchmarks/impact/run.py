@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import shutil
 import sqlite3
 import threading
@@ -49,7 +50,10 @@ class Setting:
 
 
 class PlanReader(threading.Thread):
-    """Looks at the pending jobs once a second, and keeps for each the last plan, and the last one well ahead."""
+    """Looks at the pending jobs once a second, and keeps for each the last plan, and the last one well ahead.
+
+    It also keeps the most load of the machine: what is late on a busy one says little.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__(daemon=True)
@@ -58,6 +62,7 @@ class PlanReader(threading.Thread):
         self.planned_s: dict[str, float] = {}
         self.last_s: dict[str, float] = {}
         self.reads = 0
+        self.load_most = 0.0
 
     def run(self) -> None:
         next_s = time.time()
@@ -68,6 +73,7 @@ class PlanReader(threading.Thread):
             except SlurmError:
                 continue
             self.reads += 1
+            self.load_most = max(self.load_most, os.getloadavg()[0])
             now_s = time.time()
             for job in pending:
                 if job.sched_nodes and job.start_s is not None:
@@ -154,6 +160,7 @@ def _measure(
         controller_cpu_s=cpu_s,
         rpcs={name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)},
         plan_reads=plans.reads,
+        load_most=plans.load_most,
         jobs=_job_rows(site, stream, submitted, ran, said, cycles, plans, begin_s),
         pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
         rooms=_room_rows(site, submitted, begin_s),

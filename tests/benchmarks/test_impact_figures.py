@@ -219,5 +219,5 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     # Without bftd it is the same, whether bftd would make room or not.
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 (2 to nobody) | 8.00 / 8.00 (2 jobs) |" in text
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 | 0 |" in text
-    assert "| default-no-room | 22.05.8 | 1.0 | 0 | 8.00 | nobody got them |" in text
+    assert "| default-no-room | 22.05.8 | 1.0 | 0 | 8.00 | 0 | nobody got them |" in text
     assert "| default | requests to slurmctld a poll | 4.00 | at most 4.07 | met |" in text
