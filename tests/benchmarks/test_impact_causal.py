@@ -62,6 +62,8 @@ def test_it_is_told_who_took_the_nodes_from_a_job_that_lost_its_slot() -> None:
 
 
 LOG = """\
+[2026-11-22T10:40:05.000] sched/backfill: _attempt_backfill: beginning
+[2026-11-22T10:40:05.010] sched/backfill: _attempt_backfill: completed testing 3(3) jobs, usec=10123
 [2026-11-22T10:40:30.000] sched/backfill: _attempt_backfill: beginning
 [2026-11-22T10:40:30.003] sched/backfill: _dump_job_sched: JobId=5 to start at 2026-11-22T10:42:00, \
 end at 2026-11-22T10:45:00 on nodes n[1,3] in partition batch
