@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.impact import report
 from benchmarks.impact.comparison import Comparison, Planned, compare, log, planned, summary
-from benchmarks.impact.recipe import MAIN, RECIPES
+from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S
 from bftd.errors import BftError
@@ -44,7 +44,8 @@ def main() -> int:
             parallel=options.parallel,
             warm_up_s=QUICK_WARM_UP_S if options.quick else WARM_UP_S,
         )
-        recipes = [RECIPES[name] for name in options.recipes]
+        asked = options.recipes or ([TUNED.name] if options.quick else [recipe.name for recipe in MAIN])
+        recipes = [RECIPES[name] for name in asked]
         if options.dry_run:
             print(_timetable(planned(recipes, comparison), comparison))
             return 0
@@ -92,9 +93,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--recipes",
         type=_recipes,
-        default=[recipe.name for recipe in MAIN],
         metavar="NAME,...",
-        help=f"what to run, of: {', '.join(RECIPES)} [{','.join(recipe.name for recipe in MAIN)}]",
+        help=f"what to run, of: {', '.join(RECIPES)} [{','.join(recipe.name for recipe in MAIN)}; quick: {TUNED.name}]",
     )
     parser.add_argument("--table", dest="recipes", action="store_const", const=list(RECIPES), help="run all recipes")
     parser.add_argument(
