@@ -1,7 +1,9 @@
 """Slurm's own account of its backfill cycles, from the log of a slurmctld with DebugFlags=Backfill (22.05 to 24.11).
 
 A cycle goes through the waiting jobs in their order. For each it works out when and where the job can start; what can
-start now is started, or pilots are preempted for it and it is looked at again in the next cycle.
+start now is started, or pilots are preempted for it and it is looked at again in the next cycle. That a start failed
+stands in the log of a more talkative slurmctld only; in any it is a job that was to start now, and of which no start is
+told.
 """
 
 from __future__ import annotations
@@ -18,24 +20,16 @@ _LINE = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\] (.*)")
 _JOB = r"JobId=(?P<id>\d+(?:[_+]\d+)?)(?:_\*)?(?:\(\d+\))?"
 _BEGINS = re.compile(r"_attempt_backfill: (?:BACKFILL: )?beginning")
 _ENDS = re.compile(r"_attempt_backfill: (?:BACKFILL: )?(?:completed testing|no jobs to backfill)")
-_YIELDS = re.compile(r"_(?:attempt_backfill|yield_locks): (?:BACKFILL: )?yielding locks")
-_TESTED = re.compile(rf"_attempt_backfill: (?:BACKFILL: )?test for {_JOB} ")
+_TESTED = re.compile(rf"_dump_job_test: (?:BACKFILL: )?Test {_JOB} at ")
 _PLANNED = re.compile(
     rf"_dump_job_sched: (?:BACKFILL: )?{_JOB} to start at (?P<start>\S+), end at (?P<end>\S+) on nodes (?P<nodes>\S+)"
 )
 _STARTED = re.compile(rf"_start_job: (?:BACKFILL: )?Started {_JOB} in \S+ on (?P<nodes>\S+)")
-_FAILED = re.compile(rf"planned start of {_JOB} failed")
 _PREEMPTED = re.compile(
     r"preempted JobId=(?P<victim>\d+)\S* (?:has been killed|had to be killed|has been requeued)"
     rf".*? to reclaim resources for {_JOB}"
 )
 _WORDS = ("backfill: _", "to reclaim resources for")
-
-AT_ONCE_S = 0.5
-"""Backfill tells that a start failed as soon as it has preempted for the job.
-
-What was preempted longer before was so by the main scheduler, which works while backfill yields.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +51,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A job that could have started now but for others on its nodes: `preempted` names the jobs that must go for it."""
+    """A job that was to start now on `nodes` and could not: `preempted` names the jobs that must go for it."""
 
     at_s: float
+    nodes: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()
 
 
@@ -67,9 +62,9 @@ class Failure:
 class Cycle:
     """One cycle of the backfill scheduler; all times are unix seconds, of local times in the log.
 
-    `end_s` is None where the log does not say. `tested` are the jobs it looked at, in its order, `planned` what it
-    reserved for later, `started` what it started, `failed` the jobs that it would have started and could not.
-    An array's task is "7_3", what is left of an array "7".
+    `end_s` is None where the log does not say. `tested` are the jobs for which it looked for nodes, in its order,
+    `planned` what it reserved for later, `started` what it started, `failed` the jobs that it would have started and
+    could not. An array's task is "7_3", what is left of an array "7".
     """
 
     begin_s: float
@@ -82,14 +77,14 @@ class Cycle:
 
 @dataclass
 class _Open:
-    """A cycle that is being read; `preempted` are what nobody is known to have preempted yet, by the job it is for."""
+    """A cycle that is being read; `preempted` are the victims since the last look for nodes, by their job."""
 
     begin_s: float
-    tested: list[str] = field(default_factory=list)
+    tested: dict[str, None] = field(default_factory=dict)
     planned: dict[str, Planned] = field(default_factory=dict)
     started: dict[str, Start] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
-    preempted: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    preempted: dict[str, list[str]] = field(default_factory=dict)
 
     def closed(self, end_s: float | None) -> Cycle:
         return Cycle(self.begin_s, end_s, tuple(self.tested), self.planned, self.started, self.failed)
@@ -97,23 +92,25 @@ class _Open:
     def take(self, at_s: float, what: str) -> None:
         """Read one line within the cycle."""
         if found := _TESTED.search(what):
-            self.tested.append(found["id"])
+            self.tested.setdefault(found["id"])
+            # The main scheduler works while backfill yields: what was preempted before this look was so by it.
+            self.preempted.clear()
         elif found := _PLANNED.search(what):
             start_s, end_s = _time(found["start"]), _time(found["end"])
             if start_s is not None and end_s is not None:
-                self.planned[found["id"]] = Planned(start_s, end_s, _nodes(found["nodes"]))
+                self._plan(at_s, found["id"], Planned(start_s, end_s, _nodes(found["nodes"])))
         elif found := _STARTED.search(what):
             self.started[found["id"]] = Start(at_s, _nodes(found["nodes"]))
             self.failed.pop(found["id"], None)
-        elif (found := _FAILED.search(what)) and found["id"] not in self.started:
-            victims = [victim for when_s, victim in self.preempted.pop(found["id"], ()) if at_s - when_s <= AT_ONCE_S]
-            before = self.failed.get(found["id"], Failure(at_s))
-            self.failed[found["id"]] = Failure(before.at_s, before.preempted + tuple(victims))
         elif found := _PREEMPTED.search(what):
-            self.preempted.setdefault(found["id"], []).append((at_s, found["victim"]))
-        elif _YIELDS.search(what):
-            # What was preempted up to here and has not failed was the main scheduler's.
-            self.preempted.clear()
+            self.preempted.setdefault(_whole(found["id"]), []).append(found["victim"])
+
+    def _plan(self, at_s: float, job: str, plan: Planned) -> None:
+        victims = self.preempted.pop(_whole(job), [])
+        if plan.start_s > at_s:
+            self.planned[job] = plan
+        elif job not in self.started and job not in self.failed:
+            self.failed[job] = Failure(at_s, plan.nodes, tuple(victims))
 
 
 def cycles(lines: Iterable[str]) -> list[Cycle]:
@@ -147,6 +144,11 @@ def first_failures(some: Sequence[Cycle]) -> dict[str, tuple[Cycle, Failure]]:
         for job, failure in cycle.failed.items():
             found.setdefault(job, (cycle, failure))
     return found
+
+
+def _whole(job: str) -> str:
+    """The array of a task: a preemption is for the task, the plan may be for what is left of the array."""
+    return job.partition("_")[0]
 
 
 def _nodes(text: str) -> tuple[str, ...]:
