@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.impact import report
-from benchmarks.impact.comparison import Comparison, compare, log
-from benchmarks.impact.recipe import DEFAULT, RECIPES, RECOMMENDED
+from benchmarks.impact.comparison import Comparison, Planned, compare, log, planned, summary
+from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S
 from bftd.errors import BftError
@@ -44,7 +44,12 @@ def main() -> int:
             parallel=options.parallel,
             warm_up_s=QUICK_WARM_UP_S if options.quick else WARM_UP_S,
         )
-        compare([RECIPES[name] for name in options.recipes], comparison)
+        asked = options.recipes or ([TUNED.name] if options.quick else [recipe.name for recipe in MAIN])
+        recipes = [RECIPES[name] for name in asked]
+        if options.dry_run:
+            print(_timetable(planned(recipes, comparison), comparison))
+            return 0
+        compare(recipes, comparison)
         folder = comparison.folder
     else:
         folder = options.runs
@@ -54,6 +59,17 @@ def main() -> int:
     else:
         print(report.markdown(found))
     return 0
+
+
+def _timetable(runs: list[Planned], comparison: Comparison) -> str:
+    """A line a run, with the minutes from and to which it would go on, and the sum."""
+    lines = [f"{_clock(run.begin_s)} - {_clock(run.end_s)}  {run.path.stem}" for run in runs]
+    return "\n".join([*lines, summary(runs, comparison)])
+
+
+def _clock(at_s: float) -> str:
+    minutes, seconds = divmod(round(at_s), 60)
+    return f"{minutes:3d}:{seconds:02d}"
 
 
 def _options() -> argparse.Namespace:
@@ -72,13 +88,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--parallel", type=_whole, default=1, help="runs at a time; each takes a fifth of a core, more at its start [1]"
     )
+    parser.add_argument("--dry-run", action="store_true", help="print which runs are missing and when they would go on")
     parser.add_argument("--quick", action="store_true", help="one pair of a very short stream: to see that it works")
     parser.add_argument(
         "--recipes",
         type=_recipes,
-        default=[RECOMMENDED.name, DEFAULT.name],
         metavar="NAME,...",
-        help=f"what to run, of: {', '.join(RECIPES)} [recommended,default]",
+        help=f"what to run, of: {', '.join(RECIPES)} [{','.join(recipe.name for recipe in MAIN)}; quick: {TUNED.name}]",
     )
     parser.add_argument("--table", dest="recipes", action="store_const", const=list(RECIPES), help="run all recipes")
     parser.add_argument(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import multiprocessing
 import os
 import re
@@ -10,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from multiprocessing.context import SpawnProcess
@@ -27,8 +29,21 @@ from slurm_plugin.errors import SlurmError, SlurmMissing
 
 NODES = 16
 _KINDS: tuple[Kind, ...] = ("A", "B")
-_APART_S = 5.0
-"""Between the starts of two runs side by side: that of a cluster takes all cores for a moment."""
+_APART_CORE_S = 20.0
+"""Between the starts of two runs side by side, over the number of cores.
+
+A start with bftd has seventeen slurmds, the daemon, four drivers and sixteen agents to begin.
+"""
+
+_BUSY = 4.0
+"""Processes a core that want to run: with more, no further run is started..."""
+_PATIENCE_S = 120.0
+"""...for so long, as what else the machine does may never end."""
+
+_STREAM_S = 3.8
+"""A job takes a stream that is not stretched so long: the last of 60 started after 683 s at stretch 3, 1,834 s at 8."""
+_AROUND_S = 15.0
+"""A cluster's start and end, and the writing of the record."""
 
 _LOOK_S = 0.5
 _ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -52,21 +67,34 @@ class Comparison:
     warm_up_s: float = WARM_UP_S
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run that is to be done, and from when to when after the begin, as far as can be told."""
+
+    path: Path
+    setting: Setting
+    begin_s: float
+    end_s: float
+
+
 def compare(recipes: Iterable[Recipe], comparison: Comparison) -> None:
     """Do the runs that are missing; raises BftError when one failed, after the others."""
     release = slurm_release()
     left = _missing(recipes, comparison, release)
+    if left:
+        log(summary(schedule(left, comparison), comparison))
     going: list[SpawnProcess] = []
     failed: list[str] = []
+    begun_s = -math.inf
     context = multiprocessing.get_context("spawn")
     try:
         while left or going:
-            if left and len(going) < comparison.parallel:
+            if left and len(going) < comparison.parallel and _may_begin(time.monotonic() - begun_s, bool(going)):
                 path, setting = left.pop(0)
                 process = context.Process(target=_perform, args=(setting, comparison, release, path), name=path.stem)
                 process.start()
                 going.append(process)
-                time.sleep(_APART_S if comparison.parallel > 1 else 0.0)
+                begun_s = time.monotonic()
             time.sleep(_LOOK_S)
             failed += [process.name for process in going if process.exitcode]
             going = [process for process in going if process.exitcode is None]
@@ -79,6 +107,51 @@ def compare(recipes: Iterable[Recipe], comparison: Comparison) -> None:
         raise BftError(f"{len(failed)} runs failed, see above: {', '.join(failed)}")
 
 
+def _may_begin(since_s: float, beside: bool) -> bool:
+    """Whether another run may start, `since_s` after the last one, where others are under way `beside` it."""
+    if not beside:
+        return True
+    if since_s < apart_s():
+        return False
+    return os.getloadavg()[0] <= _BUSY * _cores() or since_s >= _PATIENCE_S
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def apart_s() -> float:
+    """The time between the starts of two runs on this machine."""
+    return _APART_CORE_S / _cores()
+
+
+def planned(recipes: Iterable[Recipe], comparison: Comparison) -> list[Planned]:
+    """The runs that are missing and when each would be done, on a machine that keeps up with them."""
+    return schedule(_missing(recipes, comparison, slurm_release()), comparison)
+
+
+def schedule(runs: Sequence[tuple[Path, Setting]], comparison: Comparison) -> list[Planned]:
+    """When each of `runs` begins and ends, `comparison.parallel` at a time and their starts apart."""
+    ends: list[float] = []
+    found: list[Planned] = []
+    begin_s = 0.0
+    for path, setting in runs:
+        if ends:
+            begin_s += apart_s() if comparison.parallel > 1 else 0.0
+        if len(ends) >= comparison.parallel:
+            begin_s = max(begin_s, heapq.heappop(ends))
+        end_s = begin_s + setting.warm_up_s + _STREAM_S * comparison.jobs * setting.stretch + _AROUND_S
+        heapq.heappush(ends, end_s)
+        found.append(Planned(path, setting, begin_s, end_s))
+    return found
+
+
+def summary(runs: Sequence[Planned], comparison: Comparison) -> str:
+    """How many runs are missing and how long they take, in words."""
+    last_s = max((run.end_s for run in runs), default=0.0)
+    return f"{len(runs)} runs are missing: about {math.ceil(last_s / 60)} minutes, {comparison.parallel} at a time"
+
+
 def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) -> list[tuple[Path, Setting]]:
     """The runs whose file is not there, each with that file, in turn."""
     runs: dict[Path, Setting] = {}
@@ -87,7 +160,9 @@ def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) ->
         ran, training = (recipe, comparison.training) if kind == "B" else (without_bftd(recipe), NO_TRAINING)
         of_stream = (NODES, comparison.jobs, seed, comparison.stretch)
         path = comparison.folder / record.file_name(ran.name, release, training, *of_stream, pair, kind)
-        if not path.exists():
+        if path.exists():
+            record.load(path)  # one of an older version would stand for other settings
+        else:
             setting = Setting(ran, kind, pair, seed, NODES, training, comparison.stretch, comparison.warm_up_s)
             runs.setdefault(path, setting)
     return list(runs.items())

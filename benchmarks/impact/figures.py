@@ -1,30 +1,32 @@
-"""The figures of one recipe from its runs, and the demands on them."""
+"""The figures of one recipe from its runs: waits, plans, harvest and what it costs the controller."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations, product
-from typing import Any
 
-from benchmarks.impact import occupancy, stats
-from benchmarks.impact.record import SCHEDULERS, JobRow, Run
-
-LOCKOUT_S = 2.0
-"""Slurm gives a preempted node on within one scheduling tick; a job that waits longer has been locked out."""
+from benchmarks.impact import causal, occupancy, stats
+from benchmarks.impact.causal import Figures
+from benchmarks.impact.record import JobRow, Run
 
 _SAME_PLAN_S = 1.0
 _EARLY_S = 5.0
 """Jobs end up to four seconds before their limits; what begins earlier than that did not begin by its plan."""
 
-_READING = ("REQUEST_NODE_INFO", "REQUEST_JOB_INFO", "REQUEST_PARTITION_INFO", "REQUEST_RESERVATION_INFO")
+_READING = (
+    "REQUEST_NODE_INFO",
+    "REQUEST_JOB_INFO",
+    "REQUEST_PARTITION_INFO",
+    "REQUEST_RESERVATION_INFO",
+    "REQUEST_BUILD_INFO",
+    "REQUEST_STATS_INFO",
+)
 _ONE_A_POLL = "REQUEST_NODE_INFO"
 _PLAN_READ_RPCS = 2
 """squeue asks for the jobs and for the partitions."""
 
-Figures = dict[str, Any]
+_OWN_RPCS = 1
+"""The benchmark asks for the statistics as the stream begins; its question at the end is not in the answer."""
 
 
 def figures(runs: Sequence[Run]) -> Figures:
@@ -39,7 +41,8 @@ def figures(runs: Sequence[Run]) -> Figures:
         "seeds": sorted({run.seed for _, run in pairs}),
         **_aa(a),
         **_ba(pairs),
-        **_preempting(b),
+        **causal.figures(a, b),
+        **_makespan(pairs),
         **_planned(pairs),
         **_harvest(pairs, b),
         "rpc_per_poll": _rpc_per_poll(a),
@@ -114,47 +117,6 @@ def against_displaced(b: Sequence[Run], displaced: Sequence[Run]) -> Figures:
     }
 
 
-def _preempting(b: Sequence[Run]) -> Figures:
-    """From the controller's first preemption for a job to that job's own first line."""
-    took = [(run, row, wait) for run in b for row in run.jobs if (wait := _preempt_to_start_s(run, row)) is not None]
-    locked_out = [(run, row) for run, row, wait in took if wait > LOCKOUT_S]
-    return {
-        "preempt_to_start_s": {
-            **_spread([wait for _, _, wait in took]),
-            "by_scheduler": {
-                name: _spread([wait for _, row, wait in took if row.started_by == name]) for name in SCHEDULERS
-            },
-        },
-        "lockouts": len(locked_out) if b else None,
-        "lockouts_by": dict(Counter(_taker(run, row) for run, row in locked_out)),
-    }
-
-
-def _preempt_to_start_s(run: Run, row: JobRow) -> float | None:
-    return None if row.preempt_s is None else run.waited_until_s(row) - row.preempt_s
-
-
-def _spread(values: Sequence[float]) -> Figures:
-    return {
-        "mean": stats.mean(values),
-        "mean_interval": stats.mean_interval(values),
-        "p95": stats.percentile(values, 0.95),
-        "max": max(values, default=None),
-        "jobs": len(values),
-    }
-
-
-def _taker(run: Run, row: JobRow) -> str:
-    """Who got a node that Slurm had freed for a job before that job did: a pilot, a regular job, or nobody."""
-    assert row.preempt_s is not None
-    first_s, last_s = math.floor(row.preempt_s), run.length_s if row.start_s is None else math.floor(row.start_s)
-    if any(pilot.node in row.freed and first_s < pilot.began_s < last_s for pilot in run.pilots):
-        return "pilot"
-    others = (other for other in run.jobs if other is not row and other.began_s is not None)
-    taken = (other for other in others if not set(row.freed).isdisjoint(other.nodes))
-    return "regular" if any(first_s <= (other.began_s or 0.0) <= last_s for other in taken) else "nobody"
-
-
 def _planned(pairs: Sequence[tuple[Run, Run]]) -> Figures:
     """How much later than planned jobs began, with bftd against without; those it was preempted for are told above."""
     a = [lateness for one, _ in pairs for row in one.jobs if (lateness := lateness_s(row)) is not None]
@@ -205,11 +167,23 @@ def _harvest(pairs: Sequence[tuple[Run, Run]], b: Sequence[Run]) -> Figures:
     }
 
 
+def _makespan(pairs: Sequence[tuple[Run, Run]]) -> Figures:
+    """From the stream's start to the end of its last job, and how much longer that is with bftd, as a share."""
+    a, b = (stats.mean([occupancy.makespan_s(pair[side]) for pair in pairs]) for side in (0, 1))
+    return {"makespan_s": {"a": a, "b": b}, "makespan_longer_share": b / a - 1.0 if a and b else None}
+
+
 def _rpc_per_poll(a: Sequence[Run]) -> float | None:
     """Reading requests of the poller, which reads what the daemon reads; less those of the benchmark's own looks."""
     polls = sum(run.rpcs.get(_ONE_A_POLL, 0) for run in a)
-    asked = sum(sum(run.rpcs.get(name, 0) for name in _READING) - _PLAN_READ_RPCS * run.plan_reads for run in a)
+    asked = sum(
+        sum(run.rpcs.get(name, 0) for name in _READING) - _PLAN_READ_RPCS * run.plan_reads - _own_rpcs(run) for run in a
+    )
     return asked / polls if polls else None
+
+
+def _own_rpcs(run: Run) -> int:
+    return min(_OWN_RPCS, run.rpcs.get("REQUEST_STATS_INFO", 0))
 
 
 def _rpc_rates(runs: Sequence[Run]) -> dict[str, float]:
@@ -220,41 +194,3 @@ def _rpc_rates(runs: Sequence[Run]) -> dict[str, float]:
 
 def _cpu_share(runs: Sequence[Run]) -> float | None:
     return sum(run.controller_cpu_s for run in runs) / sum(run.length_s for run in runs) if runs else None
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """One thing that the recommended settings must show."""
-
-    text: str
-    value: Callable[[Mapping[str, Any]], float | None]
-    bound: Callable[[Mapping[str, Any]], float | None]
-    at_least: bool = False
-
-
-def _upper(figures: Mapping[str, Any]) -> float | None:
-    interval = figures["aa_mean_diff_interval_s"]
-    return None if interval is None else interval[1] + 0.5
-
-
-DEMANDS: tuple[Demand, ...] = (
-    Demand("no lock-out", lambda f: f["lockouts"], lambda f: 0.0),
-    Demand("preempt to start, mean <= 0.5 s", lambda f: f["preempt_to_start_s"]["mean"], lambda f: 0.5),
-    Demand("preempt to start, max <= 2 s", lambda f: f["preempt_to_start_s"]["max"], lambda f: 2.0),
-    Demand("B-A mean difference within the A-A interval + 0.5 s", lambda f: f["ba_mean_diff_s"], _upper),
-    Demand("planned jobs later by <= 0.3 s (mean)", lambda f: f["planned_mean_diff_s"], lambda f: 0.3),
-    Demand("at most 4 RPCs per poll", lambda f: f["rpc_per_poll"], lambda f: 4.0),
-    Demand("harvested share >= 0.80", lambda f: f["harvested_share"], lambda f: 0.8, at_least=True),
-)
-
-
-def judged(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each demand with its value, its bound, and whether it is met; None where the runs do not say."""
-    rows = []
-    for demand in DEMANDS:
-        value, bound = demand.value(figures), demand.bound(figures)
-        met = None
-        if value is not None and bound is not None:
-            met = value >= bound if demand.at_least else value <= bound
-        rows.append({"demand": demand.text, "value": value, "bound": bound, "met": met})
-    return rows

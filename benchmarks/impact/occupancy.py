@@ -17,6 +17,11 @@ def standing_s(run: Run) -> float:
     return max((row.start_s for row in run.jobs if row.start_s is not None), default=run.length_s)
 
 
+def makespan_s(run: Run) -> float:
+    """From the stream's start to the end of its last job, as it would end undisturbed."""
+    return max((row.start_s + (row.run_s or 0.0) for row in run.jobs if row.start_s is not None), default=run.length_s)
+
+
 def queue_intervals(run: Run) -> list[Interval]:
     """When at least one job waited for nodes, each from when it could run (what it depends on is over) to its start."""
     ended = {row.number: row.ended_s for row in run.jobs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.impact.accounting import PILOT_QOS
@@ -33,20 +33,53 @@ class Recipe:
     displaced: bool = False
 
 
-RECOMMENDED = Recipe(
-    "recommended", "priority number by job_submit.lua, priority/basic, the scheduler works once a second"
+DEFAULT = Recipe("default", "all of Slurm's defaults; job_submit.lua gives pilots their priority number", tuned=False)
+BF30 = Recipe("bf30", "the main scheduler works once a second, backfill every 30 s", scheduler=("bf_interval=30",))
+SLOW = Recipe(
+    "slow",
+    "as bf30, and backfill sleeps a second at each job, so that a cycle lasts 9-30 s: a large machine in small",
+    scheduler=("bf_interval=30", "bf_yield_interval=1", "bf_yield_sleep=1000000"),
 )
-DISPLACED = Recipe("displaced", "no bftd: the first jobs preempt allocations that nobody renews", displaced=True)
-DEFAULT = Recipe("default", "Slurm's defaults and no job_submit.lua", tuned=False, number=False)
+TUNED = Recipe("tuned", "main scheduler and backfill work once a second, KillWait 2")
+
+MAIN = (DEFAULT, BF30, SLOW, TUNED)
+"""What is run unless other recipes are asked for, each also without room."""
 
 _SBATCH = {"slurm": {"pilot_mode": "sbatch"}}
+
+
+def no_room(recipe: Recipe) -> Recipe:
+    """The same with a daemon that makes no room before Slurm asks."""
+    return replace(
+        recipe,
+        name=f"{recipe.name}-no-room",
+        text=f"{recipe.name}, and bftd waits until Slurm preempts",
+        config={"pool": {"make_room": False}},
+    )
+
+
+def displaced(recipe: Recipe) -> Recipe:
+    """The same Slurm without bftd, where allocations that nobody renews are on the nodes when the stream begins."""
+    return replace(
+        recipe,
+        name=f"{recipe.name}-displaced",
+        text=f"{recipe.name} without bftd: the first jobs preempt allocations that nobody renews",
+        displaced=True,
+    )
+
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        RECOMMENDED,
-        DEFAULT,
-        DISPLACED,
+        *MAIN,
+        *map(no_room, MAIN),
+        *map(displaced, MAIN),
+        Recipe(
+            "no-number-default",
+            "all of Slurm's defaults and no job_submit.lua: Slurm refuses pilots while a job is queued",
+            tuned=False,
+            number=False,
+        ),
         Recipe(
             "multifactor",
             "priority number under priority/multifactor",
@@ -66,16 +99,11 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe("no-number", "no job_submit.lua: Slurm refuses pilots while a job is queued", number=False),
         Recipe("sbatch", "pilots by sbatch, no job_submit.lua", config=_SBATCH, number=False),
-        Recipe(
-            "no-guard",
-            "pilots start whatever waits and whatever is planned",
-            config={"pool": {"plan_wait_s": 0.0, "min_window_s": 0.0}},
-        ),
+        Recipe("no-guard", "pilots start whatever is planned", config={"pool": {"min_window_s": 0.0}}),
         Recipe("no-vacater", "pilots never leave ahead of a plan", config={"pool": {"vacate_ahead_s": 0.0}}),
         Recipe("debounce-1", "a node is offered after one idle poll", config={"pool": {"debounce_polls": 1}}),
         Recipe("poll-half", "bftd looks twice a second", config={"slurm": {"poll_s": 0.5}}),
         Recipe("spare-1", "one idle node is not lent while jobs wait", config={"pool": {"spare_nodes": 1}}),
-        Recipe("bf-interval-30", "backfill plans every 30 s, as by default", scheduler=("bf_interval=30",)),
         Recipe("kill-wait-30", "KillWait 30, as by default", slurm={"KillWait": "30"}),
         Recipe("grace-10", "GraceTime 10 for pilots", elastic={"GraceTime": "10"}),
     )
@@ -89,6 +117,11 @@ def without_bftd(recipe: Recipe) -> Recipe:
         return one.tuned, one.slurm, one.scheduler, one.accounting
 
     return next((other for other in RECIPES.values() if controller(other) == controller(recipe)), recipe)
+
+
+def control_of(recipe: Recipe) -> str:
+    """The name of the recipe whose runs say what a start with displaced jobs alone changes under the same Slurm."""
+    return f"{without_bftd(recipe).name}-displaced"
 
 
 def edited_conf(text: str, recipe: Recipe) -> str:

@@ -14,6 +14,9 @@ Row = dict[str, Any]
 
 NO_TRAINING = "none"
 
+FORMAT = 2
+"""Files without it are of the time before bftd made room, when the recipes' names meant other settings."""
+
 SCHEDULERS = ("main", "backfill")
 """Of Slurm: the one starts jobs in their order, the other those further back that fit in front of what is planned."""
 
@@ -24,8 +27,10 @@ class JobRow:
 
     `start_s` is the job's own first line. `planned_s` is the start that Slurm's plan had for it when the plan was last
     seen at least ten seconds ahead, `last_plan_s` when it was seen last. `preempt_s` is when Slurm first preempted a
-    pilot for it, `freed` the nodes of those pilots. `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`;
-    `started_by` is one of SCHEDULERS.
+    pilot for it, `preempted_by` which of SCHEDULERS did, `freed` the nodes of those pilots. `failed_s` is when a
+    backfill cycle first found that it can start now and could not start it, because its nodes were not free yet.
+    `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`; `started_by` is one of SCHEDULERS, and `run_s` how
+    long it runs. `lost` tells in one line how it lost the slot that was made for it, "" where it did not.
     """
 
     number: int
@@ -42,6 +47,10 @@ class JobRow:
     freed: tuple[str, ...] = ()
     depends_on: int | None = None
     started_by: str | None = None
+    preempted_by: str | None = None
+    failed_s: float | None = None
+    run_s: float | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +63,29 @@ class PilotRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomRow:
+    """Nodes that bftd kept free for the regular job `job`, None for one that is not of the stream.
+
+    From and to seconds after the stream's start; `until_s` is None where it was kept to the run's end. `end` is the
+    daemon's word for how it ended: "started" where the job started. `idle_node_s` are the node-seconds in which no
+    pilot was on them, None where that is not known.
+    """
+
+    job: int | None
+    nodes: tuple[str, ...]
+    since_s: float
+    until_s: float | None
+    end: str
+    leaving: tuple[str, ...] = ()
+    idle_node_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run of the stream; `training` is NO_TRAINING in one without bftd.
 
-    `rpcs` are the requests to the controller during the stream, by type.
+    `rpcs` are the requests to the controller during the stream, by type. `cycles_s` are the lengths of the cycles of
+    Slurm's backfill scheduler. `load_most` is the machine's most load over a minute.
     """
 
     recipe: str
@@ -76,6 +104,10 @@ class Run:
     pilots: tuple[PilotRow, ...] = ()
     note: str = ""
     stretch: int = 1
+    rooms: tuple[RoomRow, ...] = ()
+    cycles_s: tuple[float, ...] = ()
+    load_most: float = 0.0
+    format: int = FORMAT
 
     def waited_until_s(self, row: JobRow) -> float:
         """The start of one of the run's jobs; one that never started has waited to the run's end."""
@@ -90,33 +122,50 @@ def file_name(
 
 
 def save(run: Run, path: Path) -> None:
-    """Write a run: its own line, then a line a job and a pilot. The file appears when it is whole."""
+    """Write a run: its own line, then a line a job, a pilot and a room. The file appears when it is whole."""
     head = asdict(run)
-    jobs, pilots = head.pop("jobs"), head.pop("pilots")
-    rows: list[Row] = [{"row": "run", **head}]
-    rows += [{"row": "job", **row} for row in jobs]
-    rows += [{"row": "pilot", **row} for row in pilots]
+    rows: list[Row] = [{"row": "run", **{name: value for name, value in head.items() if name not in _ROWS}}]
+    for name, (kind, _) in _ROWS.items():
+        rows += [{"row": kind, **row} for row in head[name]]
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows))
     unfinished.rename(path)
 
 
+_ROWS: dict[str, tuple[str, type[Any]]] = {
+    "jobs": ("job", JobRow),
+    "pilots": ("pilot", PilotRow),
+    "rooms": ("room", RoomRow),
+}
+
+
 def load(path: Path) -> Run:
     """Read what `save` wrote; raises ValueError for another file."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    kinds: dict[str, list[Row]] = {"run": [], "job": [], "pilot": []}
     try:
-        for row in rows:
-            kinds[row.pop("row")].append(row)
+        kinds: dict[str, list[Row]] = {"run": [], **{kind: [] for kind, _ in _ROWS.values()}}
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            kinds[row.pop("row")].append({key: _frozen(value) for key, value in row.items()})
         (head,) = kinds["run"]
-        jobs = tuple(
-            JobRow(**{**row, "nodes": tuple(row["nodes"]), "freed": tuple(row.get("freed", ()))})
-            for row in kinds["job"]
-        )
-        return Run(**head, jobs=jobs, pilots=tuple(PilotRow(**row) for row in kinds["pilot"]))
+        if head.get("format") != FORMAT:
+            raise _Older
+        return Run(**head, **{name: tuple(made(**row) for row in kinds[kind]) for name, (kind, made) in _ROWS.items()})
+    except _Older:
+        raise ValueError(
+            f"{path} is of an older version of this benchmark, whose recipes were others: "
+            f"move the runs out of {path.parent}, or give another --folder"
+        ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no run of this benchmark ({error}): remove it") from error
+
+
+class _Older(Exception):
+    """A file whose recipe's name means something else."""
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def load_all(folder: Path) -> list[Run]:

@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.impact.figures import against_displaced, figures, judged
-from benchmarks.impact.recipe import DEFAULT, DISPLACED, RECIPES, RECOMMENDED, without_bftd
+from benchmarks.impact.demands import judged
+from benchmarks.impact.figures import against_displaced, figures
+from benchmarks.impact.recipe import MAIN, RECIPES, control_of, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
+from benchmarks.impact.rooms import STARTED
 
 _KEY = ("recipe", "release", "training", "stream", "stretch")
 _Key = tuple[str, str, str, int, int]
@@ -17,30 +19,39 @@ _SCALE = "benchmarks.impact_scale"
 
 
 def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Figures of every recipe and release, the two main ones by their own names, and the demands.
+    """Figures of every recipe and release, the main ones by their own names too, and the demands on each.
 
-    {"recommended": {...}, "default": {...}, "scale": {...}, "demands": [...], "recipes": [{...}, ...]}
+    {"default": {...}, "bf30": {...}, "slow": {...}, "tuned": {...}, "scale": {...}, "demands": [...],
+    "recipes": [{...}, ...]}
     """
     groups: dict[_Key, list[Run]] = {}
     for run in runs:
         if run.kind == "B":
             groups.setdefault(_key(run), []).append(run)
-    rows = [
-        {
+    rows = []
+    for key, group in sorted(groups.items(), key=lambda item: _order(item[0])):
+        found = {
             **dict(zip(_KEY, key, strict=True)),
             **figures([*_beside(key, runs), *group]),
-            **against_displaced(group, groups.get((DISPLACED.name, *key[1:]), [])),
+            **against_displaced(group, groups.get(control, []) if (control := _control(key)) else []),
         }
-        for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
-    ]
-    recommended = _first(rows, RECOMMENDED.name)
+        rows.append({**found, "demands": judged(key[0], found)})
+    main = {recipe.name: _first(rows, recipe.name) for recipe in MAIN}
     return {
-        "recommended": recommended,
-        "default": _first(rows, DEFAULT.name),
+        **main,
         "scale": _scale(log) if measure_scale else None,
-        "demands": judged(recommended) if recommended else [],
+        "demands": [{"recipe": name, **one} for name, row in main.items() if row for one in row["demands"]],
         "recipes": rows,
     }
+
+
+def _control(key: _Key) -> _Key | None:
+    """The runs without bftd under the same Slurm whose first jobs are displaced as well."""
+    recipe, release, _, *of_stream = key
+    if recipe not in RECIPES:
+        return None
+    stream, stretch = of_stream
+    return control_of(RECIPES[recipe]), release, "sleeping", stream, stretch
 
 
 def _key(run: Run) -> _Key:
@@ -74,8 +85,15 @@ def _scale(log: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The tables of docs/impact.md."""
-    parts = [_demands_table(found["demands"]), _recipes_table(found["recipes"])]
+    """The tables of docs/impact.md: what has one cause first."""
+    rows = found["recipes"]
+    parts = [
+        _demands_table(found["demands"]),
+        _columns_table(_CAUSAL, rows),
+        _columns_table(_ROOMS, [row for row in rows if row["rooms"]["made"]]),
+        _columns_table(_WAITS, rows),
+        _lost_table(rows),
+    ]
     if found.get("scale"):
         parts.append(_table(("scale", "value"), [(name, _number(value)) for name, value in found["scale"].items()]))
     return "\n\n".join(part for part in parts if part)
@@ -83,15 +101,53 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 def _demands_table(demands: Sequence[Mapping[str, Any]]) -> str:
     words = {True: "met", False: "**missed**", None: "not measured"}
-    rows = [(row["demand"], _number(row["value"]), _number(row["bound"]), words[row["met"]]) for row in demands]
-    return _table(("demand on the recommended settings", "value", "bound", ""), rows) if rows else ""
+    rows = [
+        (
+            row["recipe"],
+            row["demand"],
+            _number(row["value"]),
+            f"{'at least' if row['at_least'] else 'at most'} {_number(row['bound'])}",
+            words[row["met"]],
+        )
+        for row in demands
+    ]
+    return _table(("recipe", "demand", "value", "bound", ""), rows) if rows else ""
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+_Columns = tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]
+
+_WHICH: _Columns = (
     ("recipe", lambda row: str(row["recipe"])),
     ("stretch", lambda row: str(row["stretch"])),
     ("Slurm", lambda row: str(row["release"])),
     ("pairs (seeds)", lambda row: f"{row['pairs']} ({len(row['seeds'])})"),
+)
+_CAUSAL: _Columns = (
+    *_WHICH,
+    ("starts on harvested nodes", lambda row: _number(row["harvested_starts"])),
+    ("slots lost", lambda row: _lost_cell(row)),
+    ("preempt to start, mean / max (s)", lambda row: _preempt_cell(row["preempt_to_start_s"])),
+    ("of those, started by main", lambda row: _preempt_cell(row["preempt_to_start_s"]["by_scheduler"]["main"])),
+    ("by backfill", lambda row: _preempt_cell(row["preempt_to_start_s"]["by_scheduler"]["backfill"])),
+    ("by backfill, of starts on harvested nodes", lambda row: _percent(row["backfill_preempted_share"])),
+    ("started a cycle late, A / B a run", lambda row: _late_cell(row)),
+    ("harvested", lambda row: _percent(row["harvested_share"])),
+    ("while a queue stands", lambda row: _percent(row["harvested_share_queue"])),
+)
+_ROOMS: _Columns = (
+    *_WHICH,
+    ("rooms made", lambda row: _number(row["rooms"]["made"])),
+    ("led to a start", lambda row: _number(row["rooms"]["led_to_start"])),
+    ("in vain", lambda row: _vain_cell(row["rooms"])),
+    ("kept, of all node-seconds", lambda row: _percent(row["rooms"]["kept_share"], 1)),
+    ("of that in vain", lambda row: _percent(row["rooms"]["in_vain_share"])),
+    (
+        "backfill cycle, mean / max (s)",
+        lambda row: f"{_number(row['cycle_s']['mean'])} / {_number(row['cycle_s']['max'])}",
+    ),
+)
+_WAITS: _Columns = (
+    *_WHICH,
     ("B-A mean (s)", lambda row: _with_interval(row["ba_mean_diff_s"], row["ba_mean_diff_interval_by_job_s"])),
     (
         "B-displaced mean (s)",
@@ -100,22 +156,49 @@ _COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("A-A (s)", lambda row: _with_interval(row["aa_mean_diff_s"], row["aa_mean_diff_interval_s"])),
     ("B-A p95 / max (s)", lambda row: f"{_number(row['ba_p95_diff_s'])} / {_number(row['ba_max_diff_s'])}"),
     ("A-A p95 (s)", lambda row: _number(row["aa_p95_diff_s"])),
-    ("preempt to start, mean / max (s)", lambda row: _preempt_cell(row["preempt_to_start_s"])),
-    ("lock-outs", lambda row: _lockouts_cell(row)),
+    ("makespan A / B (s)", lambda row: f"{_number(row['makespan_s']['a'])} / {_number(row['makespan_s']['b'])}"),
     ("planned later by (s)", lambda row: _number(row["planned_mean_diff_s"])),
-    ("harvested", lambda row: _percent(row["harvested_share"])),
-    ("while a queue stands", lambda row: _percent(row["harvested_share_queue"])),
+    ("requests a poll", lambda row: _number(row["rpc_per_poll"])),
     ("slurmctld CPU A / B", lambda row: _cpu_cell(row["slurmctld_cpu_share"])),
 )
 
 
-def _recipes_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    return _table([name for name, _ in _COLUMNS], [[cell(row) for _, cell in _COLUMNS] for row in rows])
+def _columns_table(columns: _Columns, rows: Sequence[Mapping[str, Any]]) -> str:
+    return _table([name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]) if rows else ""
 
 
-def _lockouts_cell(row: Mapping[str, Any]) -> str:
-    by = ", ".join(f"{count} to {who}" for who, count in sorted(row["lockouts_by"].items()))
-    return _number(row["lockouts"]) + (f" ({by})" if by else "")
+def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Each lost slot with its line from the log."""
+    lost = [
+        (
+            str(row["recipe"]),
+            str(row["release"]),
+            f"{one['seed']}.{one['pair']}",
+            str(one["job"]),
+            _number(one["took_s"]),
+            f"{one['load_most']:.0f}",
+            str(one["why"]),
+        )
+        for row in rows
+        for one in row["slots_lost_why"]
+    ]
+    return (
+        _table(("recipe", "Slurm", "seed.pair", "job", "took (s)", "load", "what the log says"), lost) if lost else ""
+    )
+
+
+def _lost_cell(row: Mapping[str, Any]) -> str:
+    by = ", ".join(f"{count} to {who}" for who, count in sorted(row["slots_lost_by"].items()))
+    return _number(row["slots_lost"]) + (f" ({by})" if by else "")
+
+
+def _vain_cell(rooms: Mapping[str, Any]) -> str:
+    by = ", ".join(f"{count} {end}" for end, count in sorted(rooms["by_end"].items()) if end != STARTED)
+    return _number(rooms["in_vain"]) + (f" ({by})" if by else "")
+
+
+def _late_cell(row: Mapping[str, Any]) -> str:
+    return " / ".join(_number(row["late_starts_per_run"][kind]) for kind in ("a", "b"))
 
 
 def _preempt_cell(value: Mapping[str, Any]) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+import os
 import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.impact import logs
+from benchmarks import backfill_log
+from benchmarks.backfill_log import Cycle
+from benchmarks.impact import logs, rooms, slots
 from benchmarks.impact.recipe import Recipe
-from benchmarks.impact.record import JobRow, Kind, PilotRow, Run
+from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
 from benchmarks.impact.site import DRIVERS, PILOTS, Site
 from benchmarks.impact.stream import RegularJob, Stream
 from bftd.errors import BftError
@@ -46,7 +50,10 @@ class Setting:
 
 
 class PlanReader(threading.Thread):
-    """Looks at the pending jobs once a second, and keeps for each the last plan, and the last one well ahead."""
+    """Looks at the pending jobs once a second, and keeps for each the last plan, and the last one well ahead.
+
+    It also keeps the most load of the machine: what is late on a busy one says little.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__(daemon=True)
@@ -55,6 +62,7 @@ class PlanReader(threading.Thread):
         self.planned_s: dict[str, float] = {}
         self.last_s: dict[str, float] = {}
         self.reads = 0
+        self.load_most = 0.0
 
     def run(self) -> None:
         next_s = time.time()
@@ -65,6 +73,7 @@ class PlanReader(threading.Thread):
             except SlurmError:
                 continue
             self.reads += 1
+            self.load_most = max(self.load_most, os.getloadavg()[0])
             now_s = time.time()
             for job in pending:
                 if job.sched_nodes and job.start_s is not None:
@@ -136,7 +145,8 @@ def _measure(
     after = logs.rpc_counts(site.slurm("sdiag"))
     ran = logs.jobs(site.slurm("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "-o"))
     said = site.controller_log.read_text(errors="replace").splitlines()
-    return Run(
+    cycles = [cycle for cycle in backfill_log.cycles(said) if cycle.begin_s >= begin_s]
+    run = Run(
         recipe=setting.recipe.name,
         release=release,
         kind=setting.kind,
@@ -150,9 +160,26 @@ def _measure(
         controller_cpu_s=cpu_s,
         rpcs={name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)},
         plan_reads=plans.reads,
-        jobs=_job_rows(site, stream, submitted, ran, said, plans, begin_s),
+        load_most=plans.load_most,
+        jobs=_job_rows(site, stream, submitted, ran, said, cycles, plans, begin_s),
         pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
+        rooms=_room_rows(site, submitted, begin_s),
+        cycles_s=tuple(round(cycle.end_s - cycle.begin_s, 3) for cycle in cycles if cycle.end_s is not None),
         note=_note(over, length_s, ran),
+    )
+    return _explained(run, submitted.ids, cycles, begin_s)
+
+
+def _explained(run: Run, ids: dict[int, str], cycles: list[Cycle], begin_s: float) -> Run:
+    """The run with a line for each slot that was lost; the log is at hand now."""
+    return replace(
+        run,
+        jobs=tuple(
+            replace(row, lost=slots.why_lost(run, row, ids[row.number], cycles, begin_s))
+            if slots.lost(run, row)
+            else row
+            for row in run.jobs
+        ),
     )
 
 
@@ -206,17 +233,21 @@ def _job_rows(
     submitted: _Submitted,
     ran: list[logs.Ran],
     said: list[str],
+    cycles: list[Cycle],
     plans: PlanReader,
     begin_s: float,
 ) -> tuple[JobRow, ...]:
     records = {job.id: job for job in ran}
     preempted, starters = logs.preemptions(said), logs.starters(said)
+    failures = backfill_log.first_failures(cycles)
+    by_backfill = {victim for cycle in cycles for failure in cycle.failed.values() for victim in failure.preempted}
     rows = []
     for job in stream.jobs:
         id_ = submitted.ids[job.number]
         record = records[id_]
         mine = [preemption for preemption in preempted if preemption.by == id_]
         stamp = _stamp(site, job.number)
+        first = min(mine, key=lambda preemption: preemption.at_s, default=None)
         start_s = float(stamp.read_text()) if stamp.exists() else None
         rows.append(
             JobRow(
@@ -226,7 +257,7 @@ def _job_rows(
                 start_s=_after(begin_s, start_s),
                 planned_s=_after(begin_s, plans.planned_s.get(id_)),
                 last_plan_s=_after(begin_s, plans.last_s.get(id_)),
-                preempt_s=_after(begin_s, min((preemption.at_s for preemption in mine), default=None)),
+                preempt_s=_after(begin_s, first.at_s if first else None),
                 preemptions=len(mine),
                 began_s=_after(begin_s, record.start_s),
                 ended_s=_after(begin_s, record.end_s),
@@ -234,6 +265,9 @@ def _job_rows(
                 freed=tuple(node for preemption in mine for node in records[preemption.victim].nodes),
                 depends_on=job.after,
                 started_by=starters.get(id_),
+                preempted_by=None if first is None else ("backfill" if first.victim in by_backfill else "main"),
+                failed_s=_after(begin_s, failures[id_][1].at_s if id_ in failures else None),
+                run_s=job.run_s,
             )
         )
     return tuple(rows)
@@ -248,6 +282,22 @@ def _pilot_rows(ran: list[logs.Ran], begin_s: float, end_s: float) -> tuple[Pilo
     return tuple(rows)
 
 
+def _room_rows(site: Site, submitted: _Submitted, begin_s: float) -> tuple[RoomRow, ...]:
+    numbers = {id_: number for number, id_ in submitted.ids.items()}
+    return tuple(
+        RoomRow(
+            job=numbers.get(room.job_id),
+            nodes=room.nodes,
+            since_s=round(room.since_s - begin_s, 3),
+            until_s=_after(begin_s, room.until_s),
+            end=room.end,
+            leaving=room.leaving,
+            idle_node_s=room.idle_node_s,
+        )
+        for room in rooms.read(site.ledger)
+    )
+
+
 def _after(begin_s: float, time_s: float | None) -> float | None:
     return None if time_s is None else round(time_s - begin_s, 3)
 
@@ -258,11 +308,17 @@ def _stamp(site: Site, number: int) -> Path:
 
 def _keep(site: Site, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (site.controller_log, site.log_path, site.root / "poller.log", *site.work.glob("*.log")):
+    for path in (site.log_path, site.root / "poller.log", *site.work.glob("*.log")):
         if path.exists():
             shutil.copy(path, folder / path.name)
-    ledger = site.root / "ledger.sqlite"
-    if ledger.exists():
+    if site.controller_log.exists():
+        # With backfill's tables it has tens of megabytes, a twentieth when packed.
+        with site.controller_log.open("rb") as plain, gzip.open(folder / "slurmctld.log.gz", "wb", 4) as packed:
+            shutil.copyfileobj(plain, packed)
+    if site.ledger.exists():
         # The daemon is still at it, and has the last part in a file beside.
-        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(folder / ledger.name)) as copy:
+        with (
+            closing(sqlite3.connect(site.ledger)) as source,
+            closing(sqlite3.connect(folder / site.ledger.name)) as copy,
+        ):
             source.backup(copy)

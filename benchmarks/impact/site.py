@@ -23,8 +23,9 @@ from slurm_plugin.sandbox.accounting import accounting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# Every job stays in the controller's memory to the end, because it is asked then when each of them ran.
-_KEEP_JOBS = "MinJobAge=3600"
+# Every job stays in the controller's memory to the end, because it is asked then when each of them ran. Backfill's own
+# account of its cycles says why a job started when it did.
+_MORE_CONF = "MinJobAge=3600\nDebugFlags=Backfill,BackfillMap"
 _NO_LUA = """\
 function slurm_job_submit()
   return slurm.SUCCESS
@@ -47,7 +48,7 @@ class _Cluster(Sandbox):
     """A sandbox whose slurm.conf and job_submit.lua are changed before Slurm reads them."""
 
     def __init__(self, recipe: Recipe, **shape: Any) -> None:
-        super().__init__(tuned=recipe.tuned, extra_conf=_KEEP_JOBS, **shape)
+        super().__init__(tuned=recipe.tuned, extra_conf=_MORE_CONF, **shape)
         self._recipe = recipe
         self._beside = ExitStack()
 
@@ -154,6 +155,11 @@ class Site(SandboxSite):
         pid = int((self.root / "run" / "slurmctld.pid").read_text())
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def ledger(self) -> Path:
+        """The daemon's ledger."""
+        return self.root / "ledger.sqlite"
 
     @property
     def controller_log(self) -> Path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.impact.recipe import RECIPES, Recipe, edited_conf, without_bftd
+from benchmarks.impact.recipe import MAIN, RECIPES, Recipe, control_of, edited_conf, without_bftd
 from bftd.core.events import Registered
 from bftd.keys import Config, PoolConfig
 from bftd.protocol.registration import Registration
@@ -43,24 +44,44 @@ def test_the_elastic_partition_alone_is_changed() -> None:
 
 
 def test_recipes_that_differ_in_what_is_bftds_share_their_runs_without_it() -> None:
-    for name in ("sbatch", "no-guard", "no-vacater", "debounce-1", "no-number", "grace-10"):
-        assert without_bftd(RECIPES[name]) is RECIPES["recommended"]
-    for name in ("default", "multifactor", "qos", "bf-interval-30", "kill-wait-30"):
+    for name in ("sbatch", "no-guard", "no-vacater", "debounce-1", "no-number", "grace-10", "tuned-no-room"):
+        assert without_bftd(RECIPES[name]) is RECIPES["tuned"]
+    for name in ("default", "bf30", "slow", "multifactor", "qos", "kill-wait-30"):
         assert without_bftd(RECIPES[name]) is RECIPES[name]
+    assert without_bftd(RECIPES["no-number-default"]) is RECIPES["default"]
+
+
+def test_every_main_recipe_is_there_without_room_and_without_bftd_on_displaced_nodes() -> None:
+    for recipe in MAIN:
+        without, control = RECIPES[f"{recipe.name}-no-room"], RECIPES[control_of(recipe)]
+        assert without.config == {"pool": {"make_room": False}}
+        assert replace(without, name=recipe.name, text=recipe.text, config={}) == recipe
+        assert replace(control, name=recipe.name, text=recipe.text, displaced=False) == recipe
+        assert control_of(without) == control_of(recipe) == f"{recipe.name}-displaced"
+
+
+def test_the_recipe_default_has_the_priority_number_and_nothing_else_of_its_own() -> None:
+    default = RECIPES["default"]
+    assert (default.tuned, default.number) == (False, True)
+    assert edited_conf(CONF, default) == CONF
+
+
+def test_the_slow_recipe_has_the_words_of_a_cycle_that_lasts() -> None:
+    words = edited_conf(CONF, RECIPES["slow"]).splitlines()[2]
+    assert words == (
+        "SchedulerParameters=batch_sched_delay=0,bf_interval=30,bf_continue,bf_yield_interval=1,bf_yield_sleep=1000000"
+    )
 
 
 def test_a_recipe_without_changes_leaves_the_file_as_it_is() -> None:
-    assert edited_conf(CONF, RECIPES["recommended"]) == CONF
+    assert edited_conf(CONF, RECIPES["tuned"]) == CONF
 
 
-def test_the_recipe_without_a_guard_is_the_sites_two_keys_which_the_daemon_hands_to_drivers(
-    tmp_path: Path,
-) -> None:
-    keys = {"plan_wait_s", "min_window_s"}
-    assert {name for name, recipe in RECIPES.items() if keys & set(recipe.config.get("pool", {}))} == {"no-guard"}
+def test_the_recipe_without_a_guard_is_the_sites_key_which_the_daemon_hands_to_drivers(tmp_path: Path) -> None:
+    assert {name for name, recipe in RECIPES.items() if "min_window_s" in recipe.config.get("pool", {})} == {"no-guard"}
     with closing(Ledger(tmp_path / "ledger")) as ledger:
         config = Config(pool=PoolConfig(**RECIPES["no-guard"].config["pool"]))
         service = Service(config, ledger, lambda job_ids: None)
         service.apply(Registered(service.now(), Registration("7", "a", "torchrun", Sizes(1, 4), "ada", "elastic")))
         listed = service.welcome("7").listed
-    assert (listed.plan_wait_s, listed.min_window_s) == (0.0, 0.0)
+    assert listed.min_window_s == 0.0

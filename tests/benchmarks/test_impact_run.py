@@ -14,12 +14,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.mark.cluster
 def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "benchmarks.impact", "--quick", "--recipes", "recommended", "--json"]
+    words = [sys.executable, "-m", "benchmarks.impact", "--quick", "--recipes", "tuned", "--json"]
     done = subprocess.run(
         [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["recommended"]
+    found = json.loads(done.stdout)["tuned"]
     assert found["pairs"] == 1
     assert found["never_started"] == 0
     assert found["pilots_per_run"] > 0
@@ -30,7 +30,7 @@ def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: 
     again = subprocess.run(
         [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False
     )
-    assert json.loads(again.stdout)["recommended"] == found
+    assert json.loads(again.stdout)["tuned"] == found
 
 
 def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
@@ -43,4 +43,4 @@ def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "no recipe magic: there are recommended, default" in done.stderr
+    assert "no recipe magic: there are default, bf30, slow, tuned" in done.stderr

@@ -1,0 +1,147 @@
+"""Slurm's account of its backfill cycles is read as it was written."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.backfill_log import Failure, Planned, Start, cycles, first_failures
+
+LOG = """\
+[2026-11-22T10:40:00.100] sched: Allocate JobId=4 NodeList=n9 #CPUs=4 Partition=batch
+[2026-11-22T10:40:30.000] sched/backfill: _attempt_backfill: beginning
+[2026-11-22T10:40:30.002] sched/backfill: _dump_job_test: Test JobId=5 at 2026-11-22T10:40:30 on n[1-4]
+[2026-11-22T10:40:30.003] sched/backfill: _dump_job_sched: JobId=5 to start at 2026-11-22T10:42:00, \
+end at 2026-11-22T10:45:00 on nodes n[1,3] in partition batch
+[2026-11-22T10:40:30.003] sched/backfill: _dump_node_space_table: Begin:2026-11-22T10:40:30 End:2026-11-22T10:42:00
+[2026-11-22T10:40:30.004] sched/backfill: _dump_job_test: Test JobId=6 at 2026-11-22T10:40:30 on n[1-4]
+[2026-11-22T10:40:30.005] preempted JobId=132 has been killed to reclaim resources for JobId=6
+[2026-11-22T10:40:30.006] preempted JobId=133 has been killed to reclaim resources for JobId=6
+[2026-11-22T10:40:30.007] sched/backfill: _dump_job_sched: JobId=6 to start at 2026-11-22T10:40:30, \
+end at 2026-11-22T10:43:30 on nodes n[2,4] in partition batch
+[2026-11-22T10:40:30.008] sched/backfill: _dump_job_test: Test JobId=7 at 2026-11-22T10:40:30 on n[1-4]
+[2026-11-22T10:40:30.009] sched/backfill: _start_job: Started JobId=7 in batch on n8
+[2026-11-22T10:40:30.010] sched/backfill: _attempt_backfill: completed testing 3(3) jobs, usec=10123
+[2026-11-22T10:40:40.000] preempted JobId=134 has been killed to reclaim resources for JobId=5
+[2026-11-22T10:41:00.000] sched/backfill: _attempt_backfill: beginning
+[2026-11-22T10:41:00.001] sched/backfill: _attempt_backfill: no jobs to backfill
+"""
+
+TESTED = "sched/backfill: _dump_job_test: Test JobId={} at 2026-11-22T10:40:00 on n[1-4]"
+FAILED = (
+    "sched/backfill: _dump_job_sched: JobId={} to start at 2026-11-22T10:40:00, end at 2026-11-22T10:43:00 "
+    "on nodes n2 in partition batch"
+)
+RECORDED = sorted((Path(__file__).parent / "assets").glob("backfill-*.log"))
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(f"2026-11-22T{text}").timestamp()
+
+
+def test_a_cycle_is_read_with_what_it_planned_started_and_could_not_start() -> None:
+    first, second = cycles(LOG.splitlines())
+    assert (first.begin_s, first.end_s) == (at("10:40:30.000"), at("10:40:30.010"))
+    assert first.tested == ("5", "6", "7")
+    assert first.planned["5"] == Planned(at("10:42:00"), at("10:45:00"), ("n1", "n3"))
+    assert first.started == {"7": Start(at("10:40:30.009"), ("n8",))}
+    assert first.failed == {"6": Failure(at("10:40:30.007"), ("n2", "n4"), ("132", "133"))}
+    assert "6" not in first.planned
+    assert (second.begin_s, second.end_s, second.tested) == (at("10:41:00.000"), at("10:41:00.001"), ())
+
+
+def cycle(*lines: str) -> str:
+    begin, end = "00.000] sched/backfill: _attempt_backfill: beginning", "20.000] sched/backfill: _attempt_backfill: "
+    return "\n".join(
+        f"[2026-11-22T10:40:{line}" for line in (begin, *lines, end + "completed testing 1(1) jobs, usec=1")
+    )
+
+
+def test_what_the_main_scheduler_preempts_while_backfill_yields_is_not_backfills() -> None:
+    text = cycle(
+        "01.000] sched/backfill: _attempt_backfill: yielding locks after testing 1(1) jobs, usec=5",
+        "01.100] preempted JobId=132 has been killed to reclaim resources for JobId=6",
+        "02.000] " + TESTED.format(6),
+        "02.001] preempted JobId=133 has been killed to reclaim resources for JobId=6",
+        "02.002] " + FAILED.format(6),
+        "03.000] preempted JobId=134 has been killed to reclaim resources for JobId=6",
+    )
+    (found,) = cycles(text.splitlines())
+    assert found.failed == {"6": Failure(at("10:40:02.002"), ("n2",), ("133",))}
+
+
+def test_what_is_preempted_for_the_first_task_of_an_array_counts_for_the_array() -> None:
+    text = cycle(
+        "01.000] " + TESTED.format("6_*"),
+        "01.001] preempted JobId=132 has been killed to reclaim resources for JobId=6_1(6)",
+        "01.002] " + FAILED.format("6_*"),
+    )
+    (found,) = cycles(text.splitlines())
+    assert found.failed == {"6": Failure(at("10:40:01.002"), ("n2",), ("132",))}
+
+
+def test_a_job_that_starts_in_the_cycle_after_all_has_not_failed_in_it() -> None:
+    text = cycle(
+        "01.000] " + FAILED.format(6),
+        "02.000] sched/backfill: _start_job: Started JobId=6 in batch on n8",
+    )
+    (found,) = cycles(text.splitlines())
+    assert (list(found.started), list(found.failed)) == (["6"], [])
+
+
+def test_tasks_of_arrays_and_parts_of_jobs_have_names_of_their_own() -> None:
+    text = cycle(
+        "01.000] sched/backfill: _start_job: Started JobId=7_3(9) in batch on n8",
+        "01.001] " + TESTED.format("7_*"),
+        "01.002] " + TESTED.format("8+1(9)"),
+    )
+    (found,) = cycles(text.splitlines())
+    assert (list(found.started), found.tested) == (["7_3"], ("7", "8+1"))
+
+
+def test_a_cycle_of_which_the_log_does_not_tell_the_end_is_one_all_the_same() -> None:
+    text = cycle().splitlines()
+    assert [found.end_s for found in cycles([text[0], text[0]])] == [None, None]
+
+
+def test_a_plan_without_a_time_is_passed_over() -> None:
+    text = cycle(
+        "01.000] sched/backfill: _dump_job_sched: JobId=5 to start at Unknown, end at Unknown on nodes (null) "
+    )
+    assert cycles(text.splitlines())[0].planned == {}
+
+
+def test_the_first_failure_of_a_job_is_the_one_that_counts() -> None:
+    failed = "01.000] " + FAILED.format(6)
+    once, again = cycle(failed), cycle(failed).replace("T10:40", "T10:41")
+    found = first_failures(cycles(f"{once}\n{again}".splitlines()))
+    assert {job: when.begin_s for job, (when, _) in found.items()} == {"6": at("10:40:00")}
+
+
+@given(st.lists(st.sampled_from(LOG.splitlines()), max_size=30), st.integers(0, 80))
+def test_a_log_cut_and_shuffled_anyhow_is_read_without_an_error(lines: list[str], cut: int) -> None:
+    started_before = "[2026-11-22T10:40:31.000] " + FAILED.format(7)
+    for found in cycles([line[: len(line) - cut] for line in lines] + lines + [started_before]):
+        assert found.started.keys().isdisjoint(found.failed)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_recorded_cycles_preempt_start_plan_and_find_every_job_a_cycle_later(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    found = cycles(lines)
+    assert len(found) == sum("beginning" in line for line in lines)
+    assert all(one.end_s is not None and one.end_s >= one.begin_s for one in found)
+    started = [job for one in found for job in one.started]
+    assert len(started) == sum("_start_job: Started" in line for line in lines) > 3
+    assert any("_" in job for job in started)
+    assert all(len(plan.nodes) > 0 and plan.start_s > one.begin_s for one in found for plan in one.planned.values())
+    # In each half backfill preempts both pilots, each for a job that starts in the next cycle or the one after.
+    failures = [(number, failure) for number, one in enumerate(found) for failure in one.failed.items()]
+    assert sum(len(failure.preempted) for _, (_, failure) in failures) == 4
+    for number, (job, _) in failures:
+        later = {id_.partition("_")[0] for one in found[number + 1 : number + 3] for id_ in one.started}
+        assert job in later
