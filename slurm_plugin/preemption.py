@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
-from slurm_plugin.site.model import parse_config
+from slurm_plugin.settings import parse_config
 from slurm_plugin.site.preemptible import objection
 
 # An administrator changes it by hand, and is told soon that he has put it right.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
-from slurm_plugin.site.model import HIDING, options, parse_config
+from slurm_plugin.settings import options, parse_config
+from slurm_plugin.site.model import HIDING
 
 # Both change by an administrator's hand only.
 _LOOK_EVERY_S = 300.0

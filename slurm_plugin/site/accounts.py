@@ -7,8 +7,9 @@ nodes as they are, times the UsageFactor of the job's own QOS: that of a partiti
 
 from __future__ import annotations
 
+from slurm_plugin.settings import options
 from slurm_plugin.site.kit import elastic, exists, set_option
-from slurm_plugin.site.model import Site, options
+from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import Rule
 
 QOS = "bft-pilots"

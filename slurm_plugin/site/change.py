@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from slurm_plugin.site.model import Site, SiteFile, options
+from slurm_plugin.settings import options
+from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import Edit
 
 # What Slurm gives a partition whose line does not say otherwise.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slurm_plugin.settings import is_nothing, number, options
 from slurm_plugin.site.kit import elastic, partition_edit, set_to, setting
-from slurm_plugin.site.model import HIDING, Site, is_nothing, number, options
+from slurm_plugin.site.model import HIDING, Site
 from slurm_plugin.site.preemptible import BY_TIER
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 

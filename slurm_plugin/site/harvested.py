@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from slurm_plugin.nodeset import expand, fold
 from slurm_plugin.parse import time_limit_s
+from slurm_plugin.settings import number
 from slurm_plugin.site.kit import (
     driver,
     elastic,
@@ -18,7 +19,7 @@ from slurm_plugin.site.kit import (
     pilot_limit,
     set_option,
 )
-from slurm_plugin.site.model import Site, number
+from slurm_plugin.site.model import Site
 from slurm_plugin.site.preemptible import below, ends
 from slurm_plugin.site.rule import Edit, Rule
 

@@ -6,17 +6,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_plugin import sdiag
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
-from slurm_plugin.site import sdiag
-from slurm_plugin.site.model import (
-    Site,
-    SiteFile,
-    Wanted,
-    is_nothing,
-    parse_config,
-)
+from slurm_plugin.settings import is_nothing, parse_config
+from slurm_plugin.site.model import Site, SiteFile, Wanted
 
 _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.MULTILINE)
 _PLUGIN = re.compile(r"^\s*(?:required|optional)\s+(\S+)", re.MULTILINE)

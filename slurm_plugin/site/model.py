@@ -7,17 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from slurm_plugin.errors import SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.site.sdiag import Load
+from slurm_plugin.sdiag import Load
+from slurm_plugin.settings import number, options
 
 FileState = Literal["present", "absent", "unreadable"]
-
-_SETTING = re.compile(r"(\S+)\s*=\s?(.*)$")
-_FIRST_LINE = "Configuration data as of"
-_LAST_KEYS = ("SLURM_CONF", "SLURM_VERSION", "UnkillableStepTimeout")  # an answer that is cut short lacks one of them
-_NUMBER = re.compile(r"-?\d+")
-_NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
 """Words of PrivateData that keep from a user what bftd and drivers have to see."""
@@ -116,38 +110,3 @@ class Site:
         """The partitions of the regular queue: all but ours."""
         ours = {*self.wanted.harvested, self.wanted.driver_partition}
         return tuple(name for name in self.partitions if name not in ours)
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Read the first part of `scontrol show config`, which is slurm.conf; raises SnapshotError when it is not whole."""
-    lines = text.splitlines()
-    if not lines or not lines[0].startswith(_FIRST_LINE):
-        raise SnapshotError("scontrol does not show the configuration: is slurmctld up?")
-    settings: dict[str, str] = {}
-    for line in lines[1:]:
-        if not line.strip():
-            break
-        if match := _SETTING.match(line):
-            settings[match[1]] = match[2].strip()
-    if any(key not in settings for key in _LAST_KEYS):
-        raise SnapshotError("scontrol's answer about the configuration is cut short: run the command again")
-    return settings
-
-
-def options(text: str) -> dict[str, str]:
-    """Split a list such as "bf_continue,bf_interval=1" into names and values."""
-    if is_nothing(text):
-        return {}
-    words = (word.strip() for word in text.split(","))
-    return {name: value for name, _, value in (word.partition("=") for word in words if word)}
-
-
-def is_nothing(text: str) -> bool:
-    """Say whether Slurm's text for a setting means that it is not set."""
-    return text.strip().lower() in _NOTHING
-
-
-def number(text: str) -> int | None:
-    """The number a text such as "30 sec" starts with; None where there is none."""
-    found = _NUMBER.match(text)
-    return int(found[0]) if found else None

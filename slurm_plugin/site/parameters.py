@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_plugin.site.model import Site, number
+from slurm_plugin.settings import number
+from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit
 
 LIST = "SchedulerParameters"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import slurm_plugin
 from slurm_plugin import reservation
+from slurm_plugin.settings import options
 from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
 from slurm_plugin.site.kit import setting
-from slurm_plugin.site.model import Site, SiteFile, options
+from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 SPANK_FILE = "spank_bftd.so"
