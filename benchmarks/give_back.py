@@ -108,7 +108,7 @@ def give_back(repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
     delays: dict[str, list[float]] = {"baseline": [], "cooperative": [], "ignoring": []}
     to_pilot: list[float] = []
     to_used: list[float] = []
-    with SandboxSite(nodes=NODES) as site:
+    with SandboxSite(nodes=NODES, tuned=True) as site:
         script = site.work / "ignoring.py"
         script.write_text(IGNORING.format(python=sys.executable))
         site.start_daemon()
@@ -171,7 +171,7 @@ def _recent(delays: dict[str, list[float]]) -> str:
 
 def resizes(backend: str, repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
     """Two of four nodes leave in order (drained) and come back, then one worker is killed; again and again."""
-    with SandboxSite(nodes=4) as site:
+    with SandboxSite(nodes=4, tuned=True) as site:
         site.start_daemon()
         bench = Bench(site)
         arguments = [f"--steps={FOR_EVER}", f"--{'commit' if backend == 'horovod' else 'save'}-every={COMMIT_EVERY}"]

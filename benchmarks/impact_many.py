@@ -32,7 +32,7 @@ def harvest_many(nodes: int = 64, rounds: int = 3, log: Callable[[str], None] = 
     processes of jobs at the end.
     """
     config = {"decide": {"pj_max": TRAINERS}, "limits": {"trainers_per_user": 0}}
-    with SandboxSite(config, nodes=nodes, extra_conf=_CONF) as site:
+    with SandboxSite(config, nodes=nodes, tuned=True, extra_conf=_CONF) as site:
         log(f"{nodes} nodes are up")
         site.start_daemon()
         script = training.lay_out(site.work)

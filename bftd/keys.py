@@ -131,6 +131,9 @@ class PoolConfig:
     plan_wait_s: float = _key(
         30.0, "Longest time for which one pending job without a plan stops growing.", unit="s", minimum=0.0
     )
+    make_room: bool = _key(
+        True, "Whether nodes are freed for regular jobs before Slurm's next backfill cycle asks for them."
+    )
     class_features: tuple[str, ...] = _key(
         (),
         "Features that tell classes of nodes apart, beside GPUs, CPUs and memory; a trainer runs on one class.",

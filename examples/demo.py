@@ -1,5 +1,7 @@
 """`make demo`: the main job on a private cluster, with real Slurm, Horovod and torch, in under four minutes.
 
+The cluster has Slurm's own settings but for the partitions and preemption that bftd needs: nothing makes its scheduler
+faster, so that a regular job may wait three seconds (batch_sched_delay) before it is looked at, with pilots or without.
 First a stream of regular jobs runs alone, then again while bftd harvests what it leaves for two elastic trainers. The
 summary goes to demo-summary.json and a picture of what each node did to demo-nodes.svg; the exit code is 1 when
 something in the summary is not as it should be.
@@ -247,7 +249,10 @@ def main() -> int:
         written.unlink(missing_ok=True)
     with SandboxSite(nodes=NODES) as site:
         try:
-            print(f"demo: {NODES} nodes; first the regular jobs alone, for comparison", flush=True)
+            print(
+                f"demo: {NODES} nodes, with Slurm's own scheduling; first the regular jobs alone, for comparison",
+                flush=True,
+            )
             baseline = stream(site, JOBS, lambda: None)
             print("demo: now with bftd and two elastic trainers", flush=True)
             site.start_daemon()

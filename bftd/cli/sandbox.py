@@ -29,6 +29,7 @@ def sandbox() -> None:
 @click.option("--nodes", type=click.IntRange(min=1), default=8, show_default=True, help="Compute nodes.")
 @click.option("--service-nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes for drivers.")
 @click.option("--gpus", multiple=True, metavar="TYPE:N", help="GPUs per node; several types share the nodes.")
+@click.option("--tuned", is_flag=True, help="Let the scheduler work once a second; default: Slurm's own settings.")
 @click.option("--plugins", is_flag=True, help="Load the SPANK plug-in, which `make plugins` compiles.")
 @click.option("--munge", is_flag=True, help="Authenticate by a private munged, as a real cluster does.")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder to keep it in; default: a new temporary one.")
@@ -37,6 +38,7 @@ def up(
     nodes: int,
     service_nodes: int,
     gpus: tuple[str, ...],
+    tuned: bool,
     plugins: bool,
     munge: bool,
     root: Path | None,
@@ -55,6 +57,7 @@ def up(
             service_nodes=service_nodes,
             gpus=_gpus(gpus) or None,
             root=root,
+            tuned=tuned,
             plugins=plugins,
             munge=munge,
         ).up()

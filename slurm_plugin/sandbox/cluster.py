@@ -45,10 +45,11 @@ class Sandbox:
 
     A context manager: up on entry, down on exit. `gpus` maps GPU type to GPUs per node, and nodes are split evenly
     among the types. Without `root` it lives in a fresh folder below the system's temporary one. `down` removes the
-    folder unless `keep`. `tuned=False` leaves scheduling and kill times at Slurm's defaults. `plugins` loads the SPANK
-    plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further nodes, as
-    in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run nothing.
-    `munge` runs a munged with a key of its own, by which the cluster authenticates instead of believing everybody.
+    folder unless `keep`. Scheduling and kill times are Slurm's defaults; `tuned` makes them short. `plugins` loads the
+    SPANK plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further
+    nodes, as in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run
+    nothing. `munge` runs a munged with a key of its own, by which the cluster authenticates instead of believing
+    everybody.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Sandbox:
         gpus: Mapping[str, int] | None = None,
         root: Path | None = None,
         cpus_per_node: int = 4,
-        tuned: bool = True,
+        tuned: bool = False,
         keep: bool = False,
         service_cpus: int = 256,
         extra_conf: str = "",

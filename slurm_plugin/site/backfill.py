@@ -1,30 +1,19 @@
-"""Rules on the backfill scheduler, held against what `sdiag` shows of its cycles: a site's own queue comes first.
+"""Rules on the backfill scheduler. How often and how long it plans is the site's own: bftd makes room before a cycle.
 
-bf_max_time, the longest that a cycle may take, is bf_interval unless it is set. So whoever lowers bf_interval alone
-ends each cycle there, and jobs deep in the queue are never planned or backfilled: the two are only changed together.
+What is left to say is where its plan and bftd's copy of it do not see the same jobs, or where a cycle comes too soon.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.parameters import LIST, UNSET, seen_option, set_parameter, value_of
-from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
+from slurm_plugin.site.rule import NOT_SHOWN, Rule
 
 BACKFILL = "sched/backfill"
-# Seconds from the submission of a regular job that preempts pilots to its first line.
-_SLOW = (
-    "a regular job that preempts pilots starts 3.2-5.7 s after its submission instead of 0.4-1.2 s (all of Slurm's "
-    "defaults, with GraceTime 10, against a scheduler that works once a second)"
-)
 _INTERVAL_S = 30
+# bftd looks once a second, and pilots need a moment to leave: with cycles closer than that most rooms come too late.
+_SHORT_S = 5
 _NO_PLAN = ("bf_min_age_reserve", "bf_min_prio_reserve")
-# The planner holds the controller's locks while it works, so it is to rest this many times as long.
-_RESTS = 4
-# Fewer cycles than that tell of a quiet night: it is most of an hour at Slurm's own interval.
-_ENOUGH = 100
 
 
 def backfills(site: Site) -> bool:
@@ -41,56 +30,32 @@ def _longest_s(site: Site) -> int:
     return value_of(site, "bf_max_time", _interval_s(site))
 
 
-def _cycle_s(site: Site) -> float | None:
-    """How long a cycle takes at worst; None where too few have been seen to say so."""
-    if site.load is None or (site.load.cycles or 0) < _ENOUGH:
-        return None
-    load = site.load
-    known = [value for value in (load.last_cycle_s, load.mean_cycle_s, load.max_cycle_s) if value is not None]
-    return max(known, default=None)
-
-
-def _shortest_s(site: Site) -> float:
-    """The shortest bf_interval that its cycles allow; infinite where they are not known, or do not end."""
-    cycle_s = _cycle_s(site)
-    if site.load is None or cycle_s is None or site.load.timeouts:
-        return math.inf
-    yields = cycle_s // (max(1, value_of(site, "bf_yield_interval", 2_000_000)) / 1e6)
-    slept_s = yields * value_of(site, "bf_yield_sleep", 500_000) / 1e6
-    return max(1, math.ceil(_RESTS * (cycle_s + slept_s)))
-
-
 def _interval_seen(site: Site) -> str:
     text = seen_option("bf_interval", str(_INTERVAL_S))(site)
-    cycle_s = _cycle_s(site)
-    if text == NOT_SHOWN:
+    if text == NOT_SHOWN or _interval_s(site) >= _SHORT_S:
         return text
-    if site.load is None or cycle_s is None:
-        return f"{text}; how long a cycle takes is not known, so keep it"
-    if site.load.timeouts:
-        return f"{text}; {site.load.timeouts} cycles were ended by bf_max_time, so keep it"
-    keep = ", so keep it" if _shortest_s(site) >= _interval_s(site) > site.wanted.vacate_ahead_s else ""
-    return f"{text}; longest cycle {cycle_s:.2g} s{keep}"
+    return f"{text}; [pool] spare_nodes {site.wanted.spare_nodes}"
 
 
-def _interval_edits(site: Site) -> Sequence[Edit]:
-    """A shorter interval where cycles are short, and in any case as long a cycle as before."""
-    if (shortest_s := _shortest_s(site)) >= _interval_s(site):
-        return ()
-    edits = (Edit("slurm.conf", LIST, "bf_interval", str(int(shortest_s))),)
-    if "bf_max_time" in site.scheduler_parameters:
-        return edits
-    return (*edits, Edit("slurm.conf", LIST, "bf_max_time", str(max(_INTERVAL_S, _interval_s(site)))))
+def _load_seen(site: Site) -> str:
+    if site.load is None:
+        return "no answer"
+    return f"{site.load.cycles or 0} cycles, {site.load.mean_depth or 0} jobs deep on average"
 
 
 def _cycles_end(site: Site) -> bool:
-    """Say whether cycles are over well before bf_max_time, or may take as long as Slurm lets them by default."""
-    if site.load is not None and site.load.timeouts:
-        return False
-    if "bf_max_time" in site.scheduler_parameters or _longest_s(site) >= _INTERVAL_S:
+    """Say whether cycles come to their end: by Slurm's own count, where it keeps one, else by the longest cycle."""
+    load = site.load
+    if load is None:
         return True
-    cycle_s = _cycle_s(site)
-    return cycle_s is not None and 2 * cycle_s <= _longest_s(site)
+    if load.timeouts is not None:
+        return load.timeouts == 0
+    if load.max_cycle_s is None:
+        return True
+    # sdiag leaves out what a cycle slept, and it sleeps once a job at most
+    interval_us, sleep_us = _yields(site)
+    sleeps = min(load.max_cycle_s * 1e6 // max(1, interval_us), load.mean_depth or 0)
+    return load.max_cycle_s + sleeps * sleep_us / 1e6 < _longest_s(site)
 
 
 def _longest_seen(site: Site) -> str:
@@ -102,13 +67,6 @@ def _longest_seen(site: Site) -> str:
         return text
     ended = f", {site.load.timeouts} ended by it" if site.load.timeouts else ""
     return f"{text}; longest cycle {site.load.max_cycle_s:.2g} s{ended}"
-
-
-def _longest_edits(site: Site) -> Sequence[Edit]:
-    """A site's own bf_max_time stays."""
-    if "bf_max_time" in site.scheduler_parameters or _longest_s(site) >= _INTERVAL_S:
-        return ()
-    return set_parameter("bf_max_time", str(_INTERVAL_S))(site)
 
 
 def _depth_seen(site: Site) -> str:
@@ -125,50 +83,60 @@ def _yields(site: Site) -> tuple[int, int]:
 RULES: tuple[Rule, ...] = (
     Rule(
         name="sdiag",
-        right=f"shows at least {_ENOUGH} backfill cycles",
-        why="how long they take says what a site can afford; without it bft site config leaves bf_interval alone",
-        loses="it is not known how long cycles take, how deep they look and how many requests come: look at sdiag some "
-        "busy hours after its counters were reset (at midnight UTC), as a Slurm operator where users may not",
+        right="answers",
+        why="when the last backfill cycle ended and how long it took says when the next one comes, before which room "
+        "is to be made, and how long a room is worth keeping",
+        loses="pilots leave for a room at once instead of at the end of a step, and a room is given up after twice the "
+        "bf_interval, however long cycles take (not measured). As a Slurm operator bftd may ask where users may not",
         wrong="advice",
-        seen=lambda site: (
-            "no answer"
-            if site.load is None
-            else f"{site.load.cycles or 0} cycles, {site.load.mean_depth or 0} jobs deep on average"
-        ),
-        holds=lambda site: _cycle_s(site) is not None,
+        seen=_load_seen,
+        holds=lambda site: site.load is not None,
         applies=backfills,
     ),
     Rule(
         name=f"{LIST}: bf_interval",
-        right=f"at most [pool] vacate_ahead_s (5 s), where that is {_RESTS} times the longest cycle; else as it is",
-        why="pilots leave a node that long before its planned start, so the plan must not be older; and none starts "
-        "while a job waits for its first plan",
-        loses=f"bf_interval 30: a job that the backfill scheduler preempts for starts 30 s later, not 1 s; each "
-        f"regular job that queues stops all growth for up to 30 s, pilots of sbatch start only every 30 s, and {_SLOW}",
+        right=f"yours stays; below {_SHORT_S} with [pool] spare_nodes",
+        why="a job that the backfill scheduler finds starts in the same cycle on idle nodes, and a cycle later where "
+        "it has to preempt; so bftd makes room before the cycle, and cycles that come every second or two leave no "
+        "time for it",
+        loses="bf_interval 1: jobs that the backfill scheduler finds on harvested nodes preempt pilots and start a "
+        "second later, and another job may get the slot in that time. With [pool] spare_nodes small ones start on "
+        "nodes that were left free for them",
         wrong="advice",
         seen=_interval_seen,
-        holds=lambda site: _interval_s(site) <= site.wanted.vacate_ahead_s,
-        edits=_interval_edits,
+        holds=lambda site: _interval_s(site) >= _SHORT_S or site.wanted.spare_nodes > 0,
+        applies=backfills,
+    ),
+    Rule(
+        name="make_room",
+        right="true",
+        why="pilots leave the nodes of a job that fits before the backfill scheduler's next cycle, which then starts "
+        "it",
+        loses="a job that the backfill scheduler has to preempt for starts a cycle later at best, with bf_interval 30 "
+        "half a minute (3 of 13 jobs in one run, measured), and another job may get its slot in that time",
+        wrong="advice",
+        seen=lambda site: str(site.wanted.make_room).lower(),
+        holds=lambda site: site.wanted.make_room,
         applies=backfills,
     ),
     Rule(
         name=f"{LIST}: bf_max_time",
-        right="as long as before, and at least 30 where bf_interval is below; or cycles half as long at most",
+        right="longer than a cycle takes; yours stays",
         why="a cycle ends then, wherever it is in the queue; unless it is set, that is bf_interval",
-        loses="jobs deeper in the queue are never planned or backfilled: regular jobs wait, and bftd knows of no plan "
-        "for them, so that each stops growth for [pool] plan_wait_s (30 s)",
+        loses="jobs deeper in the queue are never planned or backfilled, pilots or not; bftd does not see where the "
+        "cycle ends, so it makes room for jobs that it does not reach, and gives that up again (not measured)",
         wrong="advice",
         seen=_longest_seen,
         holds=_cycles_end,
-        edits=_longest_edits,
         applies=backfills,
     ),
     Rule(
         name=f"{LIST}: bf_continue",
         right="set",
-        why="else the planner starts again from the top of the queue whenever anything changes, and pilots change much",
-        loses="jobs far down a long queue get no plan, and a job without one stops growth for [pool] plan_wait_s (30 s)"
-        " (not measured by itself)",
+        why="a cycle that lets go of the controller's locks is over, wherever it is in the queue, when anything has "
+        "changed meanwhile, and pilots change much; with it the cycle goes on",
+        loses="where cycles take longer than bf_yield_interval (2 s), jobs far down the queue get no plan, and room is "
+        "made for them that no cycle uses (not measured by itself)",
         wrong="advice",
         seen=seen_option("bf_continue"),
         holds=lambda site: "bf_continue" in site.scheduler_parameters,
@@ -176,7 +144,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name=f"{LIST}: bf_resolution",
-        right="at most 60; a site's own coarser one stays",
+        right="at most 60; yours stays, and bftd plans in the same steps",
         why="planned starts are rounded to it, windows with them; limits of pilots are whole minutes",
         loses="windows are known less exactly, and fewer short ones can be used; a finer one gains nothing (measured), "
         "and costs the planner time",
@@ -186,19 +154,20 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name=f"{LIST}: bf_window",
-        right="at least [pool] pilot_limit_s, in minutes",
+        right="at least [pool] pilot_limit_s, in minutes; yours stays",
         why="jobs that would start later than that have no plan",
-        loses="pilots start on nodes that such a job needs before their limit, and each of these jobs stops growth for "
-        "[pool] plan_wait_s (30 s) (not measured)",
+        loses="pilots start on nodes that such a job needs before their limit, and leave when its plan shows (not "
+        "measured)",
         wrong="advice",
         seen=seen_option("bf_window", "1440"),
         holds=lambda site: value_of(site, "bf_window", 1440) >= site.wanted.pilot_limit_min,
     ),
     Rule(
         name=f"{LIST}: bf_max_job_test",
-        right="at least the length of the queue; a site's own limit stays",
-        why="a cycle looks at no more jobs than that",
-        loses="each job behind them has no plan, and stops growth for [pool] plan_wait_s (30 s) (not measured)",
+        right="at least the length of the queue; yours stays",
+        why="a cycle looks at no more jobs than that, and neither does bftd",
+        loses="the jobs behind them get neither a plan nor room; whoever of them is started all the same preempts "
+        "pilots (not measured)",
         wrong="advice",
         seen=_depth_seen,
         holds=lambda site: (
@@ -209,20 +178,20 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name=f"{LIST}: bf_yield_interval, bf_yield_sleep",
-        right="an interval of at most 5000000 (5 s), and a sleep no longer than it",
+        right="an interval of at most 5000000 (5 s), and a sleep no longer than it; yours stay",
         why="the planner lets go of the controller's locks every so many microseconds, and sleeps so long",
-        loses="the daemon waits so long for each reading, or plans are as old as a cycle that sleeps most of its time "
-        "(not measured)",
+        loses="the daemon waits so long for each reading, or a cycle sleeps most of its time: plans are as old as it "
+        "is long, and rooms stand as long before they are used (not measured)",
         wrong="advice",
         seen=lambda site: NOT_SHOWN if LIST not in site.config else "{}, {}".format(*_yields(site)),
         holds=lambda site: _yields(site)[1] <= _yields(site)[0] <= 5_000_000,
     ),
     Rule(
         name=f"{LIST}: bf_min_age_reserve, bf_min_prio_reserve",
-        right="not set; a site's own stay",
+        right="not set; yours stay",
         why="jobs that are younger, or of lower priority, get no plan",
-        loses="each of them stops growth for [pool] plan_wait_s (30 s), and its nodes are not vacated in time (not "
-        "measured)",
+        loses="bftd does not know when they start: pilots may be on their nodes until they fit at once, and leave only "
+        "then (not measured)",
         wrong="advice",
         seen=lambda site: (
             NOT_SHOWN

@@ -29,13 +29,14 @@ class Wanted:
     driver_partition: str
     pilot_mode: str
     pilot_limit_s: float
-    vacate_ahead_s: float
     give_back_bound_s: float
     poll_s: float
     submit_rate_per_min: int
     socket: str
     driver: str
     partitions: tuple[str, ...] = ()
+    spare_nodes: int = 0
+    make_room: bool = True
 
     @property
     def harvested(self) -> tuple[str, ...]:

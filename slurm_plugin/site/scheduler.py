@@ -1,6 +1,6 @@
 """Rules on SchedulerType and on what SchedulerParameters says of the main scheduler.
 
-How often it works is the site's own: no rule here asks for the settings of a small machine.
+How often it works is the site's own, and so is when it looks at a job first: no rule here asks for other settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="SchedulerType",
         right=f"{BACKFILL}, and not bf_interval=-1",
-        why="the plan of the backfill scheduler says which nodes will be needed and when",
+        why="the plan of the backfill scheduler says which nodes will be needed and when, and it is before its cycles "
+        "that room is made",
         loses="without a plan neither the guard nor the vacater knows where to stay away: 2 of 4 race tests without "
         "the guard locked a regular job out for 12-13 s, 0 of 10 with it",
         wrong="must",

@@ -28,7 +28,7 @@ def site() -> Iterator[SandboxSite]:
     require_compiled()
     config = {"slurm": {"partitions": ["elastic", "elastic-cpu"], "poll_s": 0.5}}
     shape = {"nodes": 4, "service_nodes": 2, "gpus": {"a100": 2, "v100": 1}, "extra_conf": CPU_PARTITION}
-    with SandboxSite(config, plugins=True, **shape) as site:
+    with SandboxSite(config, plugins=True, tuned=True, **shape) as site:
         for node in V100:
             site.slurm("scontrol", "update", f"nodename={node}", "availablefeatures=ib", "activefeatures=ib")
         site.slurm("scontrol", "update", "partitionname=bft-driver", "nodes=svc1")

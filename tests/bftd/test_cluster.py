@@ -88,7 +88,7 @@ class Driver:
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """Three compute nodes."""
-    with Sandbox(nodes=3, service_nodes=1) as cluster:
+    with Sandbox(nodes=3, service_nodes=1, tuned=True) as cluster:
         yield cluster
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """Three compute nodes."""
-    with Sandbox(nodes=3, service_nodes=1) as cluster:
+    with Sandbox(nodes=3, service_nodes=1, tuned=True) as cluster:
         yield cluster
 
 

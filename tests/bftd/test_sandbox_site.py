@@ -52,8 +52,9 @@ def run(*words: str, shell: str = "", cwd: Path | None = None) -> subprocess.Com
 
 @pytest.mark.torch
 def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: Path) -> None:
-    up = run("sandbox", "up", "--nodes=2", f"--root={root}", cwd=tmp_path)
+    up = run("sandbox", "up", "--nodes=2", "--tuned", f"--root={root}", cwd=tmp_path)
     assert up.returncode == 0, up.stderr
+    assert SandboxSite.attach(root).cluster.shape.tuned
     # What points a shell at the cluster can be evaluated; what submits a job stands apart from it.
     assert "bft sbatch" not in up.stdout
     used = run(shell=up.stdout + up.stderr, cwd=tmp_path)
@@ -84,6 +85,7 @@ def test_without_a_daemon_there_is_a_cluster_alone(root: Path) -> None:
     up = run("sandbox", "up", "--no-daemon", "--nodes=1", f"--root={root}")
     assert up.returncode == 0, up.stderr
     assert "BFTD_CONFIG" not in up.stdout
+    assert not SandboxSite.attach(root).cluster.shape.tuned, "Slurm's own settings, unless asked for others"
     assert up.stderr == ""
     assert run(shell=up.stdout + "sinfo -h -p batch -o %N").stdout == "n1\n"
     assert run("sandbox", "status", f"--root={root}").stdout.endswith("; bftd does not run\n")

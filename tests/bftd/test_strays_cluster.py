@@ -38,7 +38,7 @@ daemon.main()
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
     """Three compute nodes."""
-    with Sandbox(nodes=3, service_nodes=1) as cluster:
+    with Sandbox(nodes=3, service_nodes=1, tuned=True) as cluster:
         yield cluster
 
 

@@ -28,7 +28,7 @@ class _Cluster(Sandbox):
     """A sandbox with slurmdbd, to which `statements` are made before slurmctld starts."""
 
     def __init__(self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], **shape: Any) -> None:
-        super().__init__(extra_conf=slurm_conf, **shape)
+        super().__init__(extra_conf=slurm_conf, tuned=True, **shape)
         self._statements = statements
         self._options = options
         self._beside = ExitStack()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SandboxSite]:
-    with SandboxSite(nodes=2) as site:
+    with SandboxSite(nodes=2, tuned=True) as site:
         (site.work / "train.py").write_text(f"#!{sys.executable}\nimport torch\n")
         (site.work / "shell.sh").write_text("#!/bin/bash\nhostname\n")
         (site.work / "wide.py").write_text(f"#!{sys.executable}\n#SBATCH --nodes=4\n#SBATCH --elastic=1-2\n")

@@ -56,8 +56,10 @@ def pilots(site: SandboxSite) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[SandboxSite]:
-    with SandboxSite(nodes=4, gpus={"a100": 2}) as site:
+def site(request: pytest.FixtureRequest) -> Iterator[SandboxSite]:
+    """A site whose scheduler does not keep a test waiting; with Slurm's own settings for a test that asks for them."""
+    tuned = getattr(request, "param", "tuned") == "tuned"
+    with SandboxSite(nodes=4, gpus={"a100": 2}, tuned=tuned) as site:
         site.start_daemon()
         yield site
 
@@ -78,6 +80,11 @@ def saved_step(site: SandboxSite, job: str) -> int:
 
 
 def test_two_trainers_share_the_idle_nodes_and_a_regular_job_takes_its_nodes_back(site: SandboxSite) -> None:
+    share_and_give_back(site)
+
+
+def share_and_give_back(site: SandboxSite) -> None:
+    """The main job: two trainers on all nodes, a regular job that needs them all, and the trainers again."""
     horovod = submit(site, "horovod", "1-2,workers=1", "--steps=100000")
     torchrun = submit(site, "torchrun", "1-2,workers=1", "--steps=100000")
     until("both train", lambda: all(trainer(site, job)["working"] == 2 for job in (horovod, torchrun)), site)
@@ -218,3 +225,12 @@ def test_the_live_view_runs_in_a_terminal_and_ends_on_interrupt(site: SandboxSit
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+# The last one, as it has a cluster of its own.
+@pytest.mark.parametrize("site", ["slurms-own-settings"], indirect=True)
+def test_the_main_job_asks_nothing_of_slurms_scheduler(site: SandboxSite) -> None:
+    shown = site.slurm("scontrol", "show", "config")
+    assert re.search(r"(?m)^SchedulerParameters += \(null\)$", shown)
+    assert re.search(r"(?m)^KillWait += 30 sec$", shown)
+    share_and_give_back(site)

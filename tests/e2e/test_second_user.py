@@ -140,7 +140,7 @@ def scene() -> Iterator[Scene]:
     # An installation in root's home has root as its only user.
     owner = pwd.getpwnam("games" if python_for_everybody() else "root")
     tcp = f"127.0.0.1:{free_port()}"
-    with SandboxSite({"api": {"tcp": tcp}}, nodes=3, munge=True) as site:
+    with SandboxSite({"api": {"tcp": tcp}}, nodes=3, munge=True, tuned=True) as site:
         site.start_daemon()
         scene = Scene(site, tcp, owner)
         with watched(scene.command_lines):

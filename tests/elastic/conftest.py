@@ -15,7 +15,7 @@ from tests.elastic.cluster import LIMIT_S, TrainerJob, job_processes
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4) as cluster:
+    with Sandbox(nodes=4, tuned=True) as cluster:
         yield cluster
 
 

@@ -32,7 +32,7 @@ def until() -> Until:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}) as cluster:
+    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
         yield cluster
 
 
@@ -50,7 +50,7 @@ def client(sandbox: Sandbox) -> SlurmClient:
 def site() -> Iterator[SandboxSite]:
     """Another cluster, which has the SPANK plug-in, and a daemon."""
     require_compiled()
-    with SandboxSite(nodes=4, plugins=True) as site:
+    with SandboxSite(nodes=4, plugins=True, tuned=True) as site:
         site.start_daemon()
         yield site
 

@@ -55,7 +55,7 @@ def main() -> None:
 
 def record_cluster() -> None:
     """Build a cluster with a bit of everything in it and save the answers of the commands the client calls."""
-    with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}) as sandbox:
+    with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}, tuned=True) as sandbox:
         client = sandbox.client()
         client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")  # which newer releases need
         folder = _folder(client)
@@ -74,7 +74,7 @@ def record_queue() -> None:
 
     There are free texts that look like fields, too, as far as the release has them.
     """
-    with Sandbox(nodes=4) as sandbox:
+    with Sandbox(nodes=4, tuned=True) as sandbox:
         client = sandbox.client()
         client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")
         folder = _folder(client)

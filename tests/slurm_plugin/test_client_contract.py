@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Sandbox]:
     """A cluster with a bit of everything in it."""
-    with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}) as sandbox:
+    with Sandbox(nodes=6, gpus={"a100": 4, "v100": 2}, tuned=True) as sandbox:
         client = sandbox.client()
 
         def submit(*options: str) -> str:

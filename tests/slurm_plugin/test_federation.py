@@ -23,7 +23,7 @@ class Member(Sandbox):
     """A cluster of the federation; the first one has the slurmdbd of both."""
 
     def __init__(self, name: str, nodes: int, beside: ExitStack, lines: list[str]) -> None:
-        super().__init__(nodes=nodes)
+        super().__init__(nodes=nodes, tuned=True)
         self._name, self._beside, self._lines = name, beside, lines
 
     def _write_conf(self, host: str, ports: list[int]) -> None:

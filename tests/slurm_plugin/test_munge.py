@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_cluster_has_a_key_of_its_own_which_its_owner_alone_reads_and_all_of_it_goes_with_it() -> None:
-    with Sandbox(nodes=1, munge=True) as cluster:
+    with Sandbox(nodes=1, munge=True, tuned=True) as cluster:
         root = cluster.root
         assert mode(root / "munge" / "key") == 0o400
         assert mode(root / "state") == 0o700

@@ -25,7 +25,7 @@ Until = Callable[[Callable[[], bool], str], None]
 @pytest.fixture(scope="module")
 def licensed() -> Iterator[SandboxSite]:
     """A cluster with the Lua file, and one licence for all."""
-    with SandboxSite(nodes=3, extra_conf="Licenses=matlab:1") as site:
+    with SandboxSite(nodes=3, tuned=True, extra_conf="Licenses=matlab:1") as site:
         yield site
 
 

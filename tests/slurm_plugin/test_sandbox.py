@@ -38,10 +38,13 @@ def test_nodes_are_split_evenly_among_gpu_types() -> None:
     ]
 
 
-def test_only_the_tuned_cluster_changes_slurms_scheduling() -> None:
-    texts = [slurm_conf(Shape(nodes=1, tuned=tuned), Path("/r"), "h", "u", [1, 2, 3]) for tuned in (True, False)]
-    assert ["SchedulerParameters" in text for text in texts] == [True, False]
-    assert ["KillWait=2\n" in text for text in texts] == [True, False]
+def test_only_who_asks_for_a_tuned_cluster_gets_another_scheduling_than_slurms_own() -> None:
+    shapes = (Shape(nodes=1, tuned=True), Shape(nodes=1), Sandbox(nodes=1).shape)
+    texts = [slurm_conf(shape, Path("/r"), "h", "u", [1, 2, 3]) for shape in shapes]
+    for line in ("SchedulerParameters=", "KillWait="):
+        assert [f"\n{line}" in text for text in texts] == [True, False, False]
+    for line in ("PartitionName=elastic ", "PartitionName=bft-driver ", "JobSubmitPlugins=lua\n"):
+        assert all(f"\n{line}" in text for text in texts)
 
 
 def test_two_sandboxes_that_start_at_once_get_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +103,7 @@ def test_a_sandbox_leaves_no_process_and_no_file_even_of_jobs_that_hide(
     root: Path, tmp_path: Path, until: Until
 ) -> None:
     stubborn = "#!/bin/sh\ntrap '' TERM\nsetsid sleep 300 &\ntouch started\nsrun --overlap sleep 300\n"
-    with Sandbox(nodes=2, root=root) as sandbox:
+    with Sandbox(nodes=2, root=root, tuned=True) as sandbox:
         sandbox.client().submit(["--output=/dev/null", f"--chdir={tmp_path}"], stubborn)
         until((tmp_path / "started").exists, "the job runs")
         pids = [process.pid for process in processes.of_root(root)]

@@ -13,7 +13,7 @@ Until = Callable[[Callable[[], bool], str], None]
 
 @pytest.mark.cluster
 def test_stand_ins_are_idle_are_lent_and_come_back(until: Until) -> None:
-    with Sandbox(nodes=1, stand_ins={"rack1-n[001-003]": "CPUs=8 Feature=spare"}) as cluster:
+    with Sandbox(nodes=1, tuned=True, stand_ins={"rack1-n[001-003]": "CPUs=8 Feature=spare"}) as cluster:
         names = {"n1", "svc1", "rack1-n001", "rack1-n002", "rack1-n003"}
         assert cluster.status() == dict.fromkeys(names, "IDLE")
         client = cluster.client()

@@ -31,7 +31,7 @@ FROM_SLURMD = re.compile("MESSAGE_.*|REQUEST_(COMPLETE_.*|STEP_COMPLETE|PING|PRO
 def site() -> Iterator[SandboxSite]:
     """Four compute nodes and a daemon in shadow mode that polls quickly."""
     config = {"daemon": {"mode": "shadow", "shadow_trainers": 2}, "slurm": {"poll_s": 0.5}}
-    with SandboxSite(config, nodes=4, service_nodes=1) as made:
+    with SandboxSite(config, nodes=4, service_nodes=1, tuned=True) as made:
         yield made
 
 

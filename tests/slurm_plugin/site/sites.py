@@ -19,9 +19,8 @@ LUA = 'local found, bftd = pcall(dofile, "/etc/slurm/bftd.lua")\nif found then b
 # What the daemon's defaults want of a site where it is installed from a package.
 WANTED = wanted_of(Config(), driver="/usr/bin/bft-driver")
 DBD = "accounting_storage/slurmdbd"
-# Of an idle private cluster with Slurm 22.05, as if after a day: a cycle takes two milliseconds at most.
-_RECORDED = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
-LOAD = replace(_RECORDED, cycles=5000) if _RECORDED else None
+# Of an idle private cluster with Slurm 22.05: a cycle takes two milliseconds at most.
+LOAD = sdiag.parse((ASSETS / "22.05" / "recommended" / "sdiag.txt").read_text())
 
 
 def recorded(name: str, release: str = "22.05") -> Site:
@@ -66,17 +65,16 @@ def without(partition: str) -> Spoil:
     )
 
 
-def under(interval: int | None = None, **load: float) -> Spoil:
-    """The site under another load of its controller, and with another bf_interval."""
+def scheduled(more: str) -> Spoil:
+    """The site with some more in its SchedulerParameters."""
+    return scheduler(lambda text: more if text == "(null)" else f"{text},{more}")
 
-    def spoil(site: Site) -> Site:
-        assert site.load is not None
-        site = replace(site, load=replace(site.load, **load))
-        if interval is None:
-            return site
-        return scheduler(lambda text: re.sub(r"bf_interval=\d+", f"bf_interval={interval}", text))(site)
 
-    return spoil
+def under(**load: float) -> Spoil:
+    """The site under another load of its controller."""
+
+    # where another fault took sdiag's answer away, there is no load to change
+    return lambda site: replace(site, load=replace(site.load, **load) if site.load else None)
 
 
 def both(*spoils: Spoil) -> Spoil:
@@ -120,50 +118,47 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
     ("ReturnToService", "advice", setting("ReturnToService", "0")),
     ("SuspendTime", "advice", setting("SuspendTime", "300 sec")),
     ("SchedulerType", "must", setting("SchedulerType", "sched/builtin")),
-    ("SchedulerType", "must", scheduler(lambda text: text.replace("bf_interval=1", "bf_interval=-1"))),
-    ("SchedulerParameters: bf_interval", "advice", scheduler(lambda text: text.replace("bf_interval=1,", ""))),
-    ("SchedulerParameters: bf_interval", "advice", under(max_cycle_s=20.0, interval=30)),
-    ("SchedulerParameters: bf_max_time", "advice", under(max_cycle_s=0.9)),
-    (
-        "SchedulerParameters: bf_max_time",
-        "advice",
-        both(scheduler(lambda text: f"{text},bf_max_time=60"), under(timeouts=3)),
-    ),
-    ("sdiag", "advice", both(scheduler(lambda text: f"{text},bf_max_time=30"), under(cycles=99))),
-    ("SchedulerParameters: bf_window", "advice", scheduler(lambda text: f"{text},bf_window=30")),
+    ("SchedulerType", "must", scheduled("bf_interval=-1")),
+    ("SchedulerParameters: bf_interval", "advice", scheduled("bf_interval=4")),
+    ("make_room", "advice", lambda site: replace(site, wanted=replace(site.wanted, make_room=False))),
+    ("SchedulerParameters: bf_max_time", "advice", under(max_cycle_s=31.0)),
+    ("SchedulerParameters: bf_max_time", "advice", both(scheduled("bf_interval=10"), under(max_cycle_s=9.0))),
+    ("SchedulerParameters: bf_max_time", "advice", both(scheduled("bf_max_time=60"), under(timeouts=3))),
+    ("sdiag", "advice", lambda site: replace(site, load=None)),
+    ("SchedulerParameters: bf_window", "advice", scheduled("bf_window=30")),
     ("SchedulerParameters: bf_max_job_test", "advice", under(queue_length=4000)),
     (
         "SchedulerParameters: bf_yield_interval, bf_yield_sleep",
         "advice",
-        scheduler(lambda text: f"{text},bf_yield_interval=1,bf_yield_sleep=1000000"),
+        scheduled("bf_yield_interval=1,bf_yield_sleep=1000000"),
     ),
     (
         "SchedulerParameters: max_rpc_cnt",
         "advice",
-        both(scheduler(lambda text: f"{text},max_rpc_cnt=150"), under(threads=140)),
+        both(scheduled("max_rpc_cnt=150"), under(threads=140)),
     ),
-    ("SchedulerParameters: bf_continue", "advice", scheduler(lambda text: text.replace("bf_continue,", ""))),
-    ("SchedulerParameters: bf_resolution", "advice", scheduler(lambda text: f"{text},bf_resolution=600")),
+    ("SchedulerParameters: bf_continue", "advice", scheduler(lambda text: text.replace(",bf_continue", ""))),
+    ("SchedulerParameters: bf_resolution", "advice", scheduled("bf_resolution=600")),
     (
         "SchedulerParameters: bf_min_age_reserve, bf_min_prio_reserve",
         "advice",
-        scheduler(lambda text: f"{text},bf_min_age_reserve=60"),
+        scheduled("bf_min_age_reserve=60"),
     ),
     (
         "SchedulerParameters: sched_interval",
         "advice",
-        scheduler(lambda text: text.replace("sched_interval=1,", "sched_interval=-1,")),
+        scheduled("sched_interval=-1"),
     ),
     (
         "SchedulerParameters: sched_min_interval",
         "advice",
-        scheduler(lambda text: f"{text},sched_min_interval=9000000"),
+        scheduled("sched_min_interval=9000000"),
     ),
-    ("SchedulerParameters: batch_sched_delay", "advice", scheduler(lambda text: text.replace("delay=0", "delay=10"))),
+    ("SchedulerParameters: batch_sched_delay", "advice", scheduled("batch_sched_delay=10")),
     (
         "SchedulerParameters: preempt_youngest_first",
         "advice",
-        scheduler(lambda text: text.replace(",preempt_youngest_first", "")),
+        scheduler(lambda text: text.replace("preempt_youngest_first,", "")),
     ),
     ("harvested partition", "must", without("elastic")),
     ("harvested partition: Nodes", "must", option("elastic", "Nodes", "n[1-2],svc1")),
@@ -242,7 +237,7 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         ),
     ),
     # These two take the immediate allocations away, so the daemon's pilot_mode is wrong too.
-    ("SchedulerParameters: defer", "advice", scheduler(lambda text: f"{text},defer")),
+    ("SchedulerParameters: defer", "advice", scheduled("defer")),
     ("JobSubmitPlugins", "advice", setting("JobSubmitPlugins", "(null)")),
 )
 BRINGS_PILOT_MODE = frozenset({"SchedulerParameters: defer", "JobSubmitPlugins", "job_submit.lua"})
@@ -257,6 +252,7 @@ NOT_OURS = frozenset(
         "KillWait",
         "MessageTimeout",
         "sdiag",
+        "make_room",
         "SchedulerParameters: bf_interval",
         "SchedulerParameters: bf_max_time",
         "SchedulerParameters: bf_resolution",

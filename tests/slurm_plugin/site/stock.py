@@ -33,7 +33,7 @@ class StockCluster(Sandbox):
     def __init__(
         self, root: Path, edit: Callable[[str], str] = lambda text: text, files: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(nodes=2, root=root, tuned=False)
+        super().__init__(nodes=2, root=root)
         self._edit = edit
         self._files = files or {}
 

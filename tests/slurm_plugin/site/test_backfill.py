@@ -1,4 +1,4 @@
-"""What a site's backfill scheduler can afford, by its own `sdiag`: cycles are never cut, nor made too frequent."""
+"""How often and how far a site plans stays its own; what `sdiag` shows of its cycles is told, and changes no line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugin import sdiag
-from slurm_plugin.settings import number
-from slurm_plugin.site import RULES, advise, render
+from slurm_plugin.site import RULES, advise, check, render
 from slurm_plugin.site.model import Site
-from tests.slurm_plugin.site.sites import ASSETS, recorded, setting
+from tests.slurm_plugin.site.sites import ASSETS, LOAD, recorded, setting
 
 # As releases after 22.05 print it, with the section on why cycles ended.
 NEWER = """\
@@ -69,20 +68,22 @@ Remote Procedure Call statistics by user
 """
 
 
-def under(cycle_s: float, parameters: str = "(null)") -> Site:
-    """A site with Slurm's own settings but for these, whose backfill cycles take so long."""
-    load = sdiag.Load(cycles=100, last_cycle_s=cycle_s / 2, mean_cycle_s=cycle_s / 4, max_cycle_s=cycle_s)
+OWN = ("bf_interval", "bf_max_time", "bf_resolution", "bf_window", "sched_interval", "batch_sched_delay")
+RULES_BY_NAME = {rule.name.partition(": ")[2]: rule for rule in RULES if rule.name.startswith("SchedulerParameters")}
+
+
+def under(cycle_s: float, parameters: str = "(null)", depth: int = 1000) -> Site:
+    """A site with Slurm's own settings but for these, whose backfill cycles take so long and look so deep."""
+    load = sdiag.Load(
+        cycles=100, last_cycle_s=cycle_s / 2, mean_cycle_s=cycle_s / 4, max_cycle_s=cycle_s, mean_depth=depth
+    )
     return replace(setting("SchedulerParameters", parameters)(recorded("stock")), load=load)
 
 
-def parameters_of(site: Site) -> dict[str, str]:
-    return advise(site, RULES).after.scheduler_parameters
-
-
-def in_effect(parameters: dict[str, str]) -> tuple[int, int]:
-    """bf_interval and bf_max_time as slurmctld takes them."""
-    interval_s = number(parameters.get("bf_interval", "")) or 30
-    return interval_s, number(parameters.get("bf_max_time", "")) or interval_s
+def wrong(site: Site) -> set[str]:
+    """The names of what is found wrong with SchedulerParameters, but for the two that get a line."""
+    found = {finding.rule.name.partition(": ")[2] for finding in check(site, RULES) if finding.level != "ok"}
+    return found & RULES_BY_NAME.keys() - {"bf_continue", "preempt_youngest_first"}
 
 
 def test_what_each_release_prints_is_read() -> None:
@@ -100,54 +101,66 @@ def test_what_is_no_output_of_sdiag_is_nothing_known(text: str, cut: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("cycle_s", "parameters", "expected"),
-    [
-        (0.0005, "(null)", (1, 30)),
-        (0.3, "(null)", (2, 30)),
-        (1.0, "bf_interval=60", (4, 60)),
-        (1.0, "bf_interval=60,bf_max_time=45", (4, 45)),
-        (3.0, "(null)", (14, 30)),  # it sleeps half a second in between, by Slurm's defaults
-        (8.0, "(null)", (30, 30)),
-        (20.0, "bf_max_time=300", (30, 300)),
-        (20.0, "bf_interval=120", (100, 120)),
-        (0.5, "bf_interval=5", (5, 5)),
-    ],
+    "parameters", ["(null)", "bf_interval=10", "bf_interval=60", "bf_interval=120,bf_max_time=60,batch_sched_delay=5"]
 )
-def test_regression_backfill_cycles_are_never_cut_to_a_second(
-    cycle_s: float, parameters: str, expected: tuple[int, int]
-) -> None:
-    assert in_effect(parameters_of(under(cycle_s, parameters))) == expected
+def test_a_site_s_own_pace_is_right_as_it_is_and_gets_no_line(parameters: str) -> None:
+    for load in (under(0.5).load, replace(LOAD, cycles=0) if LOAD else None):
+        site = replace(under(0.0, parameters), load=load)
+        assert wrong(site) == set()
+        own = {key: value for key, value in site.scheduler_parameters.items() if key != "(null)"}
+        after = advise(site, RULES).after.scheduler_parameters
+        assert after == {**own, "preempt_youngest_first": "", "bf_continue": ""}
 
 
 @settings(deadline=None)
 @given(
     st.floats(0, 300),
-    st.dictionaries(st.sampled_from(["bf_interval", "bf_max_time", "bf_yield_sleep"]), st.integers(1, 600)),
-    st.sampled_from([100, 99, None]),
+    st.dictionaries(st.sampled_from(OWN), st.integers(1, 600)),
+    st.sampled_from([0, 99, 100, None]),
 )
-def test_no_line_shortens_a_cycle_or_lets_the_planner_work_more_than_a_fifth_of_the_time(
+def test_no_line_changes_how_often_and_how_far_a_site_plans(
     cycle_s: float, options: dict[str, int], cycles: int | None
 ) -> None:
     text = ",".join(f"{key}={value}" for key, value in options.items()) or "(null)"
     site = under(cycle_s, text)
-    assert site.load is not None
-    site = replace(site, load=cycles and replace(site.load, cycles=cycles))
-    before, after = in_effect(site.scheduler_parameters), in_effect(parameters_of(site))
-    assert after[1] >= before[1]
-    assert after[0] == before[0] or (after[0] < before[0] and after[0] >= 4 * cycle_s)
-    assert cycles == 100 or after[0] == before[0], "a quiet night tells nothing"
+    site = replace(site, load=None if cycles is None or site.load is None else replace(site.load, cycles=cycles))
+    after = advise(site, RULES).after.scheduler_parameters
+    assert {key: after.get(key) for key in OWN} == {key: site.scheduler_parameters.get(key) for key in OWN}
 
 
-def test_cycles_that_bf_max_time_ends_are_left_alone_and_told() -> None:
-    site = under(0.5)
-    assert site.load is not None
-    site = replace(site, load=replace(site.load, timeouts=3))
-    assert in_effect(parameters_of(site)) == (30, 30)
-    assert "3 cycles were ended by bf_max_time, so keep it" in RULES_BY_NAME["bf_interval"].seen(site)
-    assert not RULES_BY_NAME["bf_max_time"].holds(site)
+@pytest.mark.parametrize(("interval_s", "spare", "right"), [(1, 0, False), (4, 0, False), (1, 2, True), (5, 0, True)])
+def test_cycles_that_come_too_soon_for_room_want_spare_nodes(interval_s: int, spare: int, right: bool) -> None:
+    site = under(0.1, f"bf_interval={interval_s}")
+    site = replace(site, wanted=replace(site.wanted, spare_nodes=spare))
+    assert wrong(site) == (set() if right else {"bf_interval"})
+    assert ("spare_nodes" in RULES_BY_NAME["bf_interval"].seen(site)) == (interval_s < 5)
 
 
-RULES_BY_NAME = {rule.name.partition(": ")[2]: rule for rule in RULES if rule.name.startswith("SchedulerParameters")}
+@pytest.mark.parametrize(
+    ("cycle_s", "parameters", "depth", "right"),
+    [
+        (20.0, "(null)", 1000, True),  # and 5 s of sleep: half a second after each 2 s
+        (26.0, "(null)", 1000, False),
+        (26.0, "(null)", 0, True),  # a cycle that looks at no job does not sleep
+        (26.0, "bf_max_time=60", 1000, True),
+        (0.5, "bf_yield_interval=1,bf_yield_sleep=1000000", 20, True),
+        (0.5, "bf_yield_interval=1,bf_yield_sleep=1000000", 30, False),
+        (8.0, "bf_interval=5", 1000, False),
+    ],
+)
+def test_cycles_that_do_not_come_to_their_end_are_told(
+    cycle_s: float, parameters: str, depth: int, right: bool
+) -> None:
+    assert ("bf_max_time" not in wrong(under(cycle_s, parameters, depth))) == right
+
+
+def test_where_slurm_counts_the_cycles_that_bf_max_time_ended_its_count_decides() -> None:
+    for timeouts, cycle_s in ((3, 0.5), (0, 29.0)):
+        site = under(cycle_s)
+        assert site.load is not None
+        site = replace(site, load=replace(site.load, timeouts=timeouts))
+        assert ("bf_max_time" in wrong(site)) == bool(timeouts)
+        assert ("3 ended by it" in RULES_BY_NAME["bf_max_time"].seen(site)) == bool(timeouts)
 
 
 def test_regression_a_site_s_own_choices_stay() -> None:

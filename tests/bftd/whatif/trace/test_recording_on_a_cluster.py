@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=3, service_nodes=1) as cluster:
+    with Sandbox(nodes=3, service_nodes=1, tuned=True) as cluster:
         yield cluster
 
 
