@@ -71,7 +71,6 @@ def observe(
     `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
     until which they are left alone.
     """
-    now_s = snapshot.time_s
     jobs = occupy(snapshot, harvest)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
