@@ -80,16 +80,16 @@ class SlurmClient:
 
         Partitions, the scheduler and rare wishes of jobs are read with later snapshots, one after another.
         """
-        self.waited_s = 0.0
+        self.waited_s, begun_s = 0.0, time.time()
         nodes = self.checked_nodes(self.nodes())
         jobs = self._jobs()
         if (turn := self._slow.turn(time.monotonic(), jobs)) is not None:
             self._slow.read(turn, time.monotonic())
-        return self._made(nodes, self._slow.granted(jobs))
+        return self._made(nodes, self._slow.granted(jobs), begun_s)
 
-    def _made(self, nodes: dict[str, Node], jobs: tuple[Job, ...]) -> Snapshot:
+    def _made(self, nodes: dict[str, Node], jobs: tuple[Job, ...], begun_s: float) -> Snapshot:
         slow = self._slow
-        return Snapshot(time.time(), nodes, jobs, slow.reservations, slow.partitions, slow.scheduler)
+        return Snapshot(time.time(), nodes, jobs, slow.reservations, slow.partitions, slow.scheduler, begun_s=begun_s)
 
     def nodes(self) -> dict[str, Node]:
         """Read all nodes by name."""

@@ -52,7 +52,7 @@ class PyslurmClient(SlurmClient):
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        turn = self._slow.turn(time.monotonic())
+        begun_s, turn = time.time(), self._slow.turn(time.monotonic())
         answer = self._ask(WITH_RESERVATIONS if turn == RESERVATIONS else WITHOUT_RESERVATIONS)
         try:
             nodes = self.checked_nodes({node.name: node for node in map(_node, answer["nodes"])})
@@ -63,7 +63,7 @@ class PyslurmClient(SlurmClient):
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
         if turn is not None and turn != RESERVATIONS:
             self._slow.read(turn, time.monotonic())
-        return self._made(nodes, jobs)
+        return self._made(nodes, jobs, begun_s)
 
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:

@@ -48,7 +48,7 @@ def moved(state: State, by_s: float) -> State:
 
     return replace(
         at(state),
-        pool=replace(state.pool, time_s=-inf),
+        pool=replace(state.pool, time_s=-inf, looked_s=-inf),
         trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},
         leases={id_: at(item) for id_, item in state.leases.items()},
         planned=at(state.planned),

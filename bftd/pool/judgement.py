@@ -4,7 +4,7 @@ Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as t
 it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
 out until that job has started or gone. While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
-Which waiting jobs count is what `slurm_plugin.waiting` says, here and in every driver.
+Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import holds_growth, unplanned_since, waited_out, waits_for_room, whole
 
 RUNS_A_JOB = "runs a job"
 
@@ -43,22 +42,20 @@ class NodeMemory:
 class PoolMemory:
     """What `observe` remembers between two snapshots.
 
-    `planless` maps jobs that lack a plan, arrays as one, to when they were first seen so; `vacated` maps nodes that
-    were given up to the job that needs them; `spared` are the idle nodes kept free for the jobs that wait. `classified`
-    says which class each node is of.
+    `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
+    jobs that wait. `classified` says which class each node is of.
     """
 
     version: int = 0
     members: frozenset[str] = frozenset()
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
-    planless: Mapping[str, float] = field(default_factory=dict)
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
 
     def moved(self, by_s: float) -> PoolMemory:
-        """With its times moved: the clock was set, and who waits has waited no longer or shorter for that."""
-        return replace(self, planless={job: since_s + by_s for job, since_s in self.planless.items()})
+        """With its times moved by what the clock was set; nothing that it remembers is a time."""
+        return self
 
 
 def observe(
@@ -74,9 +71,7 @@ def observe(
     `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
     until which they are left alone.
     """
-    now_s = snapshot.time_s
     jobs = occupy(snapshot, harvest)
-    planless = unplanned_since(memory.planless, jobs.near, now_s, config.min_window_s)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
@@ -89,9 +84,8 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
-    view = _view(version, snapshot, planless, config, seen, jobs, classified)
-    view = replace(view, waited_out=(*view.waited_out, *_of_other_partitions(snapshot, harvest)))
-    return PoolMemory(version, members, remembered, planless, vacated, free, classified), view
+    view = _view(version, snapshot, seen, jobs, classified)
+    return PoolMemory(version, members, remembered, vacated, free, classified), view
 
 
 def _judge_all(
@@ -190,22 +184,9 @@ def _has(job_id: str) -> str:
     return f"has job {job_id} on it"
 
 
-def _hold(planless: Mapping[str, float], config: PoolConfig, now_s: float) -> str | None:
-    """The sentence that forbids growing, of the job that may forbid it longest; None when growing is fine."""
-    waiting = {job: since for job, since in planless.items() if holds_growth(since, now_s, config.plan_wait_s)}
-    if not waiting:
-        return None
-    job, since = max(waiting.items(), key=lambda item: item[1])
-    left_s = config.plan_wait_s - (now_s - since)
-    others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else " waits"
-    return f"job {job}{others} without a plan: nothing grows before Slurm has planned it, {left_s:.0f} s at most"
-
-
 def _view(
     version: int,
     snapshot: Snapshot,
-    planless: Mapping[str, float],
-    config: PoolConfig,
     seen: dict[str, PoolNode],
     jobs: Occupancy,
     classified: Classified,
@@ -213,8 +194,7 @@ def _view(
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
-        hold=_hold(planless, config, snapshot.time_s),
-        waited_out=waited_out(planless, snapshot.time_s, config.plan_wait_s),
+        looked_s=snapshot.time_s if snapshot.begun_s is None else min(snapshot.begun_s, snapshot.time_s),
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),
@@ -224,13 +204,6 @@ def _view(
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )
-
-
-def _of_other_partitions(snapshot: Snapshot, harvest: Harvest) -> dict[str, None]:
-    """The jobs that wait for one of several harvested partitions: a driver of another takes them for regular ones."""
-    if len(harvest.partitions or ()) < 2:
-        return {}
-    return dict.fromkeys(whole(job) for job in snapshot.jobs if waits_for_room(job) and harvest.is_pilot(job))
 
 
 def _owners(jobs: Occupancy) -> dict[str, str]:

@@ -65,6 +65,8 @@ def test_an_answer_becomes_the_objects_that_the_text_client_makes(fake: Path) ->
     assert (job.sched_nodes, job.dependency, job.account) == (("n1",), "afterok:1:2", "physics")
     assert (reservation.nodes, reservation.end_s, reservation.flags) == (("n1",), 70.0, {"FLEX"})
     assert (node.weight, node.cpus_used, node.memory_used_bytes, node.gpus_used) == (7, 2, 500 * 2**20, {"a100": 1})
+    assert snapshot.begun_s is not None
+    assert snapshot.begun_s < snapshot.time_s
     assert job.request == Request(
         features="ib,fast",
         required=("n1", "n2"),

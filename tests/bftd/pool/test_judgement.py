@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
 from bftd.pool.imagined import idle_nodes
+from bftd.pool.judgement import PoolMemory, observe
 from slurm_plugin.types import Reservation, Snapshot
-from tests.bftd.builders import Pool, job, members, node, pilot
+from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 
 
 def test_an_idle_node_is_offered_at_its_second_idle_poll() -> None:
@@ -228,37 +230,22 @@ def test_a_held_job_with_an_old_plan_claims_nothing() -> None:
     assert view.hold is None
 
 
-def test_a_job_without_a_plan_holds_growth_for_the_plan_wait_and_no_longer() -> None:
-    pool = Pool(PoolConfig(plan_wait_s=30))
-    for second in range(30):
-        view = pool.see([node("n1")], [job("9")])
-        assert view.hold is not None, second
-        assert "job 9" in view.hold
-    assert pool.see([node("n1")], [job("9")]).hold is None
-    # a second job has a wait of its own
-    assert pool.see([node("n1")], [job("9"), job("10")]).hold is not None
+@pytest.mark.parametrize("reason", ["Resources", "Dependency", "ReqNodeNotAvail, UnavailableNodes:n3", "NeverHeardOf"])
+def test_a_job_without_a_plan_stops_no_growth_on_nodes_that_nobody_needs(reason: str) -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1")], [job("9", reason=reason, node_count=2)])
+    assert view.hold is None
+    assert members(view) == {"n1"}
 
 
-@pytest.mark.parametrize("reason", ["Dependency", "JobHeldAdmin", "BeginTime", "AssocGrpNodeLimit"])
-def test_a_job_that_could_not_start_anyway_does_not_hold_growth(reason: str) -> None:
-    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is None
-
-
-@pytest.mark.parametrize("reason", ["ReqNodeNotAvail, UnavailableNodes:n3", "NeverHeardOf"])
-def test_a_job_that_may_start_as_soon_as_there_is_room_holds_growth(reason: str) -> None:
-    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is not None
-
-
-def test_a_job_array_whose_tasks_start_one_by_one_has_one_plan_wait() -> None:
-    pool = Pool(PoolConfig(plan_wait_s=3))
-    views = [pool.see([node("n1")], [job(f"9_[{first}-9]")]) for first in range(5)]
-    assert [view.hold is not None for view in views] == [True, True, True, False, False]
-
-
-def test_pending_pilots_and_jobs_of_other_partitions_do_not_hold_growth() -> None:
-    jobs = [job("8", partition=("elastic",)), job("9", partition=("bft-driver",))]
-    assert Pool().see([node("n1")], jobs).hold is None
-    assert Pool().see([node("n1")], [job("8", partition=("elastic", "batch"))]).hold is not None
+@pytest.mark.parametrize(("begun_s", "looked_s"), [(None, 1000.0), (998.0, 998.0), (4600.0, 1000.0)])
+def test_what_the_pool_has_looked_at_is_as_old_as_the_beginning_of_its_snapshot(
+    begun_s: float | None, looked_s: float
+) -> None:
+    snapshot = Snapshot(1000.0, {"n1": node("n1")}, (), (), begun_s=begun_s)
+    _, view = observe(PoolMemory(), snapshot, PoolConfig(), Harvest.of(PARTITION), {}, {})
+    assert view.looked_s == looked_s, "a clock that was set back meanwhile makes it no younger than its end"
 
 
 def test_a_quarantined_node_is_out_until_its_time_is_over() -> None:
