@@ -60,9 +60,7 @@ def make_room(
 
     Whatever breaks the copy breaks nothing else: it is the memory's `fault`, and no room is made at this snapshot.
     """
-    now_s = snapshot.time_s
-    foreseen: Foreseen | None = None
-    fault: Exception | None = None
+    now_s, scheduler = snapshot.time_s, snapshot.scheduler
     try:
         if jobs.near:
             kept = {name for one in memory.kept.values() for name in one.nodes}
@@ -71,10 +69,10 @@ def make_room(
             foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
         else:  # nobody waits for a harvested node
             foreseen = Foreseen(memory.numbering)
+        return follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
     except Exception as error:
-        fault = error
-    after, over = follow(memory, foreseen, snapshot.jobs, snapshot.scheduler, now_s)
-    return replace(after, fault=fault), over
+        after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
+        return replace(after, fault=error), over
 
 
 def _foresee(

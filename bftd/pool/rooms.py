@@ -61,10 +61,14 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A room, and all nodes that its job would start on: those beside the room's are not harvested."""
+    """A room, and all nodes that its job would start on: those beside the room's are not harvested.
+
+    `begun` are the tasks of an array that run already.
+    """
 
     room: Room
     nodes: tuple[str, ...]
+    begun: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,9 @@ def follow(
     known = memory.kept or memory.doubts
     waiting = {key(job.id): job for job in jobs if job.state == "PENDING"} if known else {}
     wait_s = room_wait_s(scheduler)
-    started = _started(memory.kept, jobs, waiting)
     starts = foreseen.starts if foreseen is not None else {}
+    begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
+    started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
     kept: dict[str, Kept] = {}
     for key_, before in memory.kept.items():
@@ -158,7 +163,9 @@ def follow(
             lacks = frozenset(foreseen.numbering.of_mask(start.allowed & ~foreseen.ready))
             doubts[key_] = _doubt(doubts.get(key_), lacks, wait_s, now_s)
         else:
-            kept[key_] = _keep(key_, start, last, foreseen, scheduler, now_s)
+            room = _room(key_, start, last, foreseen, scheduler, now_s)
+            nodes = foreseen.numbering.of_mask(start.nodes)
+            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
     after = RoomMemory(kept, doubts, memory.numbering, memory.cut)
     if foreseen is not None:
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
@@ -171,7 +178,7 @@ def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
     return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
 
 
-def _keep(key_: str, start: Start, last: Kept | None, foreseen: Foreseen, scheduler: Scheduler, now_s: float) -> Kept:
+def _room(key_: str, start: Start, last: Kept | None, foreseen: Foreseen, scheduler: Scheduler, now_s: float) -> Room:
     """The room of a job: as it was, on the nodes that it has now."""
     numbering = foreseen.numbering
     mine = start.nodes & foreseen.harvested
@@ -184,8 +191,7 @@ def _keep(key_: str, start: Start, last: Kept | None, foreseen: Foreseen, schedu
         leaving |= numbering.mask(last.room.leaving) & mine
         # pilots were told a time, which may come sooner and never later
         due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
-    room = Room(key_, numbering.of_mask(mine), since_s, numbering.of_mask(leaving), due_s)
-    return Kept(room, numbering.of_mask(start.nodes))
+    return Room(key_, numbering.of_mask(mine), since_s, numbering.of_mask(leaving), due_s)
 
 
 def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
@@ -208,24 +214,14 @@ def _doubt(before: Doubt | None, lacks: frozenset[str], wait_s: float, now_s: fl
     return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else frozenset())
 
 
-def _started(kept: Mapping[str, Kept], jobs: Iterable[Job], waiting: Mapping[str, Job]) -> set[str]:
-    """The jobs with room that have started, arrays with their first task since the room was made."""
-    found: set[str] = set()
-    if not kept:
-        return found
+def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[str]]:
+    """By key, the jobs of these keys that wait no longer, an array's tasks under the array's."""
+    found: dict[str, set[str]] = {}
     for job in jobs:
-        if job.state == "PENDING":
-            continue
-        if key(job.id) in kept and key(job.id) not in waiting:
-            found.add(key(job.id))
-        array = job.id.partition("_")[0]
-        if (room := kept.get(array)) is None or array == job.id:
-            continue
-        begun_s = job.start_s if job.start_s is not None else 0.0
-        # Slurm's times are whole seconds
-        if array not in waiting or begun_s >= room.room.since_s - 1.0 or not set(job.nodes).isdisjoint(room.nodes):
-            found.add(array)
-    return found
+        if job.state != "PENDING":
+            for one in {key(job.id), job.id.partition("_")[0]}.intersection(keys):
+                found.setdefault(one, set()).add(job.id)
+    return {one: frozenset(ids) for one, ids in found.items()}
 
 
 def _over(

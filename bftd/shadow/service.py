@@ -126,6 +126,7 @@ class ShadowService(Service):
         shown, lent = imagined.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
         harvest = imagined.harvest(self.partitions)
         self._memory, view = judgement.observe(self._memory, shown, self.config.pool, harvest, lent, before.quarantined)
+        self._room_log.tell(self._memory.rooms, view)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._imaginary.obey(now_s, self.core.leases.values()):
