@@ -12,6 +12,7 @@ from typing import Any
 
 from bftd import keys
 from bftd.core import clock as stored_times
+from bftd.core import leaving
 from bftd.core.classes import Classes
 from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
 from bftd.core.domain import (
@@ -207,7 +208,7 @@ class Service:
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         harvest = Harvest.of(*self.partitions)
         self._memory, view = judgement.observe(
-            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
+            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined, leaving.of(self.core)
         )
         if self.objection:
             view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
