@@ -6,7 +6,7 @@ not on each node. Such a job may be taken for one that fits: room is made, and d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bftd.pool.backfill.features import Choice, choose
@@ -18,10 +18,14 @@ from slurm_plugin.types import Request
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The `parts` a job needs at once, and what it `asks` of each node that it shares."""
+    """The `parts` a job needs at once.
+
+    It `asks` for so much of each node that it shares, and as many as `together` such jobs fit on one.
+    """
 
     parts: tuple[Part, ...]
     asks: Ask
+    together: int
 
 
 @lru_cache(maxsize=1 << 12)
@@ -30,7 +34,8 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
 
     Slurm shows too small a `node_count` for a job that asked for CPUs or tasks only, until it has looked at it.
     """
-    chosen = choose(request.features, layout.by_feature, layout.by_partition.get(partition, 0))
+    within = layout.by_partition.get(partition, 0)
+    chosen = choose(request.features, layout.by_feature, within)
     gpus = gpus_asked(request.gres)
     able = chosen.allowed & ~layout.mask(request.excluded)
     able &= layout.sizes.holding(Ask(request.cpus_per_node, _memory_bytes(request, request.cpus_per_node), gpus))
@@ -49,7 +54,9 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
     if parts is None:
         return None
     share = max(request.cpus_per_node, -(-request.cpus // need), 1)
-    return Demand(parts, Ask(share, _memory_bytes(request, share), gpus))
+    asks = Ask(share, _memory_bytes(request, share), gpus)
+    together = layout.sizes.together(able, asks)
+    return Demand(tuple(replace(part, within=within) for part in parts), asks, together)
 
 
 def _memory_bytes(request: Request, cpus: int) -> int:

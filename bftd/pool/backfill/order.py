@@ -9,38 +9,58 @@ that a partition that may preempt another comes before it even where that one's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import groupby
 
 from bftd.pool.backfill.tasks import place, whole_of_heterogeneous
 from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import Standing, standing
 
 _PLAIN_TIER = 1  # Slurm's default, for a partition of which nothing is known
-# The smallest comes first; what is alike stays as it is listed, and most of a queue is listed in order already.
-_Key = tuple[bool, int, int, float, int, int]
-_KEY = itemgetter(0)
+# A tier is below 2^16 and a priority below 2^32: both are exact in one number, and numbers are sorted fastest.
+_TIER = 2.0**33
+_RESERVATION = 2.0**51
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The queue's lines, in order: a job and one of its partitions, or all components of a job and "".
+    """The queue's lines: `jobs` with one of their `partitions` each, or the components of a job with "".
 
-    `unreadable` jobs wait beside it: what they need is not known.
+    `ranks` orders them but for what is equal in tier and priority; the smallest comes first. `unreadable` jobs wait
+    beside them: what they need is not known.
     """
 
-    lines: list[tuple[tuple[Job, ...], str]]
+    jobs: Sequence[tuple[Job, ...] | Job]
+    partitions: Sequence[str]
+    ranks: Sequence[float]
     unreadable: int
 
+    def __len__(self) -> int:
+        return len(self.ranks)
 
-def in_order(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
+    def in_order(self) -> Iterator[tuple[tuple[Job, ...], str]]:
+        """The lines in order: what is equal is sorted when its turn comes, for the end of a long queue never does."""
+        for _, equal in groupby(sorted(range(len(self.ranks)), key=self.ranks.__getitem__), self.ranks.__getitem__):
+            for line in sorted(equal, key=self._age):
+                job = self.jobs[line]
+                yield (job,) if isinstance(job, Job) else job, self.partitions[line]
+
+    def _age(self, line: int) -> tuple[float, int, int]:
+        job = self.jobs[line]
+        first = job if isinstance(job, Job) else job[0]
+        return first.submit_s, *place(first.id)
+
+
+def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
     """The lines of the waiting jobs.
 
     All jobs come through here at every poll, however few are looked at: only the cheapest tests are made.
     """
     tiers = {name: _PLAIN_TIER if (tier := one.priority_tier) is None else tier for name, one in partitions.items()}
-    lines: list[tuple[_Key, tuple[Job, ...], str]] = []
+    jobs: list[tuple[Job, ...] | Job] = []
+    names: list[str] = []
+    ranks: list[float] = []
     heterogeneous: dict[str, list[Job]] = {}
     unreadable = 0
     for job in pending:
@@ -50,19 +70,21 @@ def in_order(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lin
             heterogeneous.setdefault(whole_of_heterogeneous(job.id), []).append(job)
         elif not job.unreadable and _is_queued(job):
             for name in job.partition:
-                lines.append((_key(job, tiers.get(name, _PLAIN_TIER)), (job,), name))
+                jobs.append(job)
+                names.append(name)
+                ranks.append(_rank(job, tiers.get(name, _PLAIN_TIER)))
     for components in heterogeneous.values():
         if not any(job.unreadable or not job.partition or not _is_queued(job) for job in components):
+            jobs.append(tuple(components))
+            names.append("")
             # it can start once its last component can, but Slurm plans the first ones in their place
-            first = min(_key(job, tiers.get(name, _PLAIN_TIER)) for job in components for name in job.partition)
-            lines.append((first, tuple(components), ""))
-    lines.sort(key=_KEY)
-    return Lines([(jobs, name) for _, jobs, name in lines], unreadable)
+            ranks.append(min(_rank(job, tiers.get(name, _PLAIN_TIER)) for job in components for name in job.partition))
+    return Lines(jobs, names, ranks, unreadable)
 
 
-def _key(job: Job, tier: int) -> _Key:
-    number, task = place(job.id)
-    return not job.reservation, -tier, -job.priority, job.submit_s, number, task
+def _rank(job: Job, tier: int) -> float:
+    rank = -(tier * _TIER + job.priority)
+    return rank - _RESERVATION if job.reservation else rank
 
 
 def _is_queued(job: Job) -> bool:

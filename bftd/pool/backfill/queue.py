@@ -17,19 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 
 from bftd.pool.backfill.demand import demand
-from bftd.pool.backfill.layout import layout_of
-from bftd.pool.backfill.order import in_order
+from bftd.pool.backfill.layout import Layout, layout_of
+from bftd.pool.backfill.order import lines
 from bftd.pool.backfill.shares import Shares
+from bftd.pool.backfill.sizes import Ask
 from bftd.pool.backfill.tasks import running_by_array, waiting
 from bftd.pool.backfill.wanted import Numbering, Part, Wanted
 from slurm_plugin.types import Job, Node, Snapshot
 from slurm_plugin.waiting import Standing, standing
 
 YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a partition without one
+# Each task costs the planner time. Slurm plans no more of an array (bf_max_job_array_resv); it may start more at once.
+_MOST_TASKS = 1000
 _CLOSED = frozenset({"DOWN", "INACTIVE"})
 
 
@@ -49,30 +52,91 @@ class Queue:
 
 def queue(snapshot: Snapshot, pending: Iterable[Job], nodes: Mapping[str, Node], numbering: Numbering) -> Queue:
     """The queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use."""
-    order = in_order(pending, snapshot.partitions)
+    waits = lines(pending, snapshot.partitions)
     desk = _Desk(snapshot, nodes, numbering)
     entries: list[Wanted] = []
     tried, cut = 0, ""
-    for index, (jobs, name) in enumerate(order.lines):
+    for index, (jobs, name) in enumerate(waits.in_order()):
         if tried >= snapshot.scheduler.depth:
-            cut = f"looks at the first {index:,} of {len(order.lines):,} waiting jobs, as Slurm does (bf_max_job_test)"
+            cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs, as Slurm does (bf_max_job_test)"
             break
         wanted, tries = desk.entry(jobs, name)
         tried += tries
         if wanted is not None:
             entries.append(wanted)
-    return Queue(tuple(entries), len(order.lines), cut, order.unreadable)
+    return Queue(tuple(entries), len(waits), cut, waits.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a partition lets a job have."""
+
+    most_s: float | None = None
+    most_nodes: int | None = None
+    exclusive: bool = False
+
+
+_NO_RULES = _Rules()  # of a partition that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What a job needs in one partition and for how long, and where Slurm shows that it will start.
+
+    Without `parts` no nodes could ever do. `asks` is what it needs of nodes in use, None where it shares none; as many
+    as `together` such jobs fit on an idle one.
+    """
+
+    parts: tuple[Part, ...]
+    limit_s: float
+    least_s: float
+    plan: int
+    asks: Ask | None
+    together: int
+
+
+@lru_cache(maxsize=1 << 14)  # most of a long queue is as it was at the poll before
+def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | None:
+    """A job in the partition `name`; None where it is over a limit of it."""
+    limit_s, least_s = _limits_s(job, rules)
+    own_s = job.time_limit_s if job.request.least_s is None else job.request.least_s
+    if rules.most_s is not None and own_s is not None and own_s > rules.most_s:
+        return None
+    if rules.most_nodes is not None and job.node_count > rules.most_nodes:
+        return None
+    plan = layout.mask(job.sched_nodes)
+    found = demand(layout, name, job.request, job.node_count)
+    if found is None:
+        return _Placed((), limit_s, least_s, plan, None, 1)
+    if len(job.partition) > 1 and plan & ~_union(part.allowed for part in found.parts):
+        plan = 0  # it is planned in another of its partitions
+    shares = not job.request.exclusive and not rules.exclusive
+    return _Placed(found.parts, limit_s, least_s, plan, found.asks if shares else None, found.together)
+
+
+def _limits_s(job: Job, rules: _Rules) -> tuple[float, float]:
+    """How long a job may run in a partition, and for how little it would start."""
+    known_s = [one for one in (job.time_limit_s, rules.most_s) if one is not None]
+    limit_s = min(known_s) if known_s else YEAR_S
+    return limit_s, limit_s if job.request.least_s is None else min(limit_s, job.request.least_s)
 
 
 class _Desk:
     """Makes entries of lines, from the first on, and counts the jobs of users and partitions as Slurm does."""
 
     def __init__(self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering) -> None:
-        self._snapshot = snapshot
+        self._now_s = snapshot.time_s
+        self._jobs = snapshot.jobs
         self._scheduler = snapshot.scheduler
+        self._rules = {
+            name: None if one.state in _CLOSED else _Rules(one.max_time_s, one.max_nodes, one.exclusive)
+            for name, one in snapshot.partitions.items()
+        }
         self._nodes = nodes
         self._numbering = numbering
         self._layout = layout_of(nodes, numbering)
+        own = snapshot.scheduler
+        self._is_limited = max(own.depth_user, own.depth_partition, own.depth_user_partition) > 0
         self._used: dict[tuple[str, str], int] = {}
         # worked out when they are first asked for
         self._shares: Shares | None = None
@@ -80,79 +144,89 @@ class _Desk:
 
     def entry(self, jobs: Sequence[Job], name: str) -> tuple[Wanted | None, int]:
         """The entry of a line, None where there is none, and how many tries it counts as."""
-        if any(_is_barred(job) for job in jobs):
-            return self._barred(jobs, name), 0
-        where = [[one for one in ((name,) if name else job.partition) if self._takes(one, job)] for job in jobs]
-        if not all(where):
+        if not name:
+            return self._together(jobs)
+        job = jobs[0]
+        if _is_barred(job):
+            return self._barred(jobs), 0
+        if (placed := self._place(job, name)) is None:
             return None, 0
-        tasks = self._tasks(jobs[0]) if name else 1
+        tasks = self._tasks(job)
         if tasks <= 0:  # as many of its tasks run as may
-            return self._barred(jobs, name), 0
-        for job, names in zip(jobs, where, strict=True):
-            tasks = min(tasks, self._within(job.user, names[0], tasks))
-        if tasks <= 0:
+            return self._barred(jobs), 0
+        if (tasks := self._within(job.user, name, tasks)) <= 0:
             return None, 0
-        tries = len(jobs) * min(tasks, max(1, self._scheduler.array_most))
-        if any(job.reservation for job in jobs):
+        tries = min(tasks, max(1, self._scheduler.array_most))
+        if job.reservation:
             return None, tries  # it is tried on nodes that nobody harvests
-        parts: list[Part] = []
-        limits_s: list[tuple[float, float]] = []
-        for job, names in zip(jobs, where, strict=True):
-            found = next(((some, one) for one in names if (some := self._parts(job, one))), None)
-            if found is None:
-                return None, 0
-            parts += found[0]
-            limits_s.append(self._limits_s(job, found[1]))
-        plan_s, plan = self._plan(jobs)
-        if name and len(jobs[0].partition) > 1 and plan & ~_union(part.allowed | part.shared for part in parts):
-            plan_s, plan = None, 0  # it is planned in another of its partitions
-        wanted = Wanted(
-            id=jobs[0].id,
-            parts=tuple(parts),
-            limit_s=max(limit_s for limit_s, _ in limits_s),
-            least_s=max(least_s for _, least_s in limits_s),
-            count=tasks,
-            plan_s=plan_s,
-            plan=plan,
-            reserves=all(self._reserves(job) for job in jobs),
-        )
-        return wanted, tries
+        if not placed.parts:
+            return None, 0
+        parts = placed.parts if placed.asks is None else self._shared(placed, placed.asks)
+        plan_s, plan = (job.start_s, placed.plan) if placed.plan and self._is_planned(job) else (None, 0)
+        limit_s, least_s = placed.limit_s, placed.least_s
+        return Wanted(job.id, parts, limit_s, least_s, tasks, plan_s, plan, False, self._reserves(job)), tries
 
-    def _barred(self, jobs: Sequence[Job], name: str) -> Wanted | None:
+    def _together(self, jobs: Sequence[Job]) -> tuple[Wanted | None, int]:
+        """One entry for all components of a job, each in the first of its partitions where it could be."""
+        if any(_is_barred(job) for job in jobs):
+            return self._barred(jobs), 0
+        found: list[tuple[Job, str, _Placed]] = []
+        for job in jobs:
+            for name in job.partition:
+                if (placed := self._place(job, name)) is not None and placed.parts:
+                    found.append((job, name, placed))
+                    break
+            else:
+                return None, 0
+        if min(self._within(job.user, name, 1) for job, name, _ in found) <= 0:
+            return None, 0
+        if any(job.reservation for job in jobs):
+            return None, len(jobs)
+        parts: list[Part] = []
+        for _, _, placed in found:
+            parts += placed.parts if placed.asks is None else self._shared(placed, placed.asks)
+        limit_s = max(placed.limit_s for _, _, placed in found)
+        least_s = max(placed.least_s for _, _, placed in found)
+        plan_s, plan = self._plan(jobs)
+        reserves = all(self._reserves(job) for job in jobs)
+        return Wanted(jobs[0].id, tuple(parts), limit_s, least_s, 1, plan_s, plan, False, reserves), len(jobs)
+
+    def _barred(self, jobs: Sequence[Job]) -> Wanted | None:
         """The entry of a job that cannot start now, if Slurm shows where it will."""
         plan_s, plan = self._plan(jobs)
         if not plan:
             return None
-        limit_s, least_s = self._limits_s(jobs[0], name)
+        limit_s, least_s = _limits_s(jobs[0], self._rules.get(jobs[0].partition[0]) or _NO_RULES)
         return Wanted(jobs[0].id, (), limit_s, least_s, plan_s=plan_s, plan=plan, barred=True)
 
     def _plan(self, jobs: Sequence[Job]) -> tuple[float | None, int]:
-        """When and where Slurm shows that a job will start; a start in the past is none (`slurm_plugin.waiting`)."""
-        starts_s = [job.start_s for job in jobs if job.start_s is not None and job.start_s > self._snapshot.time_s]
+        """When and where Slurm shows that all of some jobs will start."""
+        starts_s = [job.start_s for job in jobs if job.start_s is not None and self._is_planned(job)]
         plan = _union(self._layout.mask(job.sched_nodes) for job in jobs)
         return (max(starts_s), plan) if plan and len(starts_s) == len(jobs) else (None, 0)
 
-    def _takes(self, name: str, job: Job) -> bool:
-        """Whether a partition takes a job: it is open, and the job is within its limits, or nothing is known of it."""
-        partition = self._snapshot.partitions.get(name)
-        if partition is None:
-            return True
-        least_s = job.time_limit_s if job.request.least_s is None else job.request.least_s
-        too_long = least_s is not None and partition.max_time_s is not None and least_s > partition.max_time_s
-        too_large = partition.max_nodes is not None and job.node_count > partition.max_nodes
-        return partition.state not in _CLOSED and not too_long and not too_large
+    def _is_planned(self, job: Job) -> bool:
+        """Whether Slurm shows a start; one in the past is when the job became eligible, or was to start and did not."""
+        return job.start_s is not None and job.start_s > self._now_s
+
+    def _place(self, job: Job, name: str) -> _Placed | None:
+        """A job in one of its partitions; None where Slurm does not queue it there."""
+        rules = self._rules.get(name, _NO_RULES)
+        return None if rules is None else _placed(self._layout, job, name, rules)
 
     def _tasks(self, job: Job) -> int:
         """How many tasks of a job may start: of an array no more than it lets run at once."""
-        tasks, at_once = waiting(job.id, max(1, self._scheduler.array_most))
+        tasks, at_once = waiting(job.id, _MOST_TASKS)
         if not at_once:
             return tasks
         if self._running is None:
-            self._running = running_by_array(self._snapshot.jobs)
+            self._running = running_by_array(self._jobs)
         return min(tasks, at_once - self._running.get(job.id.partition("_")[0], 0))
 
     def _within(self, user: str, partition: str, tasks: int) -> int:
         """How many of some tasks Slurm still looks at for their user and partition; they are counted."""
+        if not self._is_limited:
+            return tasks
         limits = {
             (user, partition): self._scheduler.depth_user_partition,
             ("", partition): self._scheduler.depth_partition,
@@ -166,29 +240,15 @@ class _Desk:
                 self._used[key] = self._used.get(key, 0) + tasks
         return tasks
 
-    def _parts(self, job: Job, name: str) -> tuple[Part, ...]:
-        """What a job needs in a partition; () where that can never be."""
-        found = demand(self._layout, name, job.request, job.node_count)
-        if found is None:
-            return ()
-        partition = self._snapshot.partitions.get(name)
-        if job.request.exclusive or (partition is not None and partition.exclusive):
-            return found.parts
+    def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:
+        """The parts of a job that shares nodes, with the nodes in use that have room for it."""
         if self._shares is None:
             self._shares = Shares.of(self._nodes, self._numbering)
-        room = self._shares.holding(found.asks)
-        return tuple(replace(part, shared=part.allowed & room) for part in found.parts) if room else found.parts
-
-    def _limits_s(self, job: Job, name: str) -> tuple[float, float]:
-        """How long a job may run in a partition, and for how little it would start."""
-        partition = self._snapshot.partitions.get(name)
-        most_s = None if partition is None else partition.max_time_s
-        known_s = [one for one in (job.time_limit_s, most_s) if one is not None]
-        limit_s = min(known_s) if known_s else YEAR_S
-        return limit_s, limit_s if job.request.least_s is None else min(limit_s, job.request.least_s)
+        room, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
+        return tuple([replace(part, shared=part.allowed & room, together=together) for part in placed.parts])
 
     def _reserves(self, job: Job) -> bool:
-        now_s, eligible_s = self._snapshot.time_s, job.submit_s
+        now_s, eligible_s = self._now_s, job.submit_s
         if job.start_s is not None and job.start_s <= now_s and not job.sched_nodes:
             eligible_s = max(eligible_s, job.start_s)  # it had to wait for a time or for another job
         old_enough = now_s - eligible_s >= self._scheduler.reserve_age_s

@@ -17,10 +17,14 @@ from slurm_plugin.types import Node
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shares:
-    """What is free on the nodes in use; on those of `whole_memory` no job has any memory."""
+    """What is free on the nodes in use; on those of `whole_memory` no job has any memory.
+
+    `counts_memory` says that somewhere a job has some.
+    """
 
     free: Sizes
     whole_memory: int
+    counts_memory: bool
 
     @classmethod
     def of(cls, nodes: Mapping[str, Node], numbering: Numbering) -> Shares:
@@ -35,12 +39,16 @@ class Shares:
                 whole_memory |= bit
             free_bytes = node.memory_bytes - node.memory_used_bytes
             sizes.append(Size(bit, node.cpus - node.cpus_used, free_bytes, _free_gpus(node)))
-        return cls(Sizes.of(sizes), whole_memory)
+        return cls(Sizes.of(sizes), whole_memory, any(node.memory_used_bytes for node in nodes.values()))
 
     def holding(self, ask: Ask) -> int:
         """The nodes in use on which what a job asks of each is free."""
         mask = self.free.holding(ask)
         return mask if ask.memory_bytes > 0 else mask & self.whole_memory
+
+    def together(self, ask: Ask, fits: int) -> int:
+        """How many jobs fit on an idle node where CPUs, GPUs and what memory they name have room for `fits`."""
+        return fits if ask.memory_bytes > 0 or not self.counts_memory else 1
 
 
 def _free_gpus(node: Node) -> Mapping[str, int]:

@@ -49,6 +49,12 @@ class AtLeast:
         place = bisect_left(self._amounts, amount)
         return self._masks[place] if place < len(self._masks) else 0
 
+    def of_all(self, among: int) -> int:
+        """The most that each of some nodes has, 0 where one of them has none."""
+        places = range(len(self._masks))
+        place = bisect_left(places, True, key=lambda place: bool(among & ~self._masks[place]))
+        return self._amounts[place - 1] if place else 0
+
 
 _NOBODY = AtLeast({})
 
@@ -101,6 +107,12 @@ class Sizes:
             taken += some
             cpus -= some * each
         return taken if cpus <= 0 else None
+
+    def together(self, among: int, ask: Ask) -> int:
+        """How many jobs that ask for so much fit on each of some nodes; at least 1."""
+        asked = [(ask.cpus, self.cpus), (ask.memory_bytes, self.memory)]
+        asked += [(count, self.gpus.get(kind, _NOBODY)) for kind, count in ask.gpus]
+        return max(1, min((there.of_all(among) // amount for amount, there in asked if amount > 0), default=1))
 
     def most_cpus(self, among: int) -> int:
         """The CPUs of the largest of some nodes."""
