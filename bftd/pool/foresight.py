@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Protocol
 
 from bftd.core.domain import RoomOver
+from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.queue import queue
 from bftd.pool.backfill.wanted import Outcome, Wanted
 from bftd.pool.ground import Ground, survey
 from bftd.pool.harvest import Harvest
@@ -34,7 +36,7 @@ class Copy(Protocol):
         """The queue in the order of the planner, and what comes of it; `kept` and `doubted` are by `rooms.key`."""
 
 
-def nothing(
+def slurms_next_cycle(
     snapshot: Snapshot,
     jobs: Occupancy,
     ground: Ground,
@@ -43,8 +45,26 @@ def nothing(
     doubted: Collection[str],
     leaving: Leaving,
 ) -> tuple[Sequence[Wanted], Outcome]:
-    """Stands where the copy will be."""
-    return (), Outcome()
+    """Slurm's next backfill cycle, without any pilot."""
+    numbering = ground.numbering
+    waits = queue(snapshot, jobs.pending, ground.nodes, numbering)
+    masks = {key_: numbering.mask(names) for key_, names in kept.items()}
+    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or doubted else {}
+    outcome = simulate(
+        waits.entries,
+        numbering,
+        ground.ready,
+        ground.ours,
+        ground.ends,
+        ground.bookings,
+        snapshot.time_s,
+        snapshot.scheduler,
+        kept={ids.get(key_, key_): mask for key_, mask in masks.items()},
+        weights=ground.weights,
+        leaving=leaving,
+        doubted={ids.get(key_, key_) for key_ in doubted},
+    )
+    return waits.entries, replace(outcome, cut="; ".join(filter(None, (waits.cut, outcome.cut))))
 
 
 def make_room(
@@ -54,7 +74,7 @@ def make_room(
     harvest: Harvest,
     leased: Mapping[str, str | None],
     leaving: Leaving,
-    copy: Copy = nothing,
+    copy: Copy = slurms_next_cycle,
 ) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
     """Say for which jobs which nodes are kept, and which of the rooms of the snapshot before are over.
 
@@ -87,26 +107,31 @@ def _foresee(
         ready=ground.ready,
         ours=ground.ours,
         harvested=ground.numbering.mask(jobs.nodes),
-        starts=_starts(entries, outcome),
+        starts=_starts(entries, outcome, ground),
         cut=outcome.cut,
     )
 
 
-def _starts(entries: Sequence[Wanted], outcome: Outcome) -> Mapping[str, Start]:
+def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapping[str, Start]:
     """What could start now, with how each stands in line for the nodes that are open to it."""
     starts: dict[str, Start] = {}
     if not outcome.now:
         return starts
-    awaited = 0  # the nodes for which somebody before waits and cannot start: the main scheduler passes none of these
+    # where somebody before waits for room, the main scheduler starts nobody: it strikes out all nodes of the partition
+    passed = ground.ready
     for entry in entries:
         if entry.barred:
             continue
-        allowed = reduce(or_, (part.allowed for part in entry.parts), 0)
         nodes = outcome.now.get(entry.id)
         if nodes is None:
-            awaited |= allowed
+            passed &= ~_union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
             continue
+        allowed = _union(part.allowed for part in entry.parts)
         before = starts.get(key(entry.id), Start(0, 0, first=False))
-        first = before.first or not allowed & awaited
-        starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, first)
+        first = (allowed & passed).bit_count() >= sum(part.need for part in entry.parts)
+        starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, before.first or first)
     return starts
+
+
+def _union(masks: Iterable[int]) -> int:
+    return reduce(or_, masks, 0)
