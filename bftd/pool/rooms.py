@@ -115,6 +115,8 @@ def room_wait_s(scheduler: Scheduler) -> float:
 
 def key(job_id: str) -> str:
     """What a job is known by while it waits: an array whose tasks start one by one, or a job of parts, as a whole."""
+    if job_id.isdigit():  # as nearly all of tens of thousands
+        return job_id
     return job_id.partition("_[")[0].partition("+")[0]
 
 
@@ -141,8 +143,7 @@ def follow(
     `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
     until their job has started or gone or their time is over.
     """
-    known = memory.kept or memory.doubts
-    waiting = {key(job.id): job for job in jobs if job.state == "PENDING"} if known else {}
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys())
     wait_s = room_wait_s(scheduler)
     starts = foreseen.starts if foreseen is not None else {}
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
@@ -163,8 +164,8 @@ def follow(
             lacks = frozenset(foreseen.numbering.of_mask(start.allowed & ~foreseen.ready))
             doubts[key_] = _doubt(doubts.get(key_), lacks, wait_s, now_s)
         else:
-            room = _room(key_, start, last, foreseen, scheduler, now_s)
             nodes = foreseen.numbering.of_mask(start.nodes)
+            room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
             kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
     after = RoomMemory(kept, doubts, memory.numbering, memory.cut)
     if foreseen is not None:
@@ -178,20 +179,27 @@ def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
     return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
 
 
-def _room(key_: str, start: Start, last: Kept | None, foreseen: Foreseen, scheduler: Scheduler, now_s: float) -> Room:
-    """The room of a job: as it was, on the nodes that it has now."""
-    numbering = foreseen.numbering
-    mine = start.nodes & foreseen.harvested
-    leaving = start.nodes & foreseen.ours
+def _room(
+    key_: str,
+    start: Start,
+    nodes: tuple[str, ...],
+    last: Kept | None,
+    foreseen: Foreseen,
+    scheduler: Scheduler,
+    now_s: float,
+) -> Room:
+    """The room of a job: as it was, on those of its `nodes` now that are harvested."""
+    bit = foreseen.numbering.bit
+    mine = tuple(name for name in nodes if bit[name] & foreseen.harvested)
     due_s = _due_s(start, scheduler, now_s)
-    if last is None:
-        since_s = now_s
-    else:
-        since_s = last.room.since_s
-        leaving |= numbering.mask(last.room.leaving) & mine
+    had: tuple[str, ...] = ()
+    since_s = now_s
+    if last is not None:
+        since_s, had = last.room.since_s, last.room.leaving
         # pilots were told a time, which may come sooner and never later
         due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
-    return Room(key_, numbering.of_mask(mine), since_s, numbering.of_mask(leaving), due_s)
+    leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
+    return Room(key_, mine, since_s, leaving, due_s)
 
 
 def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
@@ -212,6 +220,14 @@ def _doubt(before: Doubt | None, lacks: frozenset[str], wait_s: float, now_s: fl
     count = 1 + (before.count if before is not None else 0)
     while_s = min(wait_s * 2.0 ** min(count, 10), _DOUBT_MOST_S)
     return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else frozenset())
+
+
+def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
+    """The jobs of these keys that wait."""
+    if not keys:
+        return {}
+    pending = ((key(job.id), job) for job in jobs if job.state == "PENDING")
+    return {one: job for one, job in pending if one in keys}
 
 
 def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[str]]:
