@@ -256,8 +256,9 @@ class Service:
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""
+        now_s = self.now()  # before anything else is looked at: all times move where the clock was set
         trainer = self.state.trainers[trainer_id]
-        return status.leases(self.state, trainer, self.config, self.now(), self.identities[0])
+        return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""

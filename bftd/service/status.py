@@ -32,8 +32,9 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
     """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item) for item in (*own, *trainer.strays))
-    pool, timeout_s = config.pool, config.slurm.timeout_s
-    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, (), daemon, timeout_s, now_s)
+    timeout_s = config.slurm.timeout_s
+    looked_s = max(0.0, state.pool.looked_s)
+    return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
