@@ -149,6 +149,13 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
     return _curve(knowledge.given, seen, nodes_max, guess_per_node)
 
 
+def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
+    """The curves of a trainer on classes of nodes, at least one, and the rate of one node of the fastest of them."""
+    guess = median_rate_per_node((knowledge,))
+    curves = {name: curve(knowledge, nodes_max, guess, name) for name in node_classes}
+    return curves, max(interpolate(points, 1) for points in curves.values())
+
+
 @lru_cache(maxsize=1 << 10)
 def _curve(given: Points, seen: Points, nodes_max: int, guess_per_node: float) -> Points:
     """The curve through what is given and seen. It is cached because every plan needs that of every trainer."""

@@ -19,7 +19,7 @@ from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.turn import Turn
-from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec, interpolate
+from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
 Solve = Callable[..., Plan]
 
@@ -179,11 +179,7 @@ def _on_classes(
         return replace(spec, mixes_classes=True, only_classes=only)
     if not trainer.knowledge.elsewhere:  # it has run on one class at most, and any is taken for as fast
         return replace(spec, only_classes=only)
-    guess = learn.median_rate_per_node((trainer.knowledge,))
-    everywhere = {
-        name: learn.curve(trainer.knowledge, trainer.sizes.high, guess, name) for name in usable_classes(turn, trainer)
-    }
-    fastest = max(interpolate(points, 1) for points in everywhere.values())
+    everywhere, fastest = learn.curves_on(trainer.knowledge, trainer.sizes.high, usable_classes(turn, trainer))
     curves = {name: _curve(_values(turn, trainer, everywhere[name], len(spec.current), fastest)[0]) for name in may_use}
     return replace(spec, class_curves=curves, only_classes=only)
 

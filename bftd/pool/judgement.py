@@ -3,7 +3,9 @@
 Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when
 it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
-out until that job has started or gone. While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
+out until that job has started or gone. Nodes are kept free for jobs that Slurm could start now if no pilot were there,
+and pilots leave those that are not (`bftd.pool.rooms`). While regular jobs wait for room, `spare_nodes` idle nodes are
+not offered.
 Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
@@ -21,13 +23,17 @@ from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
 from bftd.pool.fitness import BUSY, unusable
+from bftd.pool.foresight import make_room
 from bftd.pool.harvest import Harvest
+from bftd.pool.leaving import AnyNode, Leaving
 from bftd.pool.occupancy import Occupancy, asked, occupy
+from bftd.pool.rooms import RoomMemory, given_up
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
 
 RUNS_A_JOB = "runs a job"
+ANY = AnyNode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class PoolMemory:
     """What `observe` remembers between two snapshots.
 
     `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
-    jobs that wait. `classified` says which class each node is of.
+    jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job.
     """
 
     version: int = 0
@@ -52,10 +58,11 @@ class PoolMemory:
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
+    rooms: RoomMemory = field(default_factory=RoomMemory)
 
     def moved(self, by_s: float) -> PoolMemory:
-        """With its times moved by what the clock was set; nothing that it remembers is a time."""
-        return self
+        """With its times moved by what the clock was set."""
+        return replace(self, rooms=self.rooms.moved(by_s))
 
 
 def observe(
@@ -65,16 +72,22 @@ def observe(
     harvest: Harvest,
     leased: Mapping[str, str | None],
     quarantined: Mapping[str, float],
+    leaving: Leaving = ANY,
 ) -> tuple[PoolMemory, PoolView]:
     """Fold one snapshot in and return the pool as it shows it.
 
     `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
-    until which they are left alone.
+    until which they are left alone. Of leased nodes that would do equally well for a job, `leaving` says which leave.
     """
     jobs = occupy(snapshot, harvest)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
+    if config.make_room:
+        rooms, rooms_over = make_room(memory.rooms, snapshot, jobs, harvest, leased, leaving)
+    else:
+        rooms, rooms_over = given_up(memory.rooms)
+    memory = replace(memory, rooms=rooms)
     remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
     free: frozenset[str] = frozenset()
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
@@ -84,8 +97,8 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
-    view = _view(version, snapshot, seen, jobs, classified)
-    return PoolMemory(version, members, remembered, vacated, free, classified), view
+    view = replace(_view(version, snapshot, seen, jobs, classified), rooms=rooms.rooms, rooms_over=rooms_over)
+    return PoolMemory(version, members, remembered, vacated, free, classified, rooms), view
 
 
 def _judge_all(
@@ -101,6 +114,7 @@ def _judge_all(
     """Decide on every node, spares aside; nodes that pilots have to leave are added to `vacated`."""
     now_s, before = snapshot.time_s, NodeMemory()
     claimed = claims(jobs.pending, snapshot.reservations, now_s)
+    room_for = {name: room.job for room in memory.rooms.rooms.values() for name in room.nodes}
     remembered: dict[str, NodeMemory] = {}
     seen: dict[str, PoolNode] = {}
     for name, node in jobs.nodes.items():
@@ -112,7 +126,8 @@ def _judge_all(
         if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
             vacated.setdefault(name, claim.job.id)
         remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
-        why, in_pool, wanted = _judge(node, kept, taken, claim, vacated.get(name), remembered[name], config)
+        left_to = _left_to(vacated.get(name), room_for.get(name))
+        why, in_pool, wanted = _judge(node, kept, taken, claim, left_to, remembered[name], config)
         if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
@@ -132,6 +147,13 @@ def _judge_all(
     return remembered, seen
 
 
+def _left_to(planned: str | None, has_room: str | None) -> str | None:
+    """For which job a node is given up, and why."""
+    if planned is not None:
+        return f"job {planned}, which waits for it"
+    return None if has_room is None else f"job {has_room}, which can start there"
+
+
 def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:
     """Count idle polls; a node that comes straight from our own pilot was between no two jobs of others."""
     if kept:
@@ -148,17 +170,17 @@ def _judge(
     kept: bool,
     taken: str | None,
     claim: Claims,
-    vacated_for: str | None,
+    left_to: str | None,
     memory: NodeMemory,
     config: PoolConfig,
 ) -> tuple[str, bool, bool]:
     """Decide on one node: why, whether it is in the pool, and whether a regular job has or needs it.
 
-    `kept` says that our pilot has the node, `taken` which other job is on it.
+    `kept` says that our pilot has the node, `taken` which other job is on it, and `left_to` for whom it was given up.
     """
-    # The plan of a pending job comes before all else: it decides whether a pilot leaves at once.
-    if vacated_for is not None:
-        return f"is left to job {vacated_for}, which waits for it", False, True
+    # What pending jobs need comes before all else: it decides whether a pilot leaves at once.
+    if left_to is not None:
+        return f"is left to {left_to}", False, True
     unfit = unusable(node, node.flags - {"COMPLETING"} if kept else node.flags)
     if unfit is not None:
         return unfit, False, False
