@@ -94,6 +94,32 @@ def nodes(state: State) -> list[dict[str, Any]]:
     return shown
 
 
+def rooms(state: State) -> list[dict[str, Any]]:
+    """The nodes that are kept for jobs that can start there; pilots were on those `leaving` when they were chosen."""
+    return [
+        {
+            "job": room.job,
+            "nodes": list(room.nodes),
+            "since_s": room.since_s,
+            "leaving": list(room.leaving),
+            "due_s": room.due_s,
+        }
+        for room in state.pool.rooms.values()
+    ]
+
+
+def room_usage(state: State) -> dict[str, Any]:
+    """What all rooms so far have brought and cost."""
+    usage = state.room_usage
+    return {
+        "made": usage.made,
+        "started": usage.started,
+        "in_vain": usage.in_vain,
+        "kept_node_seconds": usage.kept_node_seconds,
+        "vain_node_seconds": usage.vain_node_seconds,
+    }
+
+
 def strays(state: State) -> list[dict[str, Any]]:
     """The jobs of the harvested partition that no lease stands behind, `since_s` as Slurm shows their start."""
     return [
@@ -154,6 +180,8 @@ def overview(
         "nodes": nodes(state),
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "strays": strays(state),
+        "rooms": rooms(state),
+        "room_usage": room_usage(state),
         "caps": caps.at_caps(state),
         **steered.shown(state, now_s),
         "decisions": list(decisions),

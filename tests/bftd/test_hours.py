@@ -117,9 +117,12 @@ def test_hours_without_days_are_of_every_day_and_days_go_round_the_week() -> Non
     assert opening("08:00-09:00", UTC, monday_s + 8.5 * 3600) == Opening(True, monday_s + 9 * 3600)
     assert opening("Sat-Mon", UTC, monday_s) == Opening(True, monday_s + 86400)
     assert opening("tue", UTC, monday_s) == Opening(False, monday_s + 86400)
-    assert time_of_day(UTC, monday_s + 20 * 3600 + 65.9) == "20:01:05"
-    assert time_of_day(((float("-inf"), 7200.0),), monday_s + 22 * 3600) == "00:00:00"
     assert weekday_and_time(UTC, monday_s + 20 * 3600) == "Mon 20:00"
+
+
+def test_a_time_of_day_is_that_of_the_zone_to_the_second() -> None:
+    assert time_of_day(UTC, 20 * 3600 + 65.9) == "20:01:05"
+    assert time_of_day(((float("-inf"), 7200.0),), 22 * 3600) == "00:00:00"
 
 
 @pytest.mark.parametrize(
