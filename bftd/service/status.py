@@ -14,8 +14,9 @@ from bftd.protocol.lease import Leases, LeaseView
 from bftd.service import steered
 
 
-def lease(item: Lease) -> LeaseView:
+def lease(item: Lease, now_s: float) -> LeaseView:
     """One lease as its driver sees it."""
+    leave_in_s = None if item.leave_by_s is None or item.vacate else max(0.0, item.leave_by_s - now_s)
     return LeaseView(
         id=item.id,
         node=item.node,
@@ -26,13 +27,14 @@ def lease(item: Lease) -> LeaseView:
         gpus=item.gpus,
         reason=item.reason,
         partition=item.partition,
+        leave_in_s=leave_in_s,
     )
 
 
 def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, daemon: str = "") -> Leases:
     """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
-    listed = tuple(lease(item) for item in (*own, *trainer.strays))
+    listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
     waited_out = state.pool.waited_out[:WAITED_OUT_MOST]
     pool, timeout_s = config.pool, config.slurm.timeout_s
     return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, waited_out, daemon, timeout_s, now_s)

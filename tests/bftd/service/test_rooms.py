@@ -18,6 +18,7 @@ from bftd.http.caller import Caller
 from bftd.http.overview import Folds, folded
 from bftd.http.privacy import Privacy
 from bftd.keys import Config
+from bftd.service import status
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.service.status import overview
@@ -112,6 +113,24 @@ def test_where_jobs_are_private_nobody_but_an_administrator_learns_for_which_a_n
         assert [(room["job"], room["nodes"]) for room in seen["rooms"]] == [("", ["n3", "n4"])]
         texts = " ".join(item["text"] for item in seen["decisions"])
         assert ("left n[3-4] to a job which can start there" in texts) == (user == "ann"), texts
+
+
+def test_a_driver_is_told_how_long_its_pilot_may_take_until_it_is_to_leave_at_once() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pool("n1", rooms=[Room("4711", ("n2",), core.time_s + 1.0, ("n2",), core.time_s + 31.0)])
+
+    def told(later_s: float) -> list[float | None]:
+        listed = status.leases(core.state, core.state.trainers["1"], Config(), core.time_s + later_s)
+        return [item.leave_in_s for item in listed.leases]
+
+    (by_s,) = (item.leave_by_s for item in core.leases("1", live=False) if item.leave_by_s is not None)
+    assert told(10.0) == [None, by_s - core.time_s - 10.0]
+    assert told(1000.0) == [None, 0.0]
+    core.pool("n1", rooms=core.state.pool.rooms.values(), after_s=30.0)
+    assert told(0.0) == [None, None]
 
 
 def drawn(status: dict[str, Any]) -> str:
