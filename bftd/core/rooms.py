@@ -75,12 +75,12 @@ def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float |
 
     What a pilot was told once is never put off, and where Slurm itself plans to use the node, that counts as ever.
     """
-    pool = turn.settings.pool
-    times_s = [] if lease.leave_by_s is None else [lease.leave_by_s]
-    if room.due_s is not None:
-        times_s.append(room.due_s - timing.LEAVE_AHEAD_S - turn.settings.slurm.poll_s)
-    if times_s and node.window_s is not None and turn.pool.seen:
-        times_s.append(turn.pool.time_s + node.window_s - pool.vacate_ahead_s)
+    if room.due_s is None:
+        return None
+    times_s = [room.due_s - timing.LEAVE_AHEAD_S - turn.settings.slurm.poll_s]
+    if lease.leave_by_s is not None:
+        times_s.append(lease.leave_by_s)
+    if node.window_s is not None and turn.pool.seen:
+        times_s.append(turn.pool.time_s + node.window_s - turn.settings.pool.vacate_ahead_s)
     least_s = timing.LEAVE_LEAST_S if lease.leave_by_s is None else 0.0
-    by_s = min(times_s, default=None)
-    return by_s if by_s is not None and by_s - turn.now > least_s else None
+    return by_s if (by_s := min(times_s)) - turn.now > least_s else None
