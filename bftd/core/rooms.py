@@ -83,4 +83,5 @@ def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float |
     if node.window_s is not None and turn.pool.seen:
         times_s.append(turn.pool.time_s + node.window_s - turn.settings.pool.vacate_ahead_s)
     least_s = timing.LEAVE_LEAST_S if lease.leave_by_s is None else 0.0
-    return by_s if (by_s := min(times_s)) - turn.now > least_s else None
+    by_s = min(times_s)
+    return by_s if by_s - turn.now > least_s else None
