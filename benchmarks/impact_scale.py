@@ -54,8 +54,6 @@ _DAEMON: dict[str, dict[str, Any]] = {
     "slurm": {"poll_s": 1.0},
     "decide": {"pj_max": TRAINERS, "objective": "throughput"},
     "limits": {"trainers_per_user": 0},
-    # thousands of jobs wait without a plan here, and each run is to see growing too
-    "pool": {"plan_wait_s": 2.0},
     "log": {"level": "debug"},
 }
 _TICK = re.compile(r"tick: read in ([0-9.]+) s, taken in within ([0-9.]+) s")

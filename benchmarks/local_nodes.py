@@ -114,4 +114,4 @@ class LocalDaemon:
     @property
     def listed(self) -> Leases:
         """All leases of the moment."""
-        return Leases(self._number, plan_wait_s=0.0, min_window_s=0.0, leases=tuple(self._leases.values()))
+        return Leases(self._number, min_window_s=0.0, leases=tuple(self._leases.values()))

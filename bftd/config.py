@@ -8,12 +8,12 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bftd.errors import ConfigError
-from bftd.keys import Config, checked, reference
+from bftd.keys import GONE, Config, checked, reference
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,18 +39,21 @@ def load_found(path: str | os.PathLike[str] | None = None) -> Config:
     return load(found) if named or found.exists() else Config()
 
 
-def load(path: str | os.PathLike[str]) -> Config:
-    """Read and check one TOML file; raises ConfigError with one line that names the file and the key."""
+def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line: None) -> Config:
+    """Read and check one TOML file; raises ConfigError with one line that names the file and the key.
+
+    `tell` is called with a line about each key that is of no use any more.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the configuration {path}: {reason}; name one with --config") from None
-    return parse(text, str(path))
+    return parse(text, str(path), tell)
 
 
-def parse(text: str, name: str = "configuration") -> Config:
-    """Check TOML `text` against the definition; `name` stands in front of every message."""
+def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = lambda line: None) -> Config:
+    """Check TOML `text` against the definition; `name` stands in front of every message, and of what `tell` gets."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -64,7 +67,7 @@ def parse(text: str, name: str = "configuration") -> Config:
             raise ConfigError(f"{name}: unknown section [{section}]{_nearest(section, sections)}")
         if not isinstance(content, Mapping):
             raise ConfigError(f"{name}: {section} must be a section: write [{section}]")
-        values[section] = _section(sections[section].__class__, section, content, name)
+        values[section] = _section(sections[section].__class__, section, content, name, tell)
     config = Config(**values)
     if partitions := config.slurm.partitions:
         alone = config.slurm.partition
@@ -126,11 +129,14 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(cls: type, section: str, content: Mapping[str, Any], name: str) -> Any:
+def _section(cls: type, section: str, content: Mapping[str, Any], name: str, tell: Callable[[str], None]) -> Any:
     types = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     values = {}
     for key, value in content.items():
+        if gone := GONE.get((section, key)):
+            tell(f"{name}: [{section}] {key} is gone and means nothing, take it out: {gone}")
+            continue
         if key not in fields:
             raise ConfigError(f"{name}: unknown key {key} in [{section}]{_nearest(key, fields)}")
         values[key] = checked(fields[key], types[key], value, f"{name}: [{section}] {key}")

@@ -67,7 +67,7 @@ def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
 
 def load(path: Path) -> Config:
     """Read the configuration and check what only other packages know."""
-    loaded = config.load(path)
+    loaded = config.load(path, log.warning)  # before the log is set up, that is a plain line on standard error
     solvers = milp.solver_names()
     if loaded.decide.solver not in solvers:
         raise ConfigError(f"{path}: [decide] solver must be one of {', '.join(solvers)}, not {loaded.decide.solver!r}")

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -128,8 +128,8 @@ class PoolConfig:
     vacate_ahead_s: float = _key(
         5.0, "Pilots leave a node this long before a regular job is planned to start on it.", unit="s", minimum=0.0
     )
-    plan_wait_s: float = _key(
-        30.0, "Longest time for which one pending job without a plan stops growing.", unit="s", minimum=0.0
+    make_room: bool = _key(
+        True, "Whether nodes are freed for regular jobs before Slurm's next backfill cycle asks for them."
     )
     class_features: tuple[str, ...] = _key(
         (),
@@ -251,6 +251,12 @@ class Config:
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()
+
+
+# Keys that there were once, each with a sentence about what is there in its place: a file that names one still serves.
+GONE: Mapping[tuple[str, str], str] = {
+    ("pool", "plan_wait_s"): "no waiting job stops growth any more: room is made for those that can start (make_room)",
+}
 
 
 @dataclass(frozen=True)

@@ -78,13 +78,13 @@ class SlurmClient:
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        self.waited_s = 0.0
+        self.waited_s, begun_s = 0.0, time.time()
         nodes = self.checked_nodes(self.nodes())
         jobs = self._jobs()
         if self.reservations_are_due():
             found = self._read("scontrol", "show", "reservation", "-o", *_ALL_HERE)
             self.keep_reservations(parse.reservations(found))
-        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+        return Snapshot(time.time(), nodes, jobs, self.kept_reservations(), begun_s=begun_s)
 
     def nodes(self) -> dict[str, Node]:
         """Read all nodes by name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import shlex
 import threading
@@ -17,7 +16,7 @@ from slurm_plugin.errors import CommandError, NoAnswer, SlurmError, SnapshotErro
 from slurm_plugin.guard import guard
 from slurm_plugin.looks import SharedLook
 from slurm_plugin.types import Job
-from slurm_plugin.waiting import SiteRules, unplanned_since
+from slurm_plugin.waiting import Rules, undated_since
 
 Mode = Literal["salloc", "sbatch"]
 
@@ -84,7 +83,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The pending jobs as one look showed them, and since when each that lacks a plan has been seen so."""
+    """The pending jobs as one look showed them, and since when those are there that do not say when they came."""
 
     pending: tuple[Job, ...]
     time_s: float
@@ -95,20 +94,18 @@ class PilotLauncher:
     """Places pilots for one user. Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less.
 
     Either way the guard looks at the queue before and after. Many threads may place pilots at once: they share looks,
-    each of which begins after what it is to show. `rules` are the site's, `waited_out` the jobs without a plan that the
-    daemon has waited for long enough, `clock` tells the time as the site's controller does; all may be set anew at any
-    time: the next look goes by them.
+    each of which begins after what it is to show. `rules` come with the daemon's list of leases, `clock` tells the time
+    as the daemon's host does; both may be set anew at any time: what is asked next goes by them.
     """
 
     def __init__(
         self,
         client: SlurmClient,
-        rules: SiteRules,
+        rules: Rules,
         mode: Mode = "salloc",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.rules = rules
-        self.waited_out: frozenset[str] = frozenset()
         self.clock = clock
         self._client = client
         self._mode = mode
@@ -193,12 +190,12 @@ class PilotLauncher:
             self.rules,
             node_partitions=self._node_partitions(request.node),
             pilot_partition=request.partition,
-            since={**queue.since, **dict.fromkeys(self.waited_out, -math.inf)},
+            since=queue.since,
         )
 
     def _look(self) -> _Queue:
         pending, now_s = self._client.pending(), self.clock()
-        self._since = unplanned_since(self._since, pending, now_s, self.rules.min_window_s)
+        self._since = undated_since(self._since, pending, now_s)
         return _Queue(pending, now_s, self._since)
 
     def _node_partitions(self, node: str) -> set[str]:

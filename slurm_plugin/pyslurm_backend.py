@@ -51,7 +51,7 @@ class PyslurmClient(SlurmClient):
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
-        wants = WITH_RESERVATIONS if self.reservations_are_due() else WITHOUT_RESERVATIONS
+        wants, begun_s = WITH_RESERVATIONS if self.reservations_are_due() else WITHOUT_RESERVATIONS, time.time()
         answer = self._ask(wants)
         try:
             nodes = self.checked_nodes({node.name: node for node in map(_node, answer["nodes"])})
@@ -60,7 +60,7 @@ class PyslurmClient(SlurmClient):
                 self.keep_reservations(tuple(map(_reservation, answer["reservations"])))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
-        return Snapshot(time.time(), nodes, jobs, self.kept_reservations())
+        return Snapshot(time.time(), nodes, jobs, self.kept_reservations(), begun_s=begun_s)
 
     def _ask(self, request: str) -> dict[str, Any]:
         if self._child is None:

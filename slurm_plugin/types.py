@@ -163,7 +163,8 @@ NO_SCHEDULER = Scheduler()
 class Snapshot:
     """The cluster as read around `time_s`: every node by name, every job that is not over, every reservation.
 
-    `partitions` by name and the `scheduler` are read more rarely; without them nothing is known of either.
+    `partitions` by name and the `scheduler` are read more rarely; without them nothing is known of either. Its reading
+    began at `begun_s`, None where that is not told: what came later may be missing.
     """
 
     time_s: float
@@ -172,3 +173,4 @@ class Snapshot:
     reservations: tuple[Reservation, ...]
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     scheduler: Scheduler = NO_SCHEDULER
+    begun_s: float | None = None

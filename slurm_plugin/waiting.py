@@ -1,16 +1,16 @@
 """Which waiting jobs keep pilots away, and from where: the one rule, for the daemon's pool and every driver. Pure.
 
-A regular job that could start keeps pilots away in two ways. While Slurm has not planned it, nothing grows, for at
-most `plan_wait_s` after it was first seen so. Once it is planned, no pilot starts on its nodes from `min_window_s`
-before its start on. A key of 0 switches its half off.
+The daemon makes room for the jobs that it sees waiting. So a driver keeps its pilots away from two kinds of regular
+jobs only. One that is planned on a node keeps it free from `min_window_s` before its start on. One that lacks a plan
+keeps all nodes free that it may use, if it came after the daemon's last look: the daemon cannot have thought of it.
 
-On one snapshot, with one memory of who waits since when, daemon and driver decide alike. A driver's memory begins at
-its own first look, so the daemon names the jobs that it has waited out already (`waited_out`). One small difference is
-inherent, and it keeps a pilot away for longer: the driver looks a moment later, when a window has shrunk by that much.
+On what the daemon could see, both decide alike. One small difference is inherent, and it keeps a pilot away for longer:
+the driver looks a moment later, when a window has shrunk by that much.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,11 +22,18 @@ from slurm_plugin.types import Job
 
 
 @dataclass(frozen=True, slots=True)
-class SiteRules:
-    """The site's two keys: how long a job without a plan stops growth, and how soon a plan keeps a node free."""
+class Rules:
+    """What a driver places pilots by: how soon a plan keeps a node free, and when the daemon last looked at the queue.
 
-    plan_wait_s: float
+    What came from `looked_s` on (the daemon's clock, which is Slurm's) the daemon may not have seen.
+    """
+
     min_window_s: float
+    looked_s: float
+
+
+# How far Slurm's clock and the daemon's may be apart, and the whole seconds of one: what is later than that is no time.
+_CLOCKS_APART_S = 1.0
 
 
 class Standing(Enum):
@@ -40,7 +47,7 @@ class Standing(Enum):
 
 # Slurm's reasons by name or pattern: what each means, and why. The names are those of releases 22.05 to 26.05. What
 # follows a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. In doubt a job waits for room: that
-# costs at most `plan_wait_s` of growth, the opposite error locks a regular job out.
+# costs some nodes for a while, the opposite error locks a regular job out.
 REASONS: tuple[tuple[str, Standing, str], ...] = (
     ("", Standing.ROOM, "no reason given"),
     ("None", Standing.ROOM, "Slurm has not tried it yet"),
@@ -160,30 +167,37 @@ def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
     return waits_for_room(job)
 
 
-def unplanned_since(
-    before: Mapping[str, float], jobs: Iterable[Job], now_s: float, min_window_s: float
-) -> dict[str, float]:
-    """Carry forward since when each job has been seen without a plan; jobs that got one, or left, are forgotten.
+def came_s(job: Job, now_s: float) -> float | None:
+    """When a job was submitted or became eligible, the later of the two, in whole seconds; None where nobody can say.
 
-    The keys are `whole` ids. `before` is this function's last answer. No time in it is later than `now_s`, so that a
-    clock that is set back lets no job hold pilots back for longer.
+    A start in the past is the time at which a pending job that had to wait became eligible. A time to come is of a
+    clock that was set, or is another than Slurm's: it would keep pilots away until then.
     """
-    since: dict[str, float] = {}
-    for job in jobs:
-        if lacks_plan(job, now_s, min_window_s):
-            id_ = whole(job)
-            since[id_] = min(before.get(id_, now_s), now_s)
-    return since
+    if job.unreadable or job.submit_s > now_s + _CLOCKS_APART_S:
+        return None
+    if job.start_s is None or job.start_s > now_s + _CLOCKS_APART_S:
+        return job.submit_s
+    return max(job.submit_s, job.start_s)
 
 
-def waited_out(since: Mapping[str, float], now_s: float, plan_wait_s: float) -> tuple[str, ...]:
-    """The jobs of `since` that hold pilots back no more though they still lack a plan."""
-    return tuple(id_ for id_, since_s in since.items() if not holds_growth(since_s, now_s, plan_wait_s))
+def undated_since(before: Mapping[str, float], jobs: Iterable[Job], now_s: float) -> dict[str, float]:
+    """Carry forward since when each job has been there of which nobody can say when it came.
+
+    The keys are `whole` ids, `before` is this function's last answer. No time in it is later than `now_s`, so that a
+    clock that is set back lets no job keep pilots away for longer.
+    """
+    ids = {whole(job) for job in jobs if came_s(job, now_s) is None}
+    return {id_: min(before.get(id_, now_s), now_s) for id_ in ids}
 
 
-def holds_growth(since_s: float, now_s: float, plan_wait_s: float) -> bool:
-    """Say whether a job that has lacked a plan since `since_s` still holds pilots back."""
-    return now_s - since_s < plan_wait_s
+def is_news(job: Job, now_s: float, looked_s: float, since: Mapping[str, float]) -> bool:
+    """Say whether a job may have come after the daemon's look at `looked_s`: one of the same second may have, too.
+
+    A job without a time counts from when it was first seen here (`since`, from `undated_since`): what was there before
+    the daemon looked is no news, however little of it can be read. So none keeps pilots away for ever.
+    """
+    known_s = came_s(job, now_s)
+    return (since.get(whole(job), now_s) if known_s is None else known_s) >= math.floor(looked_s)
 
 
 def plan_window_s(job: Job, now_s: float) -> float | None:

@@ -26,10 +26,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 
 _LISTED: dict[str, Any] = {
     "version": 7,
-    "plan_wait_s": 30.0,
     "min_window_s": 20.0,
     "timeout_s": 5.0,
     "now_s": 1795306136.9,
+    "looked_s": 1795306136.2,
     "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
 }
 _REPORTS: tuple[dict[str, Any], ...] = (
@@ -67,7 +67,6 @@ _BOUNDS = {
     "WHOLE_MOST": "a whole number, where no other bound is named: steps, versions",
     "SAMPLES_MOST": "samples that a trainer has made",
     "WEIGHT_MOST": "the weight of a trainer",
-    "WAITED_OUT_MOST": "jobs without a plan that a list of leases names",
     "TEXT_MOST": "letters of a text for people; what is longer is cut",
     "NAME_MOST": "letters of a name; what is longer is refused",
     "TRAINER_ID_MOST": "letters of a trainer's id",

@@ -12,7 +12,7 @@ LEVELS: tuple[Level, ...] = ("OK", "WARNING", "CRITICAL")
 # A controller that is restarted is away for less than a minute, and one under load is read every 30 s.
 SNAPSHOT_WARNING_S = 60.0
 SNAPSHOT_CRITICAL_S = 300.0
-# Jobs without a plan are waited for plan_wait_s each; when one follows another for this long, nothing is harvested.
+# Growth stops for a moment now and then, after a preemption say; where it does for this long, nothing is harvested.
 HELD_WARNING_S = 600.0
 # Of the ledger's cap, where it has one.
 LEDGER_WARNING = 0.9

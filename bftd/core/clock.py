@@ -55,7 +55,12 @@ def moved(state: State, by_s: float) -> State:
 
     return replace(
         at(state),
-        pool=replace(state.pool, time_s=-inf, rooms={job: at(room) for job, room in state.pool.rooms.items()}),
+        pool=replace(
+            state.pool,
+            time_s=-inf,
+            looked_s=-inf,
+            rooms={job: at(room) for job, room in state.pool.rooms.items()},
+        ),
         trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},
         leases={id_: at(item) for id_, item in state.leases.items()},
         planned=at(state.planned),

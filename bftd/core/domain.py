@@ -110,12 +110,12 @@ class PoolView:
     `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
     trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
-    by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `waited_out` are jobs
-    without a plan that hold growth no more, or never did. `classes` are those of all harvested nodes. `barred` are the
-    nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are beyond
-    what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told. `refused`
-    says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are kept for waiting jobs,
-    by their ids, and `rooms_over` were until the snapshot before.
+    by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `looked_s` is when the
+    reading of the snapshot began: what came later may be missing. `classes` are those of all harvested nodes. `barred`
+    are the nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are
+    beyond what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told.
+    `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are kept for
+    waiting jobs, by their ids, and `rooms_over` were until the snapshot before.
     """
 
     version: int = 0
@@ -127,7 +127,6 @@ class PoolView:
     job_ids: frozenset[str] = frozenset()
     elastic: Mapping[str, ElasticJob] = field(default_factory=dict)
     accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    waited_out: tuple[str, ...] = ()
     barred: frozenset[str] = frozenset()
     bound: str = ""
     classes: Classes = field(default_factory=dict)
@@ -135,6 +134,7 @@ class PoolView:
     refused: str = ""
     rooms: Mapping[str, Room] = field(default_factory=dict)
     rooms_over: tuple[RoomOver, ...] = ()
+    looked_s: float = float("-inf")
 
     @property
     def seen(self) -> bool:

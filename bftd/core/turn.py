@@ -329,7 +329,7 @@ class Turn:
 
 
 def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Settings) -> bool:
-    """Whether anything may grow at `at_s`: no job waits without a plan, and the last snapshot is fresh (S1b, S9).
+    """Whether anything may grow at `at_s`: the pool forbids it not, and the last snapshot is fresh (S9).
 
     Nothing may grow either for a while after `preempted_s`, when Slurm last preempted a pilot: the job that it did so
     for may not have started yet.

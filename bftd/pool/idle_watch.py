@@ -21,7 +21,8 @@ class IdleWatch:
     """
 
     def __init__(self, config: PoolConfig) -> None:
-        self._config = config
+        # a node that is kept for a job is idle, whoever may use it
+        self._config = replace(config, make_room=False)
         self._memory = PoolMemory()
         self._pilots: frozenset[str] = frozenset()
         self.pilots_seen = 0

@@ -3,8 +3,10 @@
 Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when
 it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
-out until that job has started or gone. While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
-Which waiting jobs count is what `slurm_plugin.waiting` says, here and in every driver.
+out until that job has started or gone. Nodes are kept free for jobs that Slurm could start now if no pilot were there,
+and pilots leave those that are not (`bftd.pool.rooms`). While regular jobs wait for room, `spare_nodes` idle nodes are
+not offered.
+Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
 from bftd.pool.fitness import BUSY, unusable
+from bftd.pool.foresight import make_room
 from bftd.pool.harvest import Harvest
+from bftd.pool.leaving import AnyNode, Leaving
 from bftd.pool.occupancy import Occupancy, asked, occupy
+from bftd.pool.rooms import RoomMemory, given_up
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import holds_growth, unplanned_since, waited_out, waits_for_room, whole
 
 RUNS_A_JOB = "runs a job"
+ANY = AnyNode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +48,21 @@ class NodeMemory:
 class PoolMemory:
     """What `observe` remembers between two snapshots.
 
-    `planless` maps jobs that lack a plan, arrays as one, to when they were first seen so; `vacated` maps nodes that
-    were given up to the job that needs them; `spared` are the idle nodes kept free for the jobs that wait. `classified`
-    says which class each node is of.
+    `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
+    jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job.
     """
 
     version: int = 0
     members: frozenset[str] = frozenset()
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
-    planless: Mapping[str, float] = field(default_factory=dict)
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
+    rooms: RoomMemory = field(default_factory=RoomMemory)
 
     def moved(self, by_s: float) -> PoolMemory:
-        """With its times moved: the clock was set, and who waits has waited no longer or shorter for that."""
-        return replace(self, planless={job: since_s + by_s for job, since_s in self.planless.items()})
+        """With its times moved by what the clock was set."""
+        return replace(self, rooms=self.rooms.moved(by_s))
 
 
 def observe(
@@ -68,18 +72,22 @@ def observe(
     harvest: Harvest,
     leased: Mapping[str, str | None],
     quarantined: Mapping[str, float],
+    leaving: Leaving = ANY,
 ) -> tuple[PoolMemory, PoolView]:
     """Fold one snapshot in and return the pool as it shows it.
 
     `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
-    until which they are left alone.
+    until which they are left alone. Of leased nodes that would do equally well for a job, `leaving` says which leave.
     """
-    now_s = snapshot.time_s
     jobs = occupy(snapshot, harvest)
-    planless = unplanned_since(memory.planless, jobs.near, now_s, config.min_window_s)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
+    if config.make_room:
+        rooms, rooms_over = make_room(memory.rooms, snapshot, jobs, harvest, leased, leaving)
+    else:
+        rooms, rooms_over = given_up(memory.rooms)
+    memory = replace(memory, rooms=rooms)
     remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
     free: frozenset[str] = frozenset()
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
@@ -89,9 +97,8 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
-    view = _view(version, snapshot, planless, config, seen, jobs, classified)
-    view = replace(view, waited_out=(*view.waited_out, *_of_other_partitions(snapshot, harvest)))
-    return PoolMemory(version, members, remembered, planless, vacated, free, classified), view
+    view = replace(_view(version, snapshot, seen, jobs, classified), rooms=rooms.rooms, rooms_over=rooms_over)
+    return PoolMemory(version, members, remembered, vacated, free, classified, rooms), view
 
 
 def _judge_all(
@@ -107,6 +114,7 @@ def _judge_all(
     """Decide on every node, spares aside; nodes that pilots have to leave are added to `vacated`."""
     now_s, before = snapshot.time_s, NodeMemory()
     claimed = claims(jobs.pending, snapshot.reservations, now_s)
+    room_for = {name: room.job for room in memory.rooms.rooms.values() for name in room.nodes}
     remembered: dict[str, NodeMemory] = {}
     seen: dict[str, PoolNode] = {}
     for name, node in jobs.nodes.items():
@@ -118,7 +126,8 @@ def _judge_all(
         if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
             vacated.setdefault(name, claim.job.id)
         remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
-        why, in_pool, wanted = _judge(node, kept, taken, claim, vacated.get(name), remembered[name], config)
+        left_to = _left_to(vacated.get(name), room_for.get(name))
+        why, in_pool, wanted = _judge(node, kept, taken, claim, left_to, remembered[name], config)
         if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
@@ -138,6 +147,13 @@ def _judge_all(
     return remembered, seen
 
 
+def _left_to(planned: str | None, has_room: str | None) -> str | None:
+    """For which job a node is given up, and why."""
+    if planned is not None:
+        return f"job {planned}, which waits for it"
+    return None if has_room is None else f"job {has_room}, which can start there"
+
+
 def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:
     """Count idle polls; a node that comes straight from our own pilot was between no two jobs of others."""
     if kept:
@@ -154,17 +170,17 @@ def _judge(
     kept: bool,
     taken: str | None,
     claim: Claims,
-    vacated_for: str | None,
+    left_to: str | None,
     memory: NodeMemory,
     config: PoolConfig,
 ) -> tuple[str, bool, bool]:
     """Decide on one node: why, whether it is in the pool, and whether a regular job has or needs it.
 
-    `kept` says that our pilot has the node, `taken` which other job is on it.
+    `kept` says that our pilot has the node, `taken` which other job is on it, and `left_to` for whom it was given up.
     """
-    # The plan of a pending job comes before all else: it decides whether a pilot leaves at once.
-    if vacated_for is not None:
-        return f"is left to job {vacated_for}, which waits for it", False, True
+    # What pending jobs need comes before all else: it decides whether a pilot leaves at once.
+    if left_to is not None:
+        return f"is left to {left_to}", False, True
     unfit = unusable(node, node.flags - {"COMPLETING"} if kept else node.flags)
     if unfit is not None:
         return unfit, False, False
@@ -190,22 +206,9 @@ def _has(job_id: str) -> str:
     return f"has job {job_id} on it"
 
 
-def _hold(planless: Mapping[str, float], config: PoolConfig, now_s: float) -> str | None:
-    """The sentence that forbids growing, of the job that may forbid it longest; None when growing is fine."""
-    waiting = {job: since for job, since in planless.items() if holds_growth(since, now_s, config.plan_wait_s)}
-    if not waiting:
-        return None
-    job, since = max(waiting.items(), key=lambda item: item[1])
-    left_s = config.plan_wait_s - (now_s - since)
-    others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else " waits"
-    return f"job {job}{others} without a plan: nothing grows before Slurm has planned it, {left_s:.0f} s at most"
-
-
 def _view(
     version: int,
     snapshot: Snapshot,
-    planless: Mapping[str, float],
-    config: PoolConfig,
     seen: dict[str, PoolNode],
     jobs: Occupancy,
     classified: Classified,
@@ -213,8 +216,7 @@ def _view(
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
-        hold=_hold(planless, config, snapshot.time_s),
-        waited_out=waited_out(planless, snapshot.time_s, config.plan_wait_s),
+        looked_s=snapshot.time_s if snapshot.begun_s is None else min(snapshot.begun_s, snapshot.time_s),
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),
@@ -224,13 +226,6 @@ def _view(
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )
-
-
-def _of_other_partitions(snapshot: Snapshot, harvest: Harvest) -> dict[str, None]:
-    """The jobs that wait for one of several harvested partitions: a driver of another takes them for regular ones."""
-    if len(harvest.partitions or ()) < 2:
-        return {}
-    return dict.fromkeys(whole(job) for job in snapshot.jobs if waits_for_room(job) and harvest.is_pilot(job))
 
 
 def _owners(jobs: Occupancy) -> dict[str, str]:

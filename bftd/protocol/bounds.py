@@ -31,8 +31,6 @@ FEATURES_MOST = 32
 # The leases that a driver may bring along: one a node, and those that are still on their way out.
 HELD_MOST = 5_000
 HELD_PER_NODE_MOST = 4
-# The jobs without a plan that a list of leases names; where there are more, a new driver waits for the rest itself.
-WAITED_OUT_MOST = 1_000
 # How long a site may have its drivers wait for a Slurm command.
 COMMAND_LEAST_S = 0.5
 COMMAND_MOST_S = 60.0

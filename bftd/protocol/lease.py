@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S, LEASE_ID_MOST, WAITED_OUT_MOST
+from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S, LEASE_ID_MOST
 from bftd.protocol.fields import Fields
 
 # A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
@@ -79,6 +79,10 @@ class LeaseView:
 
 # Not told where they say nothing.
 _MAY_LACK: Mapping[str, object] = {"partition": "", "leave_in_s": None}
+# A driver of a bftd without `looked_s` understands no list that lacks this. It keeps pilots away from a job that has no
+# plan for so long after it has first seen it itself: long enough for the daemon to see the job too.
+_OLDER_DRIVERS = {"plan_wait_s": 3.0}
+
 _VIEW = tuple(field.name for field in fields(LeaseView))
 
 
@@ -86,34 +90,33 @@ _VIEW = tuple(field.name for field in fields(LeaseView))
 class Leases:
     """All leases of one trainer as the daemon has them, and the rule that they were granted by.
 
-    `version` counts the changes of the list. `plan_wait_s` and `min_window_s` are the site's keys for when a pilot must
-    not start. They come with every list, because a driver registers once and a reload may change them at any time.
-    `waited_out` names jobs without a plan for which the daemon has waited `plan_wait_s`, an array by its own id.
-    `daemon` is the word by which the pilots name the daemon that they run for. `timeout_s` is after how long a Slurm
-    command has failed at this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in
-    the time of its controller, and a driver's host may have another one. An older daemon tells none of the three.
+    `version` counts the changes of the list. `min_window_s` is the site's key for how soon a plan keeps a node free. It
+    comes with every list, because a driver registers once and a reload may change it at any time. `daemon` is the word
+    by which the pilots name the daemon that they run for. `timeout_s` is after how long a Slurm command has failed at
+    this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in the time of its
+    controller, and a driver's host may have another one. By the same clock, `looked_s` is when the last look at Slurm
+    began that the daemon had taken in by then, 0 if there was none yet. An older daemon tells none of the four.
     """
 
     version: int
-    plan_wait_s: float
     min_window_s: float
     leases: tuple[LeaseView, ...]
-    waited_out: tuple[str, ...] = ()
     daemon: str = ""
     timeout_s: float | None = None
     now_s: float | None = None
+    looked_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """The object that `from_json` reads, with what a driver of before `looked_s` must be told."""
         return {
             "version": self.version,
-            "plan_wait_s": self.plan_wait_s,
+            **_OLDER_DRIVERS,
             "min_window_s": self.min_window_s,
             "leases": [lease.to_json() for lease in self.leases],
-            "waited_out": list(self.waited_out),
             "daemon": self.daemon,
             "timeout_s": self.timeout_s,
             "now_s": self.now_s,
+            "looked_s": self.looked_s,
         }
 
     @classmethod
@@ -125,11 +128,10 @@ class Leases:
             raise told.wrong("leases", "a list")
         return cls(
             version=told.whole("version"),
-            plan_wait_s=told.number("plan_wait_s"),
             min_window_s=told.number("min_window_s"),
             leases=tuple(map(LeaseView.from_json, listed)),
-            waited_out=tuple(id_ for id_ in told.items("waited_out", WAITED_OUT_MOST) if isinstance(id_, str)),
             daemon=told.name("daemon", "", form=_DAEMON, wanted="a word") if told.raw("daemon") else "",
             timeout_s=told.number("timeout_s", None, COMMAND_LEAST_S, COMMAND_MOST_S),
             now_s=told.number("now_s", None),
+            looked_s=told.number("looked_s", None),
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from bftd import keys
 from bftd.core import clock as stored_times
+from bftd.core import leaving
 from bftd.core.classes import Classes
 from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
 from bftd.core.domain import (
@@ -45,6 +46,7 @@ from bftd.service import neighbours, status, steered
 from bftd.service.clock import Clock
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.ledger import GIVE_BACKS, Ledger
+from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
 from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
@@ -125,6 +127,7 @@ class Service:
         self._cancel = cancel
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = judgement.PoolMemory()
+        self._room_log = RoomLog()
         self._job_users: dict[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
@@ -205,10 +208,11 @@ class Service:
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         harvest = Harvest.of(*self.partitions)
         self._memory, view = judgement.observe(
-            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined
+            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined, leaving.of(self.core)
         )
         if self.objection:
             view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
+        self._room_log.tell(self._memory.rooms, view)
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._cancelling &= self._job_users.keys()
         self.apply(PoolObserved(snapshot.time_s, view))
@@ -252,8 +256,9 @@ class Service:
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""
+        now_s = self.now()  # before anything else is looked at: all times move where the clock was set
         trainer = self.state.trainers[trainer_id]
-        return status.leases(self.state, trainer, self.config, self.now(), self.identities[0])
+        return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""

@@ -9,7 +9,6 @@ from typing import Any
 from bftd import keys
 from bftd.core import caps
 from bftd.core.domain import Lease, Settings, State, Trainer
-from bftd.protocol.bounds import WAITED_OUT_MOST
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.service import steered
 
@@ -35,9 +34,9 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
     """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
-    waited_out = state.pool.waited_out[:WAITED_OUT_MOST]
-    pool, timeout_s = config.pool, config.slurm.timeout_s
-    return Leases(trainer.version, pool.plan_wait_s, pool.min_window_s, listed, waited_out, daemon, timeout_s, now_s)
+    timeout_s = config.slurm.timeout_s
+    looked_s = max(0.0, state.pool.looked_s)
+    return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from bftd.core import accounting
+from bftd.core import accounting, leaving
 from bftd.core.decisions import Cancelled, Waits
 from bftd.core.domain import (
     Action,
@@ -125,7 +125,10 @@ class ShadowService(Service):
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
         shown, lent = imagined.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
         harvest = imagined.harvest(self.partitions)
-        self._memory, view = judgement.observe(self._memory, shown, self.config.pool, harvest, lent, before.quarantined)
+        self._memory, view = judgement.observe(
+            self._memory, shown, self.config.pool, harvest, lent, before.quarantined, leaving.of(before)
+        )
+        self._room_log.tell(self._memory.rooms, view)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._imaginary.obey(now_s, self.core.leases.values()):

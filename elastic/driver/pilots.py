@@ -25,7 +25,7 @@ from elastic.link.wire import Message
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 
 T = TypeVar("T")
 
@@ -33,6 +33,9 @@ _AGENT = (sys.executable, "-m", "elastic.node.agent")
 
 _AT_ONCE = 64
 """Pilots that are being placed at the same time: a thread each, most of which wait for a look at the queue."""
+
+_OLDEST_LOOK_S = 10.0
+"""Of what is older nothing was lent, by the default of a daemon's `stale_after_s`."""
 
 _SAID_BYTES = 1 << 14
 """As much of what srun and an agent said last is kept."""
@@ -167,13 +170,12 @@ class PilotStarter:
         }
 
     def go_by(self, listed: Leases) -> None:
-        """Takes what comes with each list: the site's rules for pilots, the jobs waited out, the daemon's clock."""
-        rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
+        """Takes what comes with each list: the rules for pilots, the daemon's clock, how long a command may take."""
+        rules = Rules(listed.min_window_s, looked_of(listed))
         self._daemon = listed.daemon
         if self._known_launcher is None:
             self._known_launcher = PilotLauncher(self._client, rules, self._mode)
         self._known_launcher.rules = rules
-        self._known_launcher.waited_out = frozenset(listed.waited_out)
         self._known_launcher.clock = clock_of(listed.now_s)
         if listed.timeout_s is not None:
             self._client.timeout_s = listed.timeout_s
@@ -276,6 +278,13 @@ class PilotStarter:
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+def looked_of(listed: Leases) -> float:
+    """When the daemon last looked at Slurm; of an older one, which does not say, the earliest that it may have been."""
+    if listed.looked_s is not None:
+        return listed.looked_s
+    return (time.time() if listed.now_s is None else listed.now_s) - _OLDEST_LOOK_S
 
 
 def clock_of(now_s: float | None) -> Callable[[], float]:

@@ -16,7 +16,7 @@ from bftd.errors import DaemonUnreachable
 from bftd.http.client import Client
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ class Driver:
 
     def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int) -> None:
         self.client = client
-        self.launcher = PilotLauncher(sandbox.client(), SiteRules(plan_wait_s=30.0, min_window_s=20.0))
+        self.launcher = PilotLauncher(sandbox.client(), Rules(min_window_s=20.0, looked_s=time.time()))
         self.request = {
             "id": "run-test-1", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": nodes_max,
             "partition": "elastic", "user": "root", "held": [],
@@ -49,6 +49,7 @@ class Driver:
         path = f"/v1/trainers/run-test-1/leases?epoch={self.epoch}&version={self.version}&wait_s=0.5"
         answer = self.client.request("GET", path)
         self.version, self.leases = answer["version"], answer["leases"]
+        self.launcher.rules = Rules(answer["min_window_s"], answer["looked_s"])
         for lease in self.leases:
             if lease["state"] == "granted" and lease["id"] not in self.jobs:
                 self._place(lease)

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from bftd import config
 from bftd.daemon import _command
 from bftd.errors import ConfigError, UsageError
-from bftd.keys import tunable
+from bftd.keys import GONE as GONE_KEYS
+from bftd.keys import PoolConfig, tunable
 
 
 def test_an_empty_file_means_the_defaults() -> None:
@@ -143,6 +144,36 @@ def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp
     path.write_text("[decide]\nsolver = 'exact'\n")
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
     assert 'solver = "exact"' in CliRunner().invoke(_command, ["--config", str(path), "--print-config"]).output
+
+
+WITH_ONE_GONE = "[pool]\nplan_wait_s = 'whatever'\nspare_nodes = 2\n"
+
+
+def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bftd.toml"
+    path.write_text(WITH_ONE_GONE)
+    told: list[str] = []
+    assert config.load(path, told.append).pool == PoolConfig(spare_nodes=2)
+    [line] = told
+    assert line.startswith(f"{path}: [pool] plan_wait_s is gone and means nothing, take it out: ")
+    assert "make_room" in line
+    assert "\n" not in line
+    assert config.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
+    checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert checked.exit_code == 0
+    assert [record.getMessage() for record in caplog.records] == [line]
+    assert "plan_wait_s" not in config.to_toml(config.load(path))
+
+
+def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key plan_wait_s in \[slurm\]"):
+        config.parse("[slurm]\nplan_wait_s = 3\n")
+
+
+def test_no_key_is_there_and_gone_at_once() -> None:
+    assert not {(key.section, key.name) for key in config.reference()} & GONE_KEYS.keys()
 
 
 @pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])

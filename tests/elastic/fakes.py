@@ -21,7 +21,6 @@ from elastic.link.peer import Peer
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode
 from elastic.spec import ElasticSpec
-from slurm_plugin.waiting import SiteRules
 
 KEY = b"of a test"
 
@@ -131,13 +130,12 @@ class FakeStarter:
         self.complaints: dict[str, str] = {}
         """What the agent of a node that ends says of itself."""
         self.closed = False
-        self.rules: list[SiteRules] = []
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
 
     def go_by(self, listed: Leases) -> None:
-        self.rules.append(SiteRules(listed.plan_wait_s, listed.min_window_s))
+        """Takes what comes with each list: nothing here goes by it."""
 
     async def place(self, pilot: Pilot) -> str | None:
         self.placed.append(pilot.lease)

@@ -32,8 +32,9 @@ class ScriptedDaemon:
         self.finished: Finish | None = None
         self.refused_texts: set[str] = set()
         self.note = ""
-        self.plan_wait_s, self.min_window_s = 30.0, 20.0
-        self.waited_out: tuple[str, ...] = ()
+        self.min_window_s = 20.0
+        self.looked_s: float | None = None
+        """When it last looked at Slurm; None is now."""
         self.identity = ""
         self.leave_out: set[str] = set()
         """Fields that its answers lack, as those of an older daemon or of a wrong one."""
@@ -179,7 +180,8 @@ class ScriptedDaemon:
     def _listed(self) -> Leases:
         with self._lock:
             listed = tuple(self._leases.values())
-            return Leases(self._version, self.plan_wait_s, self.min_window_s, listed, self.waited_out, self.identity)
+            looked_s = time.time() if self.looked_s is None else self.looked_s
+            return Leases(self._version, self.min_window_s, listed, self.identity, looked_s=looked_s)
 
     def _answer(self, body: dict[str, Any]) -> web.Response:
         return web.json_response({name: value for name, value in body.items() if name not in self.leave_out})

@@ -62,6 +62,14 @@ def test_a_snapshot_holds_what_the_commands_print(slurm: FakeSlurm) -> None:
     assert [reservation.name for reservation in snapshot.reservations] == ["repair"]
 
 
+def test_regression_a_job_that_came_while_the_queue_was_read_counted_as_seen(slurm: FakeSlurm) -> None:
+    slurm.script("squeue", f'date +%s.%N >"$(dirname "$0")/read"\nsleep 0.05\n{ANSWER_JOBS}')
+    snapshot = slurm.client().snapshot()
+    read_s = float((slurm.folder / "read").read_text())
+    assert snapshot.begun_s is not None
+    assert snapshot.begun_s <= read_s < snapshot.time_s
+
+
 def test_reservations_are_not_read_again_at_every_snapshot(slurm: FakeSlurm) -> None:
     client = slurm.client()
     for _ in range(3):

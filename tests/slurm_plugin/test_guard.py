@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.guard import guard
+from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Job
-from slurm_plugin.waiting import SiteRules, unplanned_since
+from slurm_plugin.waiting import Rules, undated_since
 from tests.slurm_plugin.pending import NOW_S, queued
 
 
@@ -16,17 +19,18 @@ def objection(
     *jobs: Job,
     now_s: float = NOW_S,
     since: dict[str, float] | None = None,
-    plan_wait_s: float = 30.0,
+    looked_s: float = NOW_S - 2,
     min_window_s: float = 20.0,
 ) -> str | None:
+    """What the guard says of a pilot on n1; a job comes a second after the daemon's look, unless it says otherwise."""
     return guard(
         jobs,
         "n1",
         now_s,
-        SiteRules(plan_wait_s, min_window_s),
+        Rules(min_window_s, looked_s),
         node_partitions={"batch", "elastic"},
         pilot_partition="elastic",
-        since=unplanned_since({}, jobs, NOW_S, min_window_s) if since is None else since,
+        since=undated_since({}, jobs, now_s) if since is None else since,
     )
 
 
@@ -34,8 +38,43 @@ def test_an_empty_queue_lets_a_pilot_start() -> None:
     assert objection() is None
 
 
-def test_a_regular_job_without_a_plan_holds_pilots_back() -> None:
-    assert objection(queued()) == "job 7 waits without a plan (Resources)"
+def test_a_regular_job_without_a_plan_that_came_after_the_daemons_look_holds_pilots_back() -> None:
+    assert objection(queued()) == "job 7 has just come and waits without a plan (Resources)"
+
+
+def test_a_regular_job_without_a_plan_that_the_daemon_could_see_lets_a_pilot_start() -> None:
+    assert objection(queued(), looked_s=NOW_S) is None
+    assert objection(queued(submit_s=NOW_S - 86400.0)) is None
+
+
+def test_a_job_of_the_same_second_as_the_daemons_look_holds_pilots_back() -> None:
+    assert objection(queued(), looked_s=NOW_S - 0.01) is not None
+
+
+def test_a_job_that_became_eligible_after_the_daemons_look_holds_pilots_back_however_old_it_is() -> None:
+    waited = queued(submit_s=NOW_S - 86400.0, start_s=NOW_S - 1, reason="None")
+    assert objection(waited) is not None
+    assert objection(waited, looked_s=NOW_S) is None
+
+
+def test_a_daemon_that_has_not_looked_yet_lets_no_pilot_start_where_anything_waits_without_a_plan() -> None:
+    assert objection(queued(submit_s=NOW_S - 86400.0), looked_s=0.0) is not None
+    assert objection(queued(start_s=NOW_S + 90, sched_nodes=("n2",)), looked_s=0.0) is None
+
+
+def test_a_job_submitted_by_a_clock_that_is_ahead_holds_pilots_back_until_the_next_look_and_no_longer() -> None:
+    ahead = queued(submit_s=NOW_S + 3600.0)
+    assert objection(ahead) is not None
+    since = undated_since({}, [ahead], NOW_S)
+    assert objection(ahead, now_s=NOW_S + 5, looked_s=NOW_S + 4, since=since) is None
+
+
+def test_a_job_that_cannot_be_read_holds_pilots_back_until_the_daemon_has_looked_as_well() -> None:
+    odd = unreadable_job("not a number: 'many'", "7", "batch")
+    assert objection(odd) == "job 7 has just come and waits without a plan (it cannot be read: not a number: 'many')"
+    since = undated_since({}, [odd], NOW_S)
+    assert objection(odd, now_s=NOW_S + 5, looked_s=NOW_S + 0.5, since=since) is not None, "the same second"
+    assert objection(odd, now_s=NOW_S + 5, looked_s=NOW_S + 1, since=since) is None
 
 
 def test_a_job_planned_elsewhere_or_later_lets_a_pilot_start() -> None:
@@ -53,24 +92,15 @@ def test_a_node_whose_job_should_have_started_already_gets_no_pilot() -> None:
     assert objection(queued(start_s=NOW_S - 3, sched_nodes=("n1",))) == "job 7 is planned on n1 in 0 s"
 
 
-def test_a_job_that_never_gets_a_plan_holds_pilots_back_for_the_plan_wait_only() -> None:
-    since: dict[str, float] = {}
-    held_s = 0
-    for second in range(60):
-        since = unplanned_since(since, [queued()], NOW_S + second, 20.0)
-        held_s += objection(queued(), now_s=NOW_S + second, since=since, plan_wait_s=30) is not None
-    assert held_s == 30
-
-
-def test_the_plan_wait_starts_anew_after_a_job_had_a_plan() -> None:
-    since = unplanned_since({}, [queued()], NOW_S, 20.0)
-    since = unplanned_since(since, [queued(start_s=NOW_S + 90, sched_nodes=("n2",))], NOW_S + 10, 20.0)
-    assert unplanned_since(since, [queued()], NOW_S + 20, 20.0) == {"7": NOW_S + 20}
-
-
-def test_the_tasks_of_an_array_wait_as_one_job() -> None:
-    since = unplanned_since({}, [queued(id="9_[1-5]")], NOW_S, 20.0)
-    assert unplanned_since(since, [queued(id="9_[3-5]")], NOW_S + 5, 20.0) == {"9": NOW_S}
+def test_a_job_that_never_gets_a_plan_holds_pilots_back_until_the_daemons_next_look() -> None:
+    """The daemon looks once a second, 0.3 s after each whole one, and the job comes at 5.9 s."""
+    job, held = queued(submit_s=NOW_S + 5), []
+    for tenth in range(59, 100):
+        second = tenth / 10
+        looked_s = math.floor(second - 0.3) + 0.3
+        if objection(job, now_s=NOW_S + second, looked_s=NOW_S + looked_s) is not None:
+            held.append(second)
+    assert held == [5.9, 6.0, 6.1, 6.2]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +129,8 @@ def test_any_other_reason_counts_as_waiting_for_a_plan(reason: str) -> None:
     assert objection(queued(reason=reason)) is not None
 
 
-def test_a_plan_wait_and_a_smallest_window_of_0_let_a_pilot_start_whatever_waits() -> None:
-    waiting = [queued(), queued(id="8", start_s=NOW_S - 3, sched_nodes=("n1",))]
-    assert objection(*waiting, plan_wait_s=0.0, min_window_s=0.0) is None
+def test_a_smallest_window_of_0_lets_a_pilot_start_whatever_is_planned() -> None:
+    assert objection(queued(id="8", start_s=NOW_S - 3, sched_nodes=("n1",)), min_window_s=0.0) is None
 
 
 def test_a_held_jobs_old_plan_keeps_no_pilot_off() -> None:
@@ -110,6 +139,19 @@ def test_a_held_jobs_old_plan_keeps_no_pilot_off() -> None:
 
 def test_a_start_in_the_past_without_nodes_is_no_plan() -> None:
     assert objection(queued(start_s=NOW_S - 1, reason="None")) is not None
+
+
+def test_a_waiting_pilot_of_another_harvested_partition_holds_back_only_while_the_daemon_cannot_have_seen_it() -> None:
+    other = queued(partition=("elastic2",), name="bft-pilot", reason="Priority")
+
+    def refused(looked_s: float) -> bool:
+        parts, since = {"batch", "elastic", "elastic2"}, undated_since({}, [other], NOW_S)
+        rules = Rules(20.0, looked_s)
+        kept = guard([other], "n1", NOW_S, rules, node_partitions=parts, pilot_partition="elastic", since=since)
+        return kept is not None
+
+    assert refused(NOW_S - 2)
+    assert not refused(NOW_S)
 
 
 def test_other_pilots_and_jobs_of_partitions_elsewhere_hold_nothing_back() -> None:
@@ -122,18 +164,12 @@ def test_running_jobs_hold_nothing_back() -> None:
     assert objection(queued(state="RUNNING", nodes=("n1",), start_s=NOW_S - 5)) is None
 
 
-@given(
-    starts=st.lists(st.one_of(st.none(), st.floats(-100, 100)), max_size=6),
-    window_s=st.floats(0, 60),
-    wait_s=st.floats(0, 60),
-)
-def test_no_pilot_starts_on_a_node_planned_within_the_window(
-    starts: list[float | None], window_s: float, wait_s: float
-) -> None:
+@given(starts=st.lists(st.one_of(st.none(), st.floats(-100, 100)), max_size=6), window_s=st.floats(0, 60))
+def test_no_pilot_starts_on_a_node_planned_within_the_window(starts: list[float | None], window_s: float) -> None:
     jobs = [
         queued(id=str(number), start_s=None if start is None else NOW_S + start, sched_nodes=("n1",) if start else ())
         for number, start in enumerate(starts)
     ]
-    if objection(*jobs, min_window_s=window_s, plan_wait_s=wait_s) is None:
+    if objection(*jobs, min_window_s=window_s, looked_s=NOW_S) is None:
         planned = [job.start_s for job in jobs if job.sched_nodes and job.start_s is not None]
         assert all(max(0.0, start - NOW_S) >= window_s for start in planned)

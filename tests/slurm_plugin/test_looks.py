@@ -16,11 +16,11 @@ from slurm_plugin.errors import CommandError, NoAnswer, SnapshotError
 from slurm_plugin.looks import SharedLook
 from slurm_plugin.pilots import Leftover, PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.types import Job, Partition
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 from tests.slurm_plugin.pending import NOW_S, queued
 
 LIMIT_S = 20.0
-RULES = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
+RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 
 
 class Gate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job, Partition
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 from tests.slurm_plugin.pending import NOW_S, queued
 
 Until = Callable[[Callable[[], bool], str], None]
-RULES = SiteRules(plan_wait_s=30.0, min_window_s=20.0)
+RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 SLEEP = "#!/bin/sh\nexec sleep 300\n"
 IGNORE_TERM = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]
 
@@ -27,7 +28,8 @@ def pilot(node: str, limit_s: float = 600.0, gres: str = "") -> PilotRequest:
 
 
 def place(client: SlurmClient, node: str) -> str:
-    outcome = PilotLauncher(client, RULES).place(pilot(node))
+    # The daemon has just looked: what waits in the queue it has seen.
+    outcome = PilotLauncher(client, Rules(min_window_s=20.0, looked_s=time.time() + 1)).place(pilot(node))
     assert isinstance(outcome, Placed), outcome
     return outcome.job_id
 
@@ -103,7 +105,7 @@ def test_rules_that_are_set_anew_count_from_the_next_look_on(monkeypatch: pytest
     monkeypatch.setattr(client, "partitions", lambda: {"batch": Partition("batch", ("n1",), "UP", None)})
     launcher = PilotLauncher(client, RULES, clock=lambda: NOW_S)
     assert launcher._objection(pilot("n1")) is not None
-    launcher.rules = SiteRules(plan_wait_s=0.0, min_window_s=0.0)
+    launcher.rules = Rules(min_window_s=20.0, looked_s=NOW_S)
     assert launcher._objection(pilot("n1")) is None
 
 
@@ -142,17 +144,21 @@ def test_a_pilot_is_granted_with_a_standing_queue_and_the_queued_job_preempts_it
 
 
 @pytest.mark.cluster
-def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_has_no_plan(client: SlurmClient) -> None:
+def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_without_a_plan_is_news_to_the_daemon(
+    client: SlurmClient,
+) -> None:
     # With one of the four nodes drained, the scheduler cannot say when a job of four nodes will start.
     client.run("scontrol", "update", "nodename=n4", "state=drain", "reason=test")
     try:
+        looked_s = time.time()
         regular(client, "--nodes=4")
-        launcher = PilotLauncher(client, SiteRules(plan_wait_s=3600, min_window_s=20))
+        launcher = PilotLauncher(client, Rules(min_window_s=20.0, looked_s=looked_s))
         outcome = launcher.place(pilot("n1"))
         assert isinstance(outcome, Refused)
-        assert "waits without a plan" in outcome.reason
-        patient = PilotLauncher(client, SiteRules(plan_wait_s=0, min_window_s=20))
-        assert isinstance(patient.place(pilot("n1")), Placed)
+        assert "has just come and waits without a plan" in outcome.reason
+        time.sleep(1.0 - time.time() % 1.0)  # a job of the same second may be younger than the look
+        launcher.rules = Rules(min_window_s=20.0, looked_s=client.snapshot().begun_s or 0.0)
+        assert isinstance(launcher.place(pilot("n1")), Placed)
     finally:
         client.run("scontrol", "update", "nodename=n4", "state=resume")
 

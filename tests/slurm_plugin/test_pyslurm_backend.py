@@ -59,6 +59,8 @@ def test_an_answer_becomes_the_objects_that_the_text_client_makes(fake: Path) ->
     assert (job.id, job.partition, job.time_limit_s) == ("8_[3-5%2]", ("batch", "elastic"), 180.0)
     assert (job.sched_nodes, job.dependency, job.account) == (("n1",), "afterok:1:2", "physics")
     assert (reservation.nodes, reservation.end_s, reservation.flags) == (("n1",), 70.0, {"FLEX"})
+    assert snapshot.begun_s is not None
+    assert snapshot.begun_s < snapshot.time_s
 
 
 def test_one_process_serves_many_snapshots_and_a_dead_one_is_replaced(fake: Path) -> None:

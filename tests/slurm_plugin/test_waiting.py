@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Job
 from slurm_plugin.waiting import (
     REASONS,
     Standing,
-    holds_growth,
+    came_s,
+    is_news,
     lacks_plan,
     plan_window_s,
     planned_on,
     standing,
-    unplanned_since,
+    undated_since,
     waits_for_room,
     whole,
 )
-from tests.slurm_plugin.pending import EXPECTED, KNOWN, LAST_RUN, LIMITS, NOW_S, RUN_MINUTES_PER_USER, queued
+from tests.slurm_plugin.pending import EXPECTED, KNOWN, LAST_RUN, NOW_S, RUN_MINUTES_PER_USER, queued
 
 BOTH = ("batch", "gpu")
 # What held growth before: in the pool (an allow-list), and in the guard (a deny-list). The rest decided alike.
@@ -157,38 +160,87 @@ def test_the_tasks_of_an_array_are_one_job(id_: str, array: str) -> None:
     assert whole(queued(id=id_)) == array
 
 
-JOBS = st.builds(
-    queued,
-    id=st.sampled_from(["7", "9_[1-5]", "9_[2-5]", "9_1"]),
-    reason=st.sampled_from([*KNOWN, *LIMITS[:1], "NeverHeardOf"]),
-    start_s=st.none() | st.floats(NOW_S - 100, NOW_S + 100),
-    sched_nodes=st.sampled_from([(), ("n1",)]),
+@pytest.mark.parametrize(
+    ("submit_s", "start_s", "came"),
+    [
+        (-50.0, None, -50.0),
+        (-50.0, -3.0, -3.0),  # eligible since then: it had to wait
+        (-3.0, -50.0, -3.0),  # submitted anew
+        (-50.0, 60.0, -50.0),  # a plan is no time at which it came
+        (-50.0, 1.0, 1.0),  # clocks are a second apart
+        (1.0, None, 1.0),
+        (2.0, None, None),  # of another clock
+        (2.0, -3.0, None),
+    ],
+)
+def test_a_job_came_when_it_was_submitted_or_became_eligible(
+    submit_s: float, start_s: float | None, came: float | None
+) -> None:
+    job = queued(submit_s=NOW_S + submit_s, start_s=None if start_s is None else NOW_S + start_s)
+    assert came_s(job, NOW_S) == (None if came is None else NOW_S + came)
+
+
+def test_nobody_can_say_when_a_job_came_that_cannot_be_read() -> None:
+    assert came_s(unreadable_job("why", "7", "batch"), NOW_S) is None
+
+
+@pytest.mark.parametrize(
+    ("submit_s", "looked_s", "news"),
+    [(100.0, 99.9, True), (100.0, 100.0, True), (100.0, 100.9, True), (100.0, 101.0, False), (100.0, 0.0, True)],
+)
+def test_a_job_of_the_same_second_as_the_look_may_have_come_after_it(
+    submit_s: float, looked_s: float, news: bool
+) -> None:
+    assert is_news(queued(submit_s=NOW_S + submit_s), NOW_S + 200, NOW_S + looked_s, {}) is news
+
+
+TIMES = st.floats(NOW_S - 1000, NOW_S + 1000)
+
+
+@given(TIMES, st.none() | TIMES, TIMES, st.floats(0.0, 5.0))
+def test_whatever_came_after_the_look_by_a_clock_of_whole_seconds_is_news(
+    came: float, submitted: float | None, looked_s: float, later_s: float
+) -> None:
+    """Submitted and eligible at once, or submitted before and eligible since `came`."""
+    submit_s = math.floor(came if submitted is None else min(submitted, came))
+    job = queued(submit_s=float(submit_s), start_s=None if submitted is None else float(math.floor(came)))
+    now_s = max(came, looked_s) + later_s
+    news = is_news(job, now_s, looked_s, {})
+    if came >= looked_s:
+        assert news
+    if came < looked_s - 1.0:
+        assert not news
+
+
+UNDATED = st.builds(
+    lambda id_, dated: queued(id=id_, submit_s=0.0) if dated else unreadable_job("why", id_, "batch"),
+    st.sampled_from(["7", "9_[1-5]", "9_[2-5]", "9_1"]),
+    st.booleans(),
 )
 
 
 @given(
-    st.lists(st.tuples(st.lists(JOBS, max_size=3), st.floats(-500, 50)), min_size=1, max_size=8), st.floats(0.0, 60.0)
+    st.lists(st.tuples(st.lists(UNDATED, max_size=3), st.floats(-500, 50)), min_size=1, max_size=8),
+    st.floats(1.0, 60.0),
 )
-def test_no_job_holds_growth_for_longer_than_the_plan_wait_whatever_its_reason_and_the_clock(
-    polls: list[tuple[list[Job], float]], plan_wait_s: float
+def test_no_job_that_cannot_be_read_is_news_to_a_daemon_that_looks_after_it_was_first_seen(
+    polls: list[tuple[list[Job], float]], later_s: float
 ) -> None:
     since, now_s = {}, NOW_S
     for jobs, passed_s in polls:
-        now_s += passed_s
-        since = unplanned_since(since, jobs, now_s, 20.0)
-        assert all(not holds_growth(seen_s, now_s + plan_wait_s + 0.001, plan_wait_s) for seen_s in since.values())
-        assert set(since) == {whole(job) for job in jobs if lacks_plan(job, now_s, 20.0)}
+        before, now_s = since, now_s + passed_s
+        since = undated_since(before, jobs, now_s)
+        unread = [job for job in jobs if job.unreadable]
+        assert set(since) == {whole(job) for job in unread}
+        assert all(is_news(job, now_s, now_s - 100, since) for job in unread if whole(job) not in before)
+        assert not any(is_news(job, now_s, now_s + later_s, since) for job in unread), "whatever the clock did"
 
 
-def test_a_clock_that_is_set_back_lets_no_job_hold_growth_for_longer() -> None:
-    since = unplanned_since({}, [queued()], NOW_S, 20.0)
-    assert unplanned_since(since, [queued()], NOW_S - 3600, 20.0) == {"7": NOW_S - 3600}
-
-
-def test_a_job_with_an_unknown_reason_holds_growth_for_the_plan_wait_and_no_longer() -> None:
-    since: dict[str, float] = {}
-    held_s = 0
-    for second in range(60):
-        since = unplanned_since(since, [queued(reason="NeverHeardOf")], NOW_S + second, 20.0)
-        held_s += holds_growth(since["7"], NOW_S + second, 30.0)
-    assert held_s == 30
+def test_a_job_that_cannot_be_read_has_been_there_since_it_was_first_seen_and_starts_anew_once_it_was_gone() -> None:
+    odd = unreadable_job("why", "7", "batch")
+    since = undated_since({}, [odd, queued(id="8")], NOW_S)
+    assert since == {"7": NOW_S}
+    since = undated_since(since, [odd], NOW_S + 10)
+    assert since == {"7": NOW_S}
+    assert undated_since(since, [odd], NOW_S - 3600) == {"7": NOW_S - 3600}, "a clock that is set back"
+    assert undated_since(undated_since(since, [], NOW_S + 20), [odd], NOW_S + 30) == {"7": NOW_S + 30}

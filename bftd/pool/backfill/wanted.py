@@ -32,12 +32,7 @@ class Numbering:
 
     def of_mask(self, mask: int) -> tuple[str, ...]:
         """The names of a set, in order."""
-        found = []
-        while mask:
-            lowest = mask & -mask
-            found.append(self.names[lowest.bit_length() - 1])
-            mask ^= lowest
-        return tuple(found)
+        return tuple(name for name, bit in zip(self.names, bin(mask)[:1:-1], strict=False) if bit == "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,9 @@ class Part:
 
     All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), ()
     where any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well,
-    and no room has to be made.
+    and no room has to be made. As many as `together` such jobs fit on one idle node, 1 where it shares with nobody.
+    `within` are the nodes of its partition, whatever else it asks for: Slurm looks for later starts where any of these
+    becomes free.
     """
 
     allowed: int
@@ -55,6 +52,8 @@ class Part:
     contiguous: bool = False
     either: tuple[int, ...] = ()
     shared: int = 0
+    together: int = 1
+    within: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,7 @@ class Plan:
 class Outcome:
     """What the copy says: the nodes by job of what could start now, and the plans of what could start later.
 
+    The nodes of a start are those that are to be left free for it, 0 where it finds room on nodes in use.
     `looked` entries were looked at of `queued`; `cut` says in words why not all, "" where all were.
     """
 

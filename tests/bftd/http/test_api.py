@@ -191,17 +191,16 @@ def test_S4_a_second_driver_fences_the_first_even_in_its_long_poll(tmp_path: Pat
     run(test, tmp_path)
 
 
-def test_S1_drivers_get_the_sites_rules_with_every_list_and_after_a_reload_the_new_ones(tmp_path: Path) -> None:
+def test_S1_drivers_get_the_sites_smallest_window_with_every_list_and_after_a_reload_the_new_one(
+    tmp_path: Path,
+) -> None:
     async def test(served: Served) -> None:
-        def rules(answer: dict[str, Any]) -> tuple[float, float]:
-            return answer["plan_wait_s"], answer["min_window_s"]
-
         _, welcome = await served.ask("POST", "/v1/trainers", TRAINER)
-        assert rules(welcome) == (PoolConfig().plan_wait_s, PoolConfig().min_window_s)
-        served.service.configure(replace(served.service.config, pool=PoolConfig(plan_wait_s=7, min_window_s=8)))
+        assert welcome["min_window_s"] == PoolConfig().min_window_s
+        served.service.configure(replace(served.service.config, pool=PoolConfig(min_window_s=8)))
         path = f"/v1/trainers/run-here-1/leases?epoch=1&version={welcome['version']}&wait_s=0"
-        assert rules((await served.ask("GET", path))[1]) == (7, 8)
-        assert rules((await served.ask("POST", "/v1/trainers", TRAINER))[1]) == (7, 8)
+        assert (await served.ask("GET", path))[1]["min_window_s"] == 8
+        assert (await served.ask("POST", "/v1/trainers", TRAINER))[1]["min_window_s"] == 8
 
     run(test, tmp_path)
 

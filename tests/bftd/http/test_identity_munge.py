@@ -340,7 +340,7 @@ async def an_impostor(port: int, answer: Callable[[web.Request], Awaitable[web.R
         await runner.cleanup()
 
 
-WELCOME = Welcome(1, 1.0, Leases(3, 30.0, 20.0, (LeaseView("n1.1", "n1", "granted", False, 3600.0),)))
+WELCOME = Welcome(1, 1.0, Leases(3, 20.0, (LeaseView("n1.1", "n1", "granted", False, 3600.0),)))
 
 
 def proof_by_nobody(said: Request, status: int, body: bytes, socket: str) -> str:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.core.domain import Room
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
+from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
-from slurm_plugin.types import Reservation, Snapshot
-from tests.bftd.builders import Pool, job, members, node, pilot
+from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.leaving import AnyNode
+from slurm_plugin.types import Job, Request, Reservation, Snapshot
+from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
+
+# Of more nodes than there are: no room can be made for such a job.
+LARGE = 9
 
 
 def test_an_idle_node_is_offered_at_its_second_idle_poll() -> None:
@@ -58,8 +69,8 @@ def test_a_node_planned_sooner_than_the_least_window_is_out_and_a_later_one_has_
     for _ in range(3):
         now = pool.time_s + 1
         jobs = [
-            job("8", sched_nodes=("n1", "n2"), start_s=now + 600),
-            job("9", sched_nodes=("n2",), start_s=now + 19),
+            job("8", sched_nodes=("n1", "n2"), start_s=now + 600, node_count=LARGE),
+            job("9", sched_nodes=("n2",), start_s=now + 19, node_count=LARGE),
         ]
         view = pool.see([node("n1", "IDLE", "PLANNED"), node("n2", "IDLE", "PLANNED"), node("n3")], jobs)
     assert members(view) == {"n1", "n3"}
@@ -194,9 +205,10 @@ def test_a_node_that_our_pilot_has_just_left_is_offered_again_at_once() -> None:
 def test_a_pilot_leaves_when_a_regular_job_is_planned_on_its_node_within_the_vacate_time() -> None:
     pool = Pool()
     nodes, jobs, leased = [node("n1", "ALLOCATED", "PLANNED")], [pilot("71", "n1")], {"n1": "71"}
-    view = pool.see(nodes, [*jobs, job("9", sched_nodes=("n1",), start_s=pool.time_s + 7)], leased)
+    waits = job("9", sched_nodes=("n1",), start_s=pool.time_s + 7, node_count=LARGE)
+    view = pool.see(nodes, [*jobs, waits], leased)
     assert members(view) == {"n1"}
-    view = pool.see(nodes, [*jobs, job("9", sched_nodes=("n1",), start_s=pool.time_s + 6)], leased)
+    view = pool.see(nodes, [*jobs, replace(waits, start_s=pool.time_s + 6)], leased)
     assert members(view) == set()
     assert view.nodes["n1"].wanted
     assert "job 9" in view.nodes["n1"].why
@@ -228,37 +240,22 @@ def test_a_held_job_with_an_old_plan_claims_nothing() -> None:
     assert view.hold is None
 
 
-def test_a_job_without_a_plan_holds_growth_for_the_plan_wait_and_no_longer() -> None:
-    pool = Pool(PoolConfig(plan_wait_s=30))
-    for second in range(30):
-        view = pool.see([node("n1")], [job("9")])
-        assert view.hold is not None, second
-        assert "job 9" in view.hold
-    assert pool.see([node("n1")], [job("9")]).hold is None
-    # a second job has a wait of its own
-    assert pool.see([node("n1")], [job("9"), job("10")]).hold is not None
+@pytest.mark.parametrize("reason", ["Resources", "Dependency", "ReqNodeNotAvail, UnavailableNodes:n3", "NeverHeardOf"])
+def test_a_job_without_a_plan_stops_no_growth_on_nodes_that_nobody_needs(reason: str) -> None:
+    pool = Pool()
+    for _ in range(3):
+        view = pool.see([node("n1")], [job("9", reason=reason, node_count=2)])
+    assert view.hold is None
+    assert members(view) == {"n1"}
 
 
-@pytest.mark.parametrize("reason", ["Dependency", "JobHeldAdmin", "BeginTime", "AssocGrpNodeLimit"])
-def test_a_job_that_could_not_start_anyway_does_not_hold_growth(reason: str) -> None:
-    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is None
-
-
-@pytest.mark.parametrize("reason", ["ReqNodeNotAvail, UnavailableNodes:n3", "NeverHeardOf"])
-def test_a_job_that_may_start_as_soon_as_there_is_room_holds_growth(reason: str) -> None:
-    assert Pool().see([node("n1")], [job("9", reason=reason)]).hold is not None
-
-
-def test_a_job_array_whose_tasks_start_one_by_one_has_one_plan_wait() -> None:
-    pool = Pool(PoolConfig(plan_wait_s=3))
-    views = [pool.see([node("n1")], [job(f"9_[{first}-9]")]) for first in range(5)]
-    assert [view.hold is not None for view in views] == [True, True, True, False, False]
-
-
-def test_pending_pilots_and_jobs_of_other_partitions_do_not_hold_growth() -> None:
-    jobs = [job("8", partition=("elastic",)), job("9", partition=("bft-driver",))]
-    assert Pool().see([node("n1")], jobs).hold is None
-    assert Pool().see([node("n1")], [job("8", partition=("elastic", "batch"))]).hold is not None
+@pytest.mark.parametrize(("begun_s", "looked_s"), [(None, 1000.0), (998.0, 998.0), (4600.0, 1000.0)])
+def test_what_the_pool_has_looked_at_is_as_old_as_the_beginning_of_its_snapshot(
+    begun_s: float | None, looked_s: float
+) -> None:
+    snapshot = Snapshot(1000.0, {"n1": node("n1")}, (), (), begun_s=begun_s)
+    _, view = observe(PoolMemory(), snapshot, PoolConfig(), Harvest.of(PARTITION), {}, {})
+    assert view.looked_s == looked_s, "a clock that was set back meanwhile makes it no younger than its end"
 
 
 def test_a_quarantined_node_is_out_until_its_time_is_over() -> None:
@@ -278,7 +275,7 @@ def test_the_version_changes_with_the_members_and_with_nothing_else() -> None:
     pool = Pool()
     versions = [pool.see([node("n1"), node("n2")]).version for _ in range(4)]
     assert versions == [0, 1, 1, 1]
-    waiting = [job("9", sched_nodes=("n2",), start_s=pool.time_s + 500)]
+    waiting = [job("9", sched_nodes=("n2",), start_s=pool.time_s + 500, node_count=LARGE)]
     assert pool.see([node("n1"), node("n2", "IDLE", "PLANNED")], waiting).version == 1
     assert pool.see([node("n1"), node("n2", "ALLOCATED")]).version == 2
 
@@ -322,3 +319,141 @@ def test_regression_a_node_reserved_in_less_than_a_minute_was_offered_though_slu
         view = pool.see([node("n1")], reservations=(Reservation("r", ("n1",), start_s, start_s + 60.0, frozenset()),))
         assert members(view) == set()
     assert view.nodes["n1"].why.startswith("is planned for reservation r in ")
+
+
+BUSY = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED"), node("n3")]
+LEASED: dict[str, str | None] = {"n1": "71", "n2": "72"}
+PILOTS = [pilot("71", "n1"), pilot("72", "n2")]
+
+
+def test_a_job_that_could_start_without_pilots_gets_the_idle_nodes_first_and_pilots_leave_the_rest() -> None:
+    pool = Pool()
+    for _ in range(2):
+        before = pool.see(BUSY, PILOTS, LEASED)
+    assert members(before) == {"n1", "n2", "n3"}
+    view = pool.see(BUSY, [*PILOTS, job("9", node_count=2)], LEASED)
+    assert members(view) == {"n2"}
+    assert [view.nodes[name].why for name in ("n1", "n3")] == ["is left to job 9, which can start there"] * 2
+    assert view.nodes["n1"].wanted
+    assert view.rooms == {"9": Room("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
+    assert view.version == before.version + 1
+
+
+def test_nodes_stay_kept_until_their_job_has_started_and_then_count_as_its_own() -> None:
+    pool = Pool()
+    waits = job("9", node_count=2)
+    pool.see(BUSY, [*PILOTS, waits], LEASED)
+    nodes = [node("n1"), *BUSY[1:]]
+    for _ in range(5):
+        view = pool.see(nodes, [PILOTS[1], waits], {"n2": "72"})
+        assert members(view) == {"n2"}
+        assert view.rooms["9"].nodes == ("n1", "n3")
+    runs = job("9", "RUNNING", nodes=("n1", "n3"), start_s=pool.time_s)
+    view = pool.see([node("n1", "ALLOCATED"), BUSY[1], node("n3", "ALLOCATED")], [PILOTS[1], runs], {"n2": "72"})
+    assert view.rooms == {}
+    assert [over.end for over in view.rooms_over] == ["started"]
+    assert view.nodes["n1"].why == "runs a job"
+
+
+def test_nodes_that_a_job_no_longer_fits_on_are_lent_again_at_once() -> None:
+    pool = Pool()
+    for _ in range(3):
+        pool.see(BUSY, [*PILOTS, job("9", node_count=3)], LEASED)
+    other = job("8", "RUNNING", nodes=("n1",), start_s=pool.time_s, time_limit_s=7200.0)
+    view = pool.see(BUSY, [PILOTS[1], other, job("9", node_count=3)], {"n2": "72"})
+    assert members(view) == {"n2", "n3"}
+    assert [(over.room.job, over.end) for over in view.rooms_over] == [("9", "no longer fits")]
+
+
+class Last:
+    """Of leased nodes the last ones leave."""
+
+    def cheapest(self, nodes: Sequence[str], count: int, already: Collection[str]) -> Sequence[str]:
+        return nodes[-count:]
+
+
+def test_of_leased_nodes_those_leave_that_the_core_would_miss_least() -> None:
+    nodes = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")]
+    snapshot = Snapshot(1000.0, {one.name: one for one in nodes}, (*PILOTS, job("9")), ())
+    for leaving, left in ((AnyNode(), "n1"), (Last(), "n2")):
+        _, view = observe(PoolMemory(), snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {}, leaving)
+        assert view.rooms["9"].leaving == (left,)
+
+
+def test_a_site_may_leave_the_making_of_room_to_slurm() -> None:
+    pool = Pool(PoolConfig(make_room=False))
+    for _ in range(3):
+        view = pool.see(BUSY, [*PILOTS, job("9", node_count=2)], LEASED)
+    assert members(view) == {"n1", "n2", "n3"}
+    assert view.rooms == {}
+
+
+def test_a_site_that_stops_making_room_gets_its_nodes_back() -> None:
+    pool = Pool()
+    pool.see(BUSY, [*PILOTS, job("9")], LEASED)
+    pool.config = PoolConfig(make_room=False)
+    view = pool.see(BUSY, [*PILOTS, job("9")], LEASED)
+    assert view.rooms == {}
+    assert [over.room.job for over in view.rooms_over] == ["9"]
+
+
+def test_a_fault_in_the_copy_of_slurms_planner_stops_no_poll_and_lends_no_node_that_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool()
+    for _ in range(2):
+        pool.see(BUSY, [*PILOTS, job("9")], LEASED)
+    monkeypatch.setattr("bftd.pool.foresight.queue", lambda *_: 1 / 0)
+    for _ in range(3):
+        view = pool.see(BUSY, [*PILOTS, job("9"), job("10")], LEASED)
+        assert view.rooms.keys() == {"9"}
+        assert members(view) == {"n1", "n2"}
+        assert isinstance(pool.memory.rooms.fault, ZeroDivisionError)
+
+
+def test_idle_times_are_not_shortened_by_the_nodes_that_are_kept() -> None:
+    watch = IdleWatch(PoolConfig(debounce_polls=1))
+    snapshot = Snapshot(1000.0, {"n1": node("n1")}, (job("9"),), ())
+    assert watch.see(snapshot, ["n1"]) == {"n1"}
+
+
+WAITING = st.builds(
+    job,
+    st.sampled_from(["7", "8", "9_[1-4%2]", "9_3", "10+0", "10+1", "3_[1-2,4"]),
+    partition=st.sampled_from([("batch",), ("batch", "elastic"), ("gone",), ()]),
+    node_count=st.sampled_from([0, 1, 2, 3, 10**6]),
+    time_limit_s=st.sampled_from([None, 0.0, 60.0, 1e9]),
+    priority=st.sampled_from([0, 1, 2**32]),
+    start_s=st.none() | st.floats(900.0, 3000.0),
+    sched_nodes=st.sampled_from([(), ("n1",), ("n2", "elsewhere")]),
+    request=st.builds(
+        Request,
+        features=st.sampled_from(["", "gpu", "[a|b]", "a&(b", "!"]),
+        required=st.sampled_from([(), ("n2",), ("elsewhere",)]),
+        excluded=st.sampled_from([(), ("n1", "n3")]),
+        contiguous=st.booleans(),
+        exclusive=st.booleans(),
+        least_s=st.none() | st.sampled_from([0.0, 60.0]),
+    ),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(WAITING, max_size=5, unique_by=lambda one: one.id), st.integers(0, 3), st.floats(-50.0, 300.0))
+def test_no_queue_breaks_a_poll_and_no_node_is_lent_that_is_kept_or_that_slurm_has_promised(
+    waiting: list[Job], leases: int, in_s: float
+) -> None:
+    pool = Pool(PoolConfig(debounce_polls=1))
+    nodes = [node(f"n{index}", "ALLOCATED" if index <= leases else "IDLE") for index in range(1, 4)]
+    leased: dict[str, str | None] = {f"n{index}": f"7{index}" for index in range(1, leases + 1)}
+    pilots = [pilot(str(id_), name) for name, id_ in leased.items()]
+    promised = job("77", sched_nodes=("n3",), start_s=pool.time_s + 2 + in_s, node_count=LARGE)
+    for _ in range(3):
+        view = pool.see(nodes, [*pilots, *waiting, promised], leased)
+        assert pool.memory.rooms.fault is None
+        kept = {name for room in view.rooms.values() for name in room.nodes}
+        assert len(kept) == sum(len(room.nodes) for room in view.rooms.values()), "no node is kept twice"
+        assert not kept & members(view)
+        assert all(view.nodes[name].wanted for name in kept)
+        if leases < 3 and in_s < pool.config.min_window_s - 3:
+            assert "n3" not in members(view)

@@ -18,9 +18,14 @@ NAMES = [f"n{number}" for number in range(1, 7)]
 IDLE = [node(name) for name in NAMES]
 
 
+# Of more nodes than there are: no room can be made for such a job.
+LARGE = 9
+
+
 def queued(pool: Pool, *nodes: str, in_s: float = 900.0, id_: str = "8", **fields: object) -> Job:
-    """A job that waits for room and is planned `in_s` after the next snapshot."""
-    return job(id_, sched_nodes=nodes or ("elsewhere",), start_s=pool.time_s + 1 + in_s, **fields)
+    """A job that waits for room, does not fit now, and is planned `in_s` after the next snapshot."""
+    start_s = pool.time_s + 1 + in_s
+    return job(id_, sched_nodes=nodes or ("elsewhere",), start_s=start_s, **{"node_count": LARGE} | fields)
 
 
 def spares(view: PoolView) -> set[str]:
@@ -39,6 +44,16 @@ def test_while_a_job_waits_for_room_so_many_idle_nodes_are_kept_free_and_say_why
     assert view.nodes["n1"].why == "is kept free for regular jobs that wait (spare_nodes)"
     assert not view.nodes["n1"].wanted
     assert spares(view) == {"n1", "n2"}
+
+
+def test_a_node_that_is_kept_for_a_job_is_not_idle_and_no_spare() -> None:
+    pool = sparing(2)
+    view = pool.see(IDLE, [queued(pool), queued(pool, id_="9", node_count=1)])
+    assert view.rooms.keys() == {"9"}
+    (kept,) = view.rooms["9"].nodes
+    assert view.nodes[kept].why == "is left to job 9, which can start there"
+    assert len(spares(view) - {kept}) == 2
+    assert members(view) == set(NAMES) - spares(view) - {kept}
 
 
 def test_without_a_queue_all_are_lent_and_with_fewer_idle_nodes_than_spares_none_is() -> None:
@@ -105,7 +120,7 @@ def test_the_longest_windows_are_kept_free_then_n2_before_n10() -> None:
 def test_a_spare_stays_one_when_better_nodes_fall_idle_until_no_job_fits_before_its_plan() -> None:
     pool = sparing(1, min_window_s=20)
     start_s = pool.time_s + 1 + 62
-    plan = job("8", sched_nodes=("n1",), start_s=start_s)
+    plan = job("8", sched_nodes=("n1",), start_s=start_s, node_count=LARGE)
     assert spares(pool.see(IDLE[:1], [plan])) == {"n1"}
     views = [pool.see(IDLE, [plan]) for _ in range(5)]
     # Slurm's time limits are whole minutes: in a window of 59 s nothing can start

@@ -90,9 +90,11 @@ LISTS = st.builds(
     Leases,
     COUNTS,
     NUMBERS,
-    NUMBERS,
     st.lists(VIEWS, max_size=4).map(tuple),
-    st.lists(st.from_regex("[1-9][0-9]{0,8}", fullmatch=True), max_size=4).map(tuple),
+    st.from_regex("[A-Za-z0-9-]{0,20}", fullmatch=True),
+    st.none() | st.floats(bounds.COMMAND_LEAST_S, bounds.COMMAND_MOST_S),
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
 )
 
 
@@ -174,7 +176,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
     old = {"epoch": 1, "version": 1, "leases": [], "poll_s": 1.0, "note": ""}
     with pytest.raises(Malformed, match=f"protocol 1 and this driver {bounds.VERSION}: upgrade the daemon first"):
         Welcome.from_json(old)
-    with pytest.raises(Malformed, match="leases: plan_wait_s is missing"):
+    with pytest.raises(Malformed, match="leases: min_window_s is missing"):
         Welcome.from_json(old | {"protocol": bounds.VERSION})
 
 
@@ -253,14 +255,8 @@ def test_a_trainer_of_another_partition_is_told_which_there_are() -> None:
         bodies.registration(body, ("a", "b"), "ann")
 
 
-def test_a_list_from_a_daemon_that_names_no_jobs_waited_out_is_read() -> None:
-    body = Leases(1, 30.0, 20.0, (), ("7",)).to_json()
-    del body["waited_out"]
-    assert Leases.from_json(body).waited_out == ()
-
-
 def test_a_list_names_its_daemon_by_one_word_or_not_at_all() -> None:
-    body = Leases(1, 30.0, 20.0, (), (), "a1b2c3d4").to_json()
+    body = Leases(1, 20.0, (), "a1b2c3d4").to_json()
     assert Leases.from_json(body).daemon == "a1b2c3d4"
     with pytest.raises(Malformed, match="daemon must be a word"):
         Leases.from_json(body | {"daemon": "two words"})
@@ -277,13 +273,14 @@ def test_regression_control_letters_and_halves_of_letters_reached_the_administra
         Registration.from_json(body)
 
 
-def test_a_list_tells_the_daemons_clock_and_the_sites_time_out_within_bounds_or_not_at_all() -> None:
-    body = Leases(1, 30.0, 20.0, (), timeout_s=12.0, now_s=1000.5).to_json()
+def test_a_list_tells_the_daemons_clock_its_last_look_and_the_sites_time_out_within_bounds_or_not_at_all() -> None:
+    body = Leases(1, 20.0, (), timeout_s=12.0, now_s=1000.5, looked_s=999.5).to_json()
     told = Leases.from_json(body)
-    assert (told.timeout_s, told.now_s) == (12.0, 1000.5)
-    for wrong in ({"timeout_s": 0.0}, {"timeout_s": 61.0}, {"timeout_s": "x"}, {"now_s": -1.0}, {"now_s": True}):
+    assert (told.timeout_s, told.now_s, told.looked_s) == (12.0, 1000.5, 999.5)
+    wrongs: tuple[dict[str, Any], ...] = ({"timeout_s": 0.0}, {"timeout_s": 61.0}, {"timeout_s": "x"})
+    for wrong in (*wrongs, {"now_s": -1.0}, {"now_s": True}, {"looked_s": -1.0}, {"looked_s": "yesterday"}):
         with pytest.raises(Malformed, match=next(iter(wrong))):
             Leases.from_json(body | wrong)
-    del body["timeout_s"], body["now_s"]
+    del body["timeout_s"], body["now_s"], body["looked_s"]
     older = Leases.from_json(body)
-    assert (older.timeout_s, older.now_s) == (None, None)
+    assert (older.timeout_s, older.now_s, older.looked_s) == (None, None, None)

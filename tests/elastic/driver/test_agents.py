@@ -36,7 +36,7 @@ def ran(folder: Path, pilot: Pilot) -> tuple[str, list[str]]:
 
     async def body() -> str:
         starter = PilotStarter(settings_for(folder), 4711, "5a17", lines.append)
-        starter.go_by(Leases(1, 30.0, 20.0, ()))
+        starter.go_by(Leases(1, 20.0, ()))
         why = await asyncio.wait_for(starter.run_agent(pilot), 60)
         await starter.close()
         return why

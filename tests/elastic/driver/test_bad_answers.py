@@ -27,7 +27,7 @@ def said(value: object, status: str = "200 OK") -> bytes:
     return answer(json.dumps(value).encode(), status, "Content-Type: application/json")
 
 
-WELCOME = {"protocol": 2, "epoch": 1, "poll_s": 1, "version": 0, "plan_wait_s": 1, "min_window_s": 1, "leases": []}
+WELCOME = {"protocol": 2, "epoch": 1, "poll_s": 1, "version": 0, "min_window_s": 1, "leases": []}
 LEASE = {"id": "n1.1", "node": "n1", "state": "granted", "vacate": False, "limit_s": 60}
 
 BAD = {

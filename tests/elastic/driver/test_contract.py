@@ -32,9 +32,10 @@ from bftd.protocol.reports import (
 )
 from elastic.driver.daemon import DaemonLink
 from elastic.driver.main import _registration
+from elastic.driver.pilots import looked_of
 from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 
@@ -77,7 +78,7 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self.leases: dict[str, LeaseView] = {}
-        self.rules: SiteRules | None = None
+        self.rules: Rules | None = None
         self.lines: list[str] = []
         self.fenced = False
         settings = settings_for(folder, "1-1,sizes=1,weight=2,up=20,down=5,workers=1", "torchrun")
@@ -89,7 +90,7 @@ class Driver:
 
     def _take(self, listed: Leases) -> None:
         self.leases = {lease.id: lease for lease in listed.leases}
-        self.rules = SiteRules(listed.plan_wait_s, listed.min_window_s)
+        self.rules = Rules(listed.min_window_s, looked_of(listed))
 
     def _fence(self) -> None:
         self.fenced = True
@@ -138,7 +139,9 @@ async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:
 
     said = comment.make(driver.id, lease.id)
     request = PilotRequest(lease.node, "elastic", lease.limit_s, "bft-pilot", said)
-    assert driver.rules == SiteRules(plan_wait_s=30.0, min_window_s=20.0)
+    assert driver.rules is not None
+    assert driver.rules.min_window_s == 20.0
+    assert 0.0 <= time.time() - driver.rules.looked_s < 60.0
     placed = await asyncio.to_thread(PilotLauncher(sandbox.client(), driver.rules).place, request)
     assert isinstance(placed, Placed)
     for report in reports(lease.id, placed.job_id):

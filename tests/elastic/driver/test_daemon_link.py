@@ -123,7 +123,6 @@ def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaem
     ("missing", "said"),
     [
         ("protocol", f"the daemon's answer: it speaks protocol 1 and this driver {VERSION}: upgrade the daemon first"),
-        ("plan_wait_s", "leases: plan_wait_s is missing"),
         ("min_window_s", "leases: min_window_s is missing"),
         ("epoch", "the daemon's answer: epoch is missing"),
         ("leases", "leases: leases must be a list, not None"),

@@ -298,7 +298,7 @@ def test_each_pilots_agent_is_told_its_own_address(tmp_path: Path, monkeypatch: 
         starter = PilotStarter(settings_for(tmp_path, backend="torchrun", given_address=""), 4711, "secret", print)
         known = {"n1": NodeAddress("10.1.0.1", "n1"), "n2": NodeAddress("10.2.0.1", "n2")}
         starter._routes = Routes(lambda: known)
-        starter.go_by(Leases(1, 30.0, 20.0, ()))
+        starter.go_by(Leases(1, 20.0, ()))
         refused = [await starter.place(Pilot(f"{node}.1", node, 600.0, "")) for node in ("n1", "n2", "n3")]
         await starter.close()
         return refused
@@ -326,7 +326,7 @@ def test_what_a_refused_placing_left_is_cleared_and_so_is_one_that_the_drivers_e
 
     async def body() -> list[tuple[str, str | None]]:
         starter = PilotStarter(settings_for(tmp_path), 4711, "secret", print)
-        starter.go_by(Leases(1, 30.0, 20.0, ()))
+        starter.go_by(Leases(1, 20.0, ()))
         launcher: Any = starter._launcher
         assert await starter.place(Pilot("n1.1", "n1", 600.0, "")) == "withdrawn: a job came"
         await until("cleared", lambda: launcher.cleared)

@@ -28,7 +28,7 @@ from elastic.driver.trainer import Trainer
 from slurm_plugin.guard import guard
 from slurm_plugin.pilots import PilotRequest, Refused
 from slurm_plugin.types import Job, Snapshot
-from slurm_plugin.waiting import SiteRules
+from slurm_plugin.waiting import Rules
 from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
@@ -38,10 +38,9 @@ class Launcher:
     """Slurm's side: refuses every pilot, and notes by which rules it was asked for."""
 
     made: int
-    asked: list[tuple[str, str, SiteRules, frozenset[str]]]
-    waited_out: frozenset[str]
+    asked: list[tuple[str, str, Rules]]
 
-    def __init__(self, client: object, rules: SiteRules, mode: str) -> None:
+    def __init__(self, client: object, rules: Rules, mode: str) -> None:
         Launcher.made += 1
         self.rules = rules
         self.clock = time.time
@@ -50,7 +49,7 @@ class Launcher:
         return {}
 
     def place(self, request: PilotRequest, *_: object) -> Refused:
-        Launcher.asked.append((request.node, request.comment, self.rules, self.waited_out))
+        Launcher.asked.append((request.node, request.comment, self.rules))
         return Refused("the test says so")
 
 
@@ -83,10 +82,10 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         )
         serving = asyncio.create_task(trainer.serve())
         await until("asked", lambda: Launcher.asked)
-        daemon.plan_wait_s, daemon.min_window_s, daemon.waited_out = 5.0, 6.0, ("11", "12")
+        daemon.min_window_s, daemon.looked_s = 6.0, 1002.5
         daemon.grant("n2")
         await until("asked by the new rules", lambda: len(Launcher.asked) == 2)
-        daemon.plan_wait_s, daemon.min_window_s, daemon.waited_out = 7.0, 8.0, ()
+        daemon.min_window_s, daemon.looked_s = 8.0, 1003.5
         daemon.identity = "a1b2c3d4"
         daemon.forget()
         await until("registered again", lambda: len(daemon.registrations) == 2)
@@ -97,33 +96,72 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         await trainer.stop()
 
     with ScriptedDaemon(folder / "s") as daemon:
-        daemon.plan_wait_s, daemon.min_window_s = 3.0, 4.0
+        daemon.min_window_s, daemon.looked_s = 4.0, 1001.5
         daemon.grant("n1")
         asyncio.run(asyncio.wait_for(scene(daemon), 30))
     assert Launcher.asked == [
-        ("n1", "bft 7 n1.1", SiteRules(3.0, 4.0), frozenset()),
-        ("n2", "bft 7 n2.2", SiteRules(5.0, 6.0), frozenset({"11", "12"})),
-        ("n3", "bft 7 n3.3 @a1b2c3d4", SiteRules(7.0, 8.0), frozenset()),
+        ("n1", "bft 7 n1.1", Rules(4.0, 1001.5)),
+        ("n2", "bft 7 n2.2", Rules(6.0, 1002.5)),
+        ("n3", "bft 7 n3.3 @a1b2c3d4", Rules(8.0, 1003.5)),
     ]
-    assert Launcher.made == 1, "a new one would have forgotten since when jobs wait"
+    assert Launcher.made == 1, "a new one would have forgotten since when jobs wait that do not say so"
 
 
 def test_S1_the_daemons_configuration_is_what_its_welcome_says(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger")) as ledger:
-        config = Config(pool=PoolConfig(plan_wait_s=3.0, min_window_s=4.0))
+        config = Config(pool=PoolConfig(min_window_s=4.0))
         served = Service(config, ledger, lambda job_ids: None, lambda: 1000.0)
         served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
-        listed = served.welcome("7").listed
-        assert (listed.plan_wait_s, listed.min_window_s) == (3.0, 4.0)
-        served.configure(Config(pool=PoolConfig(plan_wait_s=0.0, min_window_s=0.0)))
-        listed = served.leases("7")
-        assert (listed.plan_wait_s, listed.min_window_s) == (0.0, 0.0)
+        assert served.welcome("7").listed.min_window_s == 4.0
+        served.configure(Config(pool=PoolConfig(min_window_s=0.0)))
+        assert served.leases("7").min_window_s == 0.0
 
-        waiting = [job("8", partition=("batch",), reason="Resources")]
-        served.configure(Config(pool=PoolConfig(plan_wait_s=10.0)))
-        for time_s, waited_out in ((1000.0, ()), (1009.0, ()), (1011.0, ("8",))):
-            served.observe(Snapshot(time_s, {"n1": node("n1")}, tuple(waiting), ()))
-            assert served.leases("7").waited_out == waited_out
+
+def test_S1b_a_list_says_when_the_last_look_began_that_its_leases_were_granted_on(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        now_s = 1000.0
+        served = Service(Config(), ledger, lambda job_ids: None, lambda: now_s)
+        served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        assert served.welcome("7").listed.looked_s == 0.0, "it has not looked yet"
+        for began_s in (1000.2, 1001.2, 1002.2):
+            now_s = began_s + 0.5
+            served.observe(Snapshot(now_s, {"n1": node("n1")}, (), (), begun_s=began_s))
+            assert Leases.from_json(served.leases("7").to_json()).looked_s == began_s
+        assert [lease.node for lease in served.leases("7").leases] == ["n1"]
+        now_s = 1009.0
+        assert served.leases("7").looked_s == 1002.2, "later is when it was told, not when it looked"
+
+
+def test_S1b_a_clock_that_was_set_makes_nothing_that_came_before_it_seen(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        now_s, elapsed_s = 5000.0, 50.0
+        served = Service(Config(), ledger, lambda job_ids: None, lambda: now_s, lambda: elapsed_s)
+        served.apply(Registered(5000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        served.observe(Snapshot(5000.0, {"n1": node("n1")}, (), (), begun_s=4999.9))
+        assert served.leases("7").looked_s == 4999.9
+        now_s -= 3600.0
+        assert served.leases("7").looked_s == 0.0, "it has not looked yet by this clock"
+
+
+def test_a_driver_of_before_understands_the_list_and_waits_for_three_seconds_for_each_job(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        served = Service(Config(), ledger, lambda job_ids: None, lambda: 1000.0)
+        served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        for told in (served.welcome("7").to_json(), served.leases("7").to_json()):
+            # what it reads beside the leases, and cannot do without
+            assert (told["plan_wait_s"], told["min_window_s"]) == (3.0, 20.0)
+            assert "waited_out" not in told, "without it, it goes by what it has seen itself"
+
+
+@pytest.mark.parametrize(("now_s", "looked_s"), [(5000.0, 4990.0), (None, 990.0)])
+def test_a_daemon_of_before_is_taken_to_have_looked_as_long_ago_as_it_may_have(
+    monkeypatch: pytest.MonkeyPatch, now_s: float | None, looked_s: float
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    assert PoolConfig().stale_after_s == 10.0
+    told = {"version": 1, "plan_wait_s": 30.0, "min_window_s": 20.0, "leases": [], "waited_out": ["8"], "now_s": now_s}
+    assert pilots.looked_of(Leases.from_json(told)) == looked_s
+    assert pilots.looked_of(Leases.from_json({**told, "looked_s": 4999.0})) == 4999.0
 
 
 class Told(PilotStarter):
@@ -140,9 +178,9 @@ class Told(PilotStarter):
 
 def test_regression_a_drivers_commands_ended_after_a_time_of_their_own_and_not_the_sites(tmp_path: Path) -> None:
     starter = Told(settings_for(tmp_path), 1, "secret", print)
-    starter.go_by(Leases(1, 30.0, 20.0, (), timeout_s=40.0))
+    starter.go_by(Leases(1, 20.0, (), timeout_s=40.0))
     assert starter.timeout_s == 40.0
-    starter.go_by(Leases(2, 30.0, 20.0, ()))
+    starter.go_by(Leases(2, 20.0, ()))
     assert starter.timeout_s == 40.0, "an older daemon says nothing of it"
 
 
@@ -155,7 +193,7 @@ def test_regression_the_guard_held_slurms_plans_against_a_clock_that_was_wrong(
     # This host's clock is a minute ahead. To the site a job is planned in 10 s, so the node is not lent.
     monkeypatch.setattr(time, "time", lambda: 1060.0)
     planned = [job("8", partition=("batch",), sched_nodes=("n1",), start_s=1010.0)]
-    starter.go_by(Leases(1, 30.0, 20.0, (), now_s=1000.0))
+    starter.go_by(Leases(1, 20.0, (), now_s=1000.0))
     assert objection(planned, starter.clock()) is not None
     # And one that is behind: the plan that it takes for 70 s away is 10 s away.
     monkeypatch.setattr(time, "time", lambda: 940.0)
@@ -165,12 +203,12 @@ def test_regression_the_guard_held_slurms_plans_against_a_clock_that_was_wrong(
     steady_s += 5.0
     monkeypatch.setattr(time, "time", lambda: 99999.0)
     assert starter.clock() == 1005.0
-    starter.go_by(Leases(2, 30.0, 20.0, ()))
+    starter.go_by(Leases(2, 20.0, ()))
     assert starter.clock() == 99999.0, "an older daemon does not tell its time"
 
 
 def objection(pending: list[Job], now_s: float) -> str | None:
-    rules = SiteRules(30.0, 20.0)
+    rules = Rules(20.0, 0.0)
     return guard(pending, "n1", now_s, rules, node_partitions={"batch"}, pilot_partition="elastic", since={})
 
 

@@ -34,7 +34,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def starter(tmp_path: Path) -> PilotStarter:
     made = PilotStarter(settings_for(tmp_path), 1, "secret", print)
-    made.go_by(Leases(1, 30.0, 20.0, ()))
+    made.go_by(Leases(1, 20.0, ()))
     return made
 
 

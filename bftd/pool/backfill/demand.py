@@ -1,0 +1,110 @@
+"""How many nodes a waiting job needs in one of its partitions, and which would do. Pure.
+
+What is not looked at: `--switches`, what a job asks of sockets, cores and threads, and GPUs that it asks for in all and
+not on each node. Such a job may be taken for one that fits: room is made, and doubted if the job does not start there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from bftd.pool.backfill.features import Choice, choose
+from bftd.pool.backfill.layout import Layout
+from bftd.pool.backfill.sizes import Ask, gpus_asked
+from bftd.pool.backfill.wanted import Part
+from slurm_plugin.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The `parts` a job needs at once.
+
+    It `asks` for so much of each node that it shares, and as many as `together` such jobs fit on one.
+    """
+
+    parts: tuple[Part, ...]
+    asks: Ask
+    together: int
+
+
+@lru_cache(maxsize=1 << 12)
+def demand(layout: Layout, partition: str, request: Request, node_count: int) -> Demand | None:
+    """What a job with this request needs; None where these nodes can never do.
+
+    Slurm shows too small a `node_count` for a job that asked for CPUs or tasks only, until it has looked at it.
+    """
+    within = layout.by_partition.get(partition, 0)
+    chosen = choose(request.features, layout.by_feature, within)
+    gpus = gpus_asked(request.gres)
+    able = chosen.allowed & ~layout.mask(request.excluded)
+    able &= layout.sizes.holding(Ask(request.cpus_per_node, _memory_bytes(request, request.cpus_per_node), gpus))
+    required = layout.mask(request.required)
+    if required.bit_count() < len(set(request.required)) or required & ~able:
+        return None
+    need = max(1, node_count, required.bit_count(), sum(count for _, count in chosen.counted))
+    if (fewest := layout.sizes.fewest(able, request.cpus)) is None:
+        return None
+    need = max(need, fewest)
+    # with all others as large as can be, a node must still have this many
+    least = request.cpus - (need - 1) * layout.sizes.most_cpus(able)
+    if least > 0:
+        able &= layout.sizes.cpus(least)
+    parts = _parts(chosen, able, need, required, request.contiguous)
+    if parts is None:
+        return None
+    share = max(request.cpus_per_node, -(-request.cpus // need), 1)
+    asks = Ask(share, _memory_bytes(request, share), gpus)
+    together = layout.sizes.together(able, asks)
+    return Demand(tuple(replace(part, within=within) for part in parts), asks, together)
+
+
+def _memory_bytes(request: Request, cpus: int) -> int:
+    """What a job asks of the memory of a node on which it has so many CPUs."""
+    return request.memory_bytes * max(1, cpus) if request.memory_per_cpu else request.memory_bytes
+
+
+def _parts(chosen: Choice, able: int, need: int, required: int, contiguous: bool) -> tuple[Part, ...] | None:
+    if chosen.counted:
+        return _counted(chosen, able, need, required)
+    if able.bit_count() < need or required & ~able:
+        return None
+    if not chosen.either:
+        return (Part(able, need, required, contiguous),)
+    either = tuple(one & able for one in chosen.either)
+    either = tuple(one for one in either if one.bit_count() >= need and not required & ~one)
+    if not either:
+        return None
+    if len(either) == 1:
+        return (Part(either[0], need, required, contiguous),)
+    allowed = 0
+    for one in either:
+        allowed |= one
+    return (Part(allowed, need, required, contiguous, either),)
+
+
+def _counted(chosen: Choice, able: int, need: int, required: int) -> tuple[Part, ...] | None:
+    """A part for so many nodes of each set, and one for the others. That all are neighbours is not asked for."""
+    wanted = [(mask & able, count) for mask, count in chosen.counted]
+    wanted.sort(key=lambda one: one[0].bit_count() - one[1])  # those with the least choice are served first
+    if (others := need - sum(count for _, count in wanted)) > 0:
+        wanted.append((able, others))
+    parts = []
+    for mask, count in wanted:
+        mine = _some(required & mask, count)
+        required &= ~mine
+        if mask.bit_count() < count:
+            return None
+        parts.append(Part(mask, count, mine))
+    return None if required or able.bit_count() < need else tuple(parts)
+
+
+def _some(mask: int, count: int) -> int:
+    """The first `count` nodes of a set, or all."""
+    some = 0
+    while mask and count > 0:
+        lowest = mask & -mask
+        some |= lowest
+        mask ^= lowest
+        count -= 1
+    return some

@@ -1,0 +1,265 @@
+"""The queue of Slurm's backfill scheduler, made from a snapshot for the copy of its planner. Pure.
+
+Facts of Slurm 22.05 to 25.05, read in its source (src/plugins/sched/backfill/backfill.c), beside those in `order`:
+
+- Jobs beyond bf_max_job_user, bf_max_job_part or bf_max_job_user_part are passed over; of an array each task that is
+  tried counts there.
+- bf_max_job_test counts what is tried on nodes: not a job that a limit keeps back, or for which no nodes could ever do.
+  It is looked at between jobs, not between the tasks of an array.
+- A job over the partition's MaxTime or MaxNodes is not tried there; MaxTime stands for a limit that the job has not.
+- A partition that is DRAIN starts what is queued already; one that is DOWN or INACTIVE starts nothing.
+- A job younger than bf_min_age_reserve or below bf_min_prio_reserve starts now or is not planned.
+
+Not copied: bf_max_job_assoc, bf_max_job_start, bf_job_part_count_reserve, QOS: nothing is read of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from operator import or_
+
+from bftd.pool.backfill.demand import demand
+from bftd.pool.backfill.layout import Layout, layout_of
+from bftd.pool.backfill.order import lines
+from bftd.pool.backfill.shares import Shares
+from bftd.pool.backfill.sizes import Ask
+from bftd.pool.backfill.tasks import running_by_array, waiting
+from bftd.pool.backfill.wanted import Numbering, Part, Wanted
+from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.waiting import Standing, standing
+
+YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a partition without one
+# Each task costs the planner time. Slurm plans no more of an array (bf_max_job_array_resv); it may start more at once.
+_MOST_TASKS = 1000
+_CLOSED = frozenset({"DOWN", "INACTIVE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What the planner is to look at, in order, of `queued` lines: jobs that wait, one for each of their partitions.
+
+    `cut` says in words why not all were looked at, "" where all were. What `unreadable` jobs need is not known: they
+    are not among them.
+    """
+
+    entries: tuple[Wanted, ...]
+    queued: int
+    cut: str = ""
+    unreadable: int = 0
+
+
+def queue(snapshot: Snapshot, pending: Iterable[Job], nodes: Mapping[str, Node], numbering: Numbering) -> Queue:
+    """The queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use."""
+    waits = lines(pending, snapshot.partitions)
+    desk = _Desk(snapshot, nodes, numbering)
+    entries: list[Wanted] = []
+    tried, cut = 0, ""
+    for index, (jobs, name) in enumerate(waits.in_order()):
+        if tried >= snapshot.scheduler.depth:
+            cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs, as Slurm does (bf_max_job_test)"
+            break
+        wanted, tries = desk.entry(jobs, name)
+        tried += tries
+        if wanted is not None:
+            entries.append(wanted)
+    return Queue(tuple(entries), len(waits), cut, waits.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a partition lets a job have."""
+
+    most_s: float | None = None
+    most_nodes: int | None = None
+    exclusive: bool = False
+
+
+_NO_RULES = _Rules()  # of a partition that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What a job needs in one partition and for how long, and where Slurm shows that it will start.
+
+    Without `parts` no nodes could ever do. `asks` is what it needs of nodes in use, None where it shares none; as many
+    as `together` such jobs fit on an idle one.
+    """
+
+    parts: tuple[Part, ...]
+    limit_s: float
+    least_s: float
+    plan: int
+    asks: Ask | None
+    together: int
+
+
+@lru_cache(maxsize=1 << 14)  # most of a long queue is as it was at the poll before
+def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | None:
+    """A job in the partition `name`; None where it is over a limit of it."""
+    limit_s, least_s = _limits_s(job, rules)
+    own_s = job.time_limit_s if job.request.least_s is None else job.request.least_s
+    if rules.most_s is not None and own_s is not None and own_s > rules.most_s:
+        return None
+    if rules.most_nodes is not None and job.node_count > rules.most_nodes:
+        return None
+    plan = layout.mask(job.sched_nodes)
+    found = demand(layout, name, job.request, job.node_count)
+    if found is None:
+        return _Placed((), limit_s, least_s, plan, None, 1)
+    if len(job.partition) > 1 and plan & ~_union(part.allowed for part in found.parts):
+        plan = 0  # it is planned in another of its partitions
+    shares = not job.request.exclusive and not rules.exclusive
+    return _Placed(found.parts, limit_s, least_s, plan, found.asks if shares else None, found.together)
+
+
+def _limits_s(job: Job, rules: _Rules) -> tuple[float, float]:
+    """How long a job may run in a partition, and for how little it would start."""
+    known_s = [one for one in (job.time_limit_s, rules.most_s) if one is not None]
+    limit_s = min(known_s) if known_s else YEAR_S
+    return limit_s, limit_s if job.request.least_s is None else min(limit_s, job.request.least_s)
+
+
+class _Desk:
+    """Makes entries of lines, from the first on, and counts the jobs of users and partitions as Slurm does."""
+
+    def __init__(self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering) -> None:
+        self._now_s = snapshot.time_s
+        self._jobs = snapshot.jobs
+        self._scheduler = snapshot.scheduler
+        self._rules = {
+            name: None if one.state in _CLOSED else _Rules(one.max_time_s, one.max_nodes, one.exclusive)
+            for name, one in snapshot.partitions.items()
+        }
+        self._nodes = nodes
+        self._numbering = numbering
+        self._layout = layout_of(nodes, numbering)
+        own = snapshot.scheduler
+        self._is_limited = max(own.depth_user, own.depth_partition, own.depth_user_partition) > 0
+        self._used: dict[tuple[str, str], int] = {}
+        # worked out when they are first asked for
+        self._shares: Shares | None = None
+        self._running: Mapping[str, int] | None = None
+
+    def entry(self, jobs: Sequence[Job], name: str) -> tuple[Wanted | None, int]:
+        """The entry of a line, None where there is none, and how many tries it counts as."""
+        if not name:
+            return self._together(jobs)
+        job = jobs[0]
+        if _is_barred(job):
+            return self._barred(jobs), 0
+        if (placed := self._place(job, name)) is None:
+            return None, 0
+        tasks = self._tasks(job)
+        if tasks <= 0:  # as many of its tasks run as may
+            return self._barred(jobs), 0
+        if (tasks := self._within(job.user, name, tasks)) <= 0:
+            return None, 0
+        tries = min(tasks, max(1, self._scheduler.array_most))
+        if job.reservation:
+            return None, tries  # it is tried on nodes that nobody harvests
+        if not placed.parts:
+            return None, 0
+        parts = placed.parts if placed.asks is None else self._shared(placed, placed.asks)
+        plan_s, plan = (job.start_s, placed.plan) if placed.plan and self._is_planned(job) else (None, 0)
+        limit_s, least_s = placed.limit_s, placed.least_s
+        return Wanted(job.id, parts, limit_s, least_s, tasks, plan_s, plan, False, self._reserves(job)), tries
+
+    def _together(self, jobs: Sequence[Job]) -> tuple[Wanted | None, int]:
+        """One entry for all components of a job, each in the first of its partitions where it could be."""
+        if any(_is_barred(job) for job in jobs):
+            return self._barred(jobs), 0
+        found: list[tuple[Job, str, _Placed]] = []
+        for job in jobs:
+            for name in job.partition:
+                if (placed := self._place(job, name)) is not None and placed.parts:
+                    found.append((job, name, placed))
+                    break
+            else:
+                return None, 0
+        if min(self._within(job.user, name, 1) for job, name, _ in found) <= 0:
+            return None, 0
+        if any(job.reservation for job in jobs):
+            return None, len(jobs)
+        parts: list[Part] = []
+        for _, _, placed in found:
+            parts += placed.parts if placed.asks is None else self._shared(placed, placed.asks)
+        limit_s = max(placed.limit_s for _, _, placed in found)
+        least_s = max(placed.least_s for _, _, placed in found)
+        plan_s, plan = self._plan(jobs)
+        reserves = all(self._reserves(job) for job in jobs)
+        return Wanted(jobs[0].id, tuple(parts), limit_s, least_s, 1, plan_s, plan, False, reserves), len(jobs)
+
+    def _barred(self, jobs: Sequence[Job]) -> Wanted | None:
+        """The entry of a job that cannot start now, if Slurm shows where it will."""
+        plan_s, plan = self._plan(jobs)
+        if not plan:
+            return None
+        limit_s, least_s = _limits_s(jobs[0], self._rules.get(jobs[0].partition[0]) or _NO_RULES)
+        return Wanted(jobs[0].id, (), limit_s, least_s, plan_s=plan_s, plan=plan, barred=True)
+
+    def _plan(self, jobs: Sequence[Job]) -> tuple[float | None, int]:
+        """When and where Slurm shows that all of some jobs will start."""
+        starts_s = [job.start_s for job in jobs if job.start_s is not None and self._is_planned(job)]
+        plan = _union(self._layout.mask(job.sched_nodes) for job in jobs)
+        return (max(starts_s), plan) if plan and len(starts_s) == len(jobs) else (None, 0)
+
+    def _is_planned(self, job: Job) -> bool:
+        """Whether Slurm shows a start; one in the past is when the job became eligible, or was to start and did not."""
+        return job.start_s is not None and job.start_s > self._now_s
+
+    def _place(self, job: Job, name: str) -> _Placed | None:
+        """A job in one of its partitions; None where Slurm does not queue it there."""
+        rules = self._rules.get(name, _NO_RULES)
+        return None if rules is None else _placed(self._layout, job, name, rules)
+
+    def _tasks(self, job: Job) -> int:
+        """How many tasks of a job may start: of an array no more than it lets run at once."""
+        tasks, at_once = waiting(job.id, _MOST_TASKS)
+        if not at_once:
+            return tasks
+        if self._running is None:
+            self._running = running_by_array(self._jobs)
+        return min(tasks, at_once - self._running.get(job.id.partition("_")[0], 0))
+
+    def _within(self, user: str, partition: str, tasks: int) -> int:
+        """How many of some tasks Slurm still looks at for their user and partition; they are counted."""
+        if not self._is_limited:
+            return tasks
+        limits = {
+            (user, partition): self._scheduler.depth_user_partition,
+            ("", partition): self._scheduler.depth_partition,
+            (user, ""): self._scheduler.depth_user,
+        }
+        for key, most in limits.items():
+            if most > 0:
+                tasks = min(tasks, most - self._used.get(key, 0))
+        if tasks > 0:
+            for key in limits:
+                self._used[key] = self._used.get(key, 0) + tasks
+        return tasks
+
+    def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:
+        """The parts of a job that shares nodes, with the nodes in use that have room for it."""
+        if self._shares is None:
+            self._shares = Shares.of(self._nodes, self._numbering)
+        room, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
+        return tuple([replace(part, shared=part.allowed & room, together=together) for part in placed.parts])
+
+    def _reserves(self, job: Job) -> bool:
+        now_s, eligible_s = self._now_s, job.submit_s
+        if job.start_s is not None and job.start_s <= now_s and not job.sched_nodes:
+            eligible_s = max(eligible_s, job.start_s)  # it had to wait for a time or for another job
+        old_enough = now_s - eligible_s >= self._scheduler.reserve_age_s
+        return old_enough and job.priority >= self._scheduler.reserve_priority
+
+
+def _is_barred(job: Job) -> bool:
+    """Whether something other than room keeps a job from starting, for all that its reason tells."""
+    known = standing(job.reason)
+    return known is Standing.BARRED or (known is Standing.ONE_PARTITION and len(job.partition) < 2)
+
+
+def _union(masks: Iterable[int]) -> int:
+    return reduce(or_, masks, 0)

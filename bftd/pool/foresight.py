@@ -1,0 +1,137 @@
+"""Room at one snapshot: the waiting jobs put through the copy of Slurm's planner, and what is kept for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import Protocol
+
+from bftd.core.domain import RoomOver
+from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.queue import queue
+from bftd.pool.backfill.wanted import Outcome, Wanted
+from bftd.pool.ground import Ground, survey
+from bftd.pool.harvest import Harvest
+from bftd.pool.leaving import Leaving
+from bftd.pool.occupancy import Occupancy
+from bftd.pool.rooms import Foreseen, RoomMemory, Start, awake, doubted, follow, key
+from slurm_plugin.types import Snapshot
+
+
+class Copy(Protocol):
+    """A copy of Slurm's planner: which of the jobs that wait on some ground could start now."""
+
+    def __call__(
+        self,
+        snapshot: Snapshot,
+        jobs: Occupancy,
+        ground: Ground,
+        *,
+        kept: Mapping[str, Collection[str]],
+        doubted: Collection[str],
+        leaving: Leaving,
+    ) -> tuple[Sequence[Wanted], Outcome]:
+        """The queue in the order of the planner, and what comes of it; `kept` and `doubted` are by `rooms.key`."""
+
+
+def slurms_next_cycle(
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    ground: Ground,
+    *,
+    kept: Mapping[str, Collection[str]],
+    doubted: Collection[str],
+    leaving: Leaving,
+) -> tuple[Sequence[Wanted], Outcome]:
+    """Slurm's next backfill cycle, without any pilot."""
+    numbering = ground.numbering
+    waits = queue(snapshot, jobs.pending, ground.nodes, numbering)
+    masks = {key_: numbering.mask(names) for key_, names in kept.items()}
+    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or doubted else {}
+    outcome = simulate(
+        waits.entries,
+        numbering,
+        ground.ready,
+        ground.ours,
+        ground.ends,
+        ground.bookings,
+        snapshot.time_s,
+        snapshot.scheduler,
+        kept={ids.get(key_, key_): mask for key_, mask in masks.items()},
+        weights=ground.weights,
+        leaving=leaving,
+        doubted={ids.get(key_, key_) for key_ in doubted},
+    )
+    return waits.entries, replace(outcome, cut="; ".join(filter(None, (waits.cut, outcome.cut))))
+
+
+def make_room(
+    memory: RoomMemory,
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    harvest: Harvest,
+    leased: Mapping[str, str | None],
+    leaving: Leaving,
+    copy: Copy = slurms_next_cycle,
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Say for which jobs which nodes are kept, and which of the rooms of the snapshot before are over.
+
+    Whatever breaks the copy breaks nothing else: it is the memory's `fault`, and no room is made at this snapshot.
+    """
+    now_s, scheduler = snapshot.time_s, snapshot.scheduler
+    try:
+        if jobs.near:
+            kept = {name for one in memory.kept.values() for name in one.nodes}
+            ground = survey(snapshot, jobs, harvest, leased, kept, memory.numbering)
+            memory = awake(memory, ground.numbering, ground.ready, now_s)
+            foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
+        else:  # nobody waits for a harvested node
+            foreseen = Foreseen(memory.numbering)
+        return follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
+    except Exception as error:
+        after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
+        return replace(after, fault=error), over
+
+
+def _foresee(
+    memory: RoomMemory, snapshot: Snapshot, jobs: Occupancy, ground: Ground, leaving: Leaving, copy: Copy
+) -> Foreseen:
+    kept = {key_: one.nodes for key_, one in memory.kept.items()}
+    entries, outcome = copy(
+        snapshot, jobs, ground, kept=kept, doubted=doubted(memory, snapshot.time_s), leaving=leaving
+    )
+    return Foreseen(
+        numbering=ground.numbering,
+        ready=ground.ready,
+        ours=ground.ours,
+        harvested=ground.numbering.mask(jobs.nodes),
+        starts=_starts(entries, outcome, ground),
+        cut=outcome.cut,
+    )
+
+
+def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapping[str, Start]:
+    """What could start now, with how each stands in line for the nodes that are open to it."""
+    starts: dict[str, Start] = {}
+    if not outcome.now:
+        return starts
+    # where somebody before waits for room, the main scheduler starts nobody: it strikes out all nodes of the partition
+    passed = ground.ready
+    for entry in entries:
+        if entry.barred:
+            continue
+        nodes = outcome.now.get(entry.id)
+        if nodes is None:
+            passed &= ~_union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
+            continue
+        allowed = _union(part.allowed for part in entry.parts)
+        before = starts.get(key(entry.id), Start(0, 0, first=False))
+        first = (allowed & passed).bit_count() >= sum(part.need for part in entry.parts)
+        starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, before.first or first)
+    return starts
+
+
+def _union(masks: Iterable[int]) -> int:
+    return reduce(or_, masks, 0)

@@ -1,0 +1,116 @@
+"""What regular jobs find at one snapshot: nodes that are free or soon could be, and when the others are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from bftd.pool.backfill.wanted import Booking, Numbering
+from bftd.pool.fitness import BUSY, unusable
+from bftd.pool.harvest import Harvest
+from bftd.pool.occupancy import Occupancy
+from slurm_plugin.types import Node, Reservation, Snapshot
+
+# A job past its limit ends at any moment.
+_OVERDUE_S = 1.0
+# What a node may be beside idle and still be one that Slurm gives to the next job: it is cleared in a moment, or only
+# those have it that its reservation is for, which the bookings say.
+_READY_FLAGS = frozenset({"COMPLETING", "RESERVED"})
+# A job in one of these states has no nodes yet, or none any more.
+_WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The nodes that the waiting regular jobs may use, in Slurm's order, and sets of them by the `numbering`.
+
+    `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` maps times to the
+    nodes that regular jobs leave then, by their limits. `weights` are all nodes, those first that Slurm takes first.
+    """
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
+    ready: int = 0
+    ours: int = 0
+    ends: Mapping[float, int] = field(default_factory=dict)
+    bookings: tuple[Booking, ...] = ()
+    weights: tuple[int, ...] = ()
+
+
+def survey(
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    harvest: Harvest,
+    leased: Mapping[str, str | None],
+    kept: Collection[str],
+    before: Numbering,
+) -> Ground:
+    """Say what the regular jobs that wait find.
+
+    `leased` maps nodes under lease to their pilot where it is known. `kept` are the nodes that were kept for a job: one
+    that is busy while Slurm names no job there is taken by just that one, in this moment. The numbering `before` is
+    used again where the nodes are the same.
+    """
+    open_ = {partition for job in jobs.pending for partition in job.partition}
+    nodes = {name: node for name, node in snapshot.nodes.items() if not open_.isdisjoint(node.partitions)}
+    numbering = before if before.names == tuple(nodes) else Numbering.of(nodes)
+    last_s = _last_ends(snapshot, jobs, harvest)
+    ready, ours = [], []
+    ending: dict[float, list[str]] = {}
+    for name, node in nodes.items():
+        if unusable(node, node.flags - _READY_FLAGS) is not None:
+            continue
+        if (end_s := last_s.get(name)) is not None:
+            if end_s < inf:
+                ending.setdefault(end_s, []).append(name)
+        elif _is_ready(node, jobs.pilots.get(name), leased, kept):
+            ready.append(name)
+            if name in leased:
+                ours.append(name)
+    return Ground(
+        nodes=nodes,
+        numbering=numbering,
+        ready=numbering.mask(ready),
+        ours=numbering.mask(ours),
+        ends={end_s: numbering.mask(names) for end_s, names in ending.items()},
+        bookings=_bookings(snapshot.reservations, numbering, snapshot.time_s),
+        weights=_weights(nodes, numbering),
+    )
+
+
+def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[str, float]:
+    """When the last job on each node ends that is none of our running pilots: inf where that is not known."""
+    pilots = {job.id for job in jobs.running}
+    last_s: dict[str, float] = {}
+    for job in snapshot.jobs:
+        if job.state in _WITHOUT_NODES or job.id in pilots or not job.nodes:
+            continue
+        end_s = inf
+        if job.time_limit_s is not None and not harvest.is_pilot(job):
+            begun_s = snapshot.time_s if job.start_s is None else job.start_s
+            end_s = max(begun_s + job.time_limit_s, snapshot.time_s + _OVERDUE_S)
+        for name in job.nodes:
+            last_s[name] = max(end_s, last_s.get(name, end_s))
+    return last_s
+
+
+def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], kept: Collection[str]) -> bool:
+    """Whether a node without a job of others is free, or will be once our pilot leaves."""
+    if pilot is not None:  # a pilot that no lease stands behind is not ours to move
+        return node.name in leased and leased[node.name] in (None, pilot)
+    return node.state == "IDLE" or (node.state in BUSY and (node.name in leased or node.name in kept))
+
+
+def _bookings(reservations: Collection[Reservation], numbering: Numbering, now_s: float) -> tuple[Booking, ...]:
+    made = (Booking(numbering.mask(one.nodes), one.start_s, one.end_s) for one in reservations if one.end_s > now_s)
+    return tuple(booking for booking in made if booking.mask)
+
+
+def _weights(nodes: Mapping[str, Node], numbering: Numbering) -> tuple[int, ...]:
+    if len({node.weight for node in nodes.values()}) < 2:
+        return ((1 << len(numbering.names)) - 1,)
+    by_weight: dict[int, list[str]] = {}
+    for name, node in nodes.items():
+        by_weight.setdefault(node.weight, []).append(name)
+    return tuple(numbering.mask(by_weight[weight]) for weight in sorted(by_weight))

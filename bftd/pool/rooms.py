@@ -1,0 +1,262 @@
+"""Which nodes are kept free for which waiting jobs, from one snapshot to the next. Pure.
+
+A job that Slurm could start now if no pilot were there has *room* made for it: nodes by name, which pilots leave and
+none comes to, so that Slurm's next backfill cycle starts the job in that very cycle instead of preempting for it. Room
+is made anew at every snapshot, and is kept until the job has started, is gone or no longer fits. A job that has not
+started within two cycles does not start for reasons that cannot be seen from here. It is *doubted*: it counts for
+nothing until a node is ready that was not then, three times at most, and then for a while that doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from bftd.core.domain import Room, RoomOver
+from bftd.pool.backfill.wanted import Numbering
+from slurm_plugin.types import Job, Scheduler
+
+End = Literal["started", "gone", "no longer fits", "doubted"]
+
+# Two cycles are enough for Slurm to start what it can start; these seconds are for its rounding and for our polls.
+_CYCLES = 2
+_SLACK_S = 5.0
+# However long cycles last, nodes are kept in vain no longer than this.
+_WAIT_MOST_S = 600.0
+# How often another node lets a doubted job be tried again, and how long it is left out at most.
+_WOKEN_MOST = 3
+_DOUBT_MOST_S = 3600.0
+# Where the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
+_DUE_LEAST_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job that could start now: where, and which nodes it may use at all.
+
+    One that is `first` in line for its nodes may be started by Slurm's main scheduler at any moment.
+    """
+
+    nodes: int
+    allowed: int
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
+
+    `ours` are the nodes under lease and `harvested` those that pilots may have. `cut` says why not all jobs were looked
+    at, "" where all were.
+    """
+
+    numbering: Numbering
+    ready: int = 0
+    ours: int = 0
+    harvested: int = 0
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A room, and all nodes that its job would start on: those beside the room's are not harvested.
+
+    `begun` are the tasks of an array that run already.
+    """
+
+    room: Room
+    nodes: tuple[str, ...]
+    begun: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A job that did not start though room was made `count` times; any node of `lacks` lets it try again."""
+
+    until_s: float
+    count: int
+    lacks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RoomMemory:
+    """What is remembered of rooms between two snapshots, by `key`."""
+
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
+    # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
+    cut: str = ""
+    fault: Exception | None = None
+
+    @property
+    def rooms(self) -> dict[str, Room]:
+        """The rooms that keep a harvested node, by their jobs."""
+        return {key_: kept.room for key_, kept in self.kept.items() if kept.room.nodes}
+
+    def moved(self, by_s: float) -> RoomMemory:
+        """With its times moved: the clock was set."""
+        kept = {key_: replace(one, room=_moved(one.room, by_s)) for key_, one in self.kept.items()}
+        doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
+        return replace(self, kept=kept, doubts=doubts)
+
+
+def _moved(room: Room, by_s: float) -> Room:
+    due_s = None if room.due_s is None else room.due_s + by_s
+    return replace(room, since_s=room.since_s + by_s, due_s=due_s)
+
+
+def room_wait_s(scheduler: Scheduler) -> float:
+    """How long a job may take to start once it has room."""
+    return min(_CYCLES * (scheduler.interval_s + (scheduler.cycle_s or 0.0)) + _SLACK_S, _WAIT_MOST_S)
+
+
+def key(job_id: str) -> str:
+    """What a job is known by while it waits: an array whose tasks start one by one, or a job of parts, as a whole."""
+    if job_id.isdigit():  # as nearly all of tens of thousands
+        return job_id
+    return job_id.partition("_[")[0].partition("+")[0]
+
+
+def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) -> RoomMemory:
+    """With the doubts ended whose job finds a node that was not ready before."""
+
+    def woken(doubt: Doubt) -> bool:
+        return doubt.until_s > now_s and bool(numbering.mask(doubt.lacks) & ready)
+
+    doubts = {key_: Doubt(now_s, doubt.count) if woken(doubt) else doubt for key_, doubt in memory.doubts.items()}
+    return replace(memory, doubts=doubts)
+
+
+def doubted(memory: RoomMemory, now_s: float) -> frozenset[str]:
+    """The jobs for which no room is made."""
+    return frozenset(key_ for key_, doubt in memory.doubts.items() if now_s < doubt.until_s)
+
+
+def follow(
+    memory: RoomMemory, foreseen: Foreseen | None, jobs: Collection[Job], scheduler: Scheduler, now_s: float
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Carry on what is kept for whom with what one snapshot shows; returned with it are the rooms that are over.
+
+    `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
+    until their job has started or gone or their time is over.
+    """
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys())
+    wait_s = room_wait_s(scheduler)
+    starts = foreseen.starts if foreseen is not None else {}
+    begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
+    started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
+    doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
+    kept: dict[str, Kept] = {}
+    for key_, before in memory.kept.items():
+        stays = foreseen is None or (key_ not in starts and key_ in waiting and bool(waiting[key_].unreadable))
+        if stays and key_ in waiting and key_ not in started:
+            if now_s - before.room.since_s <= wait_s:
+                kept[key_] = before
+            else:
+                doubts[key_] = _doubt(doubts.get(key_), frozenset(), wait_s, now_s)
+    for key_, start in starts.items():
+        assert foreseen is not None
+        last = None if key_ in started else memory.kept.get(key_)
+        if last is not None and now_s - last.room.since_s > wait_s:
+            lacks = frozenset(foreseen.numbering.of_mask(start.allowed & ~foreseen.ready))
+            doubts[key_] = _doubt(doubts.get(key_), lacks, wait_s, now_s)
+        else:
+            nodes = foreseen.numbering.of_mask(start.nodes)
+            room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
+            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
+    after = RoomMemory(kept, doubts, memory.numbering, memory.cut)
+    if foreseen is not None:
+        after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
+    newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
+    return after, tuple(_over(memory, after, waiting.keys(), started, newly))
+
+
+def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Where room is made no longer: with none, and all that there were over."""
+    return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
+
+
+def _room(
+    key_: str,
+    start: Start,
+    nodes: tuple[str, ...],
+    last: Kept | None,
+    foreseen: Foreseen,
+    scheduler: Scheduler,
+    now_s: float,
+) -> Room:
+    """The room of a job: as it was, on those of its `nodes` now that are harvested."""
+    bit = foreseen.numbering.bit
+    mine = tuple(name for name in nodes if bit[name] & foreseen.harvested)
+    due_s = _due_s(start, scheduler, now_s)
+    had: tuple[str, ...] = ()
+    since_s = now_s
+    if last is not None:
+        since_s, had = last.room.since_s, last.room.leaving
+        # pilots were told a time, which may come sooner and never later
+        due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
+    leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
+    return Room(key_, mine, since_s, leaving, due_s)
+
+
+def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
+    """When the next backfill cycle is expected, if nothing but that starts the job."""
+    if start.first or scheduler.cycled_s is None:
+        return None
+    due_s = scheduler.cycled_s + scheduler.interval_s
+    return due_s if due_s - now_s > _DUE_LEAST_S else None
+
+
+def _sooner(told_s: float | None, due_s: float | None) -> float | None:
+    if told_s is None or due_s is None:
+        return told_s
+    return min(told_s, due_s)
+
+
+def _doubt(before: Doubt | None, lacks: frozenset[str], wait_s: float, now_s: float) -> Doubt:
+    count = 1 + (before.count if before is not None else 0)
+    while_s = min(wait_s * 2.0 ** min(count, 10), _DOUBT_MOST_S)
+    return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else frozenset())
+
+
+def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
+    """The jobs of these keys that wait."""
+    if not keys:
+        return {}
+    pending = ((key(job.id), job) for job in jobs if job.state == "PENDING")
+    return {one: job for one, job in pending if one in keys}
+
+
+def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[str]]:
+    """By key, the jobs of these keys that wait no longer, an array's tasks under the array's."""
+    found: dict[str, set[str]] = {}
+    for job in jobs:
+        if job.state != "PENDING":
+            for one in {key(job.id), job.id.partition("_")[0]}.intersection(keys):
+                found.setdefault(one, set()).add(job.id)
+    return {one: frozenset(ids) for one, ids in found.items()}
+
+
+def _over(
+    before: RoomMemory,
+    after: RoomMemory,
+    waiting: Collection[str],
+    started: Collection[str],
+    newly: Collection[str],
+) -> Iterable[RoomOver]:
+    rooms = after.rooms
+    for key_, room in before.rooms.items():
+        end: End | None = None
+        if key_ in started:
+            end = "started"
+        elif key_ not in waiting:
+            end = "gone"
+        elif key_ in newly:
+            end = "doubted"
+        elif key_ not in rooms:
+            end = "no longer fits"
+        if end is not None:
+            yield RoomOver(room, end)

@@ -1,0 +1,419 @@
+"""What is kept for whom from poll to poll, with a copy of the planner that says what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.core.domain import Room, RoomOver
+from bftd.pool.backfill.wanted import Outcome, Part, Wanted
+from bftd.pool.foresight import make_room
+from bftd.pool.ground import Ground
+from bftd.pool.harvest import Harvest
+from bftd.pool.leaving import AnyNode
+from bftd.pool.occupancy import Occupancy, occupy
+from bftd.pool.rooms import RoomMemory, given_up, key, room_wait_s
+from slurm_plugin.types import Job, Scheduler, Snapshot
+from tests.bftd.builders import PARTITION, job, node, pilot
+
+# A cycle every 10 s: two of them and some slack are 25 s.
+SCHEDULER = Scheduler(read=True, interval_s=10.0, cycle_s=0.0)
+WAIT_S = 25
+
+
+class Site:
+    """Six harvested nodes and one beside them; `fits` are the nodes on which the copy lets a job start, by id."""
+
+    def __init__(self, scheduler: Scheduler = SCHEDULER) -> None:
+        self.scheduler = scheduler
+        self.memory = RoomMemory()
+        self.time_s = 1000.0
+        self.waits: list[Job] = []
+        self.runs: list[Job] = []
+        self.leased: dict[str, str | None] = {}
+        self.fits: dict[str, Collection[str]] = {}
+        self.broken: Exception | None = None
+        self.cut = ""
+        self.asked: dict[str, Any] = {}
+
+    def copy(
+        self, snapshot: Snapshot, jobs: Occupancy, ground: Ground, **asked: Any
+    ) -> tuple[Sequence[Wanted], Outcome]:
+        """Stands for the copy of the planner: a job starts where the test says, unless it is doubted."""
+        self.asked = asked
+        if self.broken is not None:
+            raise self.broken
+        every = ground.numbering.mask(ground.nodes)
+        entries = [
+            Wanted(one.id, (Part(every, max(1, len(self.fits.get(one.id, ())))),), 600.0, 600.0) for one in jobs.pending
+        ]
+        now = {
+            one.id: ground.numbering.mask(self.fits[one.id])
+            for one in jobs.pending
+            if one.id in self.fits and key(one.id) not in asked["doubted"]
+        }
+        return entries, Outcome(now=now, cut=self.cut)
+
+    def poll(self, after_s: float = 1.0) -> tuple[dict[str, Room], list[tuple[str, str]]]:
+        """One snapshot: the rooms by job, and the ends of those that are over."""
+        self.time_s += after_s
+        busy = {name for one in self.runs for name in one.nodes} | self.leased.keys()
+        nodes = [node(f"n{index}", "ALLOCATED" if f"n{index}" in busy else "IDLE") for index in range(1, 7)]
+        nodes.append(node("x1", partitions=("batch",)))
+        pilots = [pilot(id_, name) for name, id_ in self.leased.items() if id_]
+        jobs = (*self.waits, *self.runs, *pilots)
+        snapshot = Snapshot(self.time_s, {one.name: one for one in nodes}, jobs, (), scheduler=self.scheduler)
+        harvest = Harvest.of(PARTITION)
+        self.memory, over = make_room(
+            self.memory, snapshot, occupy(snapshot, harvest), harvest, self.leased, AnyNode(), self.copy
+        )
+        self.over = over
+        return self.memory.rooms, [(one.room.job, one.end) for one in over]
+
+    def polls(self, count: int) -> list[tuple[dict[str, Room], list[tuple[str, str]]]]:
+        """That many, a second apart."""
+        return [self.poll() for _ in range(count)]
+
+
+def waiting(*ids: str, fits: Collection[str] = ("n1",), scheduler: Scheduler = SCHEDULER) -> Site:
+    """A site where these jobs wait, each of which could start on the same nodes."""
+    site = Site(scheduler)
+    site.waits = [job(id_) for id_ in ids]
+    site.fits = dict.fromkeys(ids, fits)
+    return site
+
+
+def test_room_is_made_for_a_job_that_could_start_and_pilots_are_on_the_nodes_that_it_says() -> None:
+    site = waiting("9", fits=("n1", "n2"))
+    site.leased = {"n2": "71", "n3": "72"}
+    rooms, over = site.poll()
+    assert rooms == {"9": Room("9", ("n1", "n2"), 1001.0, leaving=("n2",))}
+    assert over == []
+
+
+def test_a_room_is_kept_since_it_was_made_and_its_nodes_are_told_to_the_copy() -> None:
+    site = waiting("9", fits=("n1", "n2"))
+    site.leased = {"n2": "71"}
+    site.poll()
+    site.leased = {}
+    rooms, over = site.poll()
+    assert rooms["9"] == Room("9", ("n1", "n2"), 1001.0, leaving=("n2",)), "the pilot was there when it was made"
+    assert over == []
+    assert site.asked["kept"] == {"9": ("n1", "n2")}
+
+
+def test_a_room_moves_with_what_the_copy_says_and_counts_as_the_same() -> None:
+    site = waiting("9", fits=("n1", "n2"))
+    site.poll()
+    site.fits, site.leased = {"9": ("n2", "n3")}, {"n3": "71"}
+    rooms, over = site.poll()
+    assert rooms["9"] == Room("9", ("n2", "n3"), 1001.0, leaving=("n3",))
+    assert over == []
+
+
+def test_a_room_is_over_when_its_job_no_longer_fits() -> None:
+    site = waiting("9")
+    site.poll()
+    site.fits = {}
+    assert site.poll() == ({}, [("9", "no longer fits")])
+    assert site.poll() == ({}, [])
+
+
+@pytest.mark.parametrize("where", ["n1", "n5", "x1"])
+def test_a_room_is_over_when_its_job_has_started_wherever_that_is(where: str) -> None:
+    site = waiting("9")
+    before, _ = site.poll()
+    site.waits, site.runs = [job("10")], [job("9", "RUNNING", nodes=(where,))]
+    assert site.poll() == ({}, [("9", "started")])
+    assert site.over == (RoomOver(before["9"], "started"),)
+
+
+def test_a_room_is_over_when_its_job_is_gone_also_where_nobody_waits_any_more() -> None:
+    for others in ([], [job("10")]):
+        site = waiting("9")
+        site.poll()
+        site.waits = others
+        assert site.poll() == ({}, [("9", "gone")])
+
+
+def test_nodes_that_are_not_harvested_are_in_no_room() -> None:
+    site = waiting("9", fits=("n1", "x1"))
+    rooms, _ = site.poll()
+    assert rooms["9"].nodes == ("n1",)
+    site.poll()
+    assert site.asked["kept"] == {"9": ("n1", "x1")}, "the copy is to choose the same again"
+    site.fits = {"9": ("x1",)}
+    assert site.poll() == ({}, [("9", "no longer fits")])
+    site.waits, site.runs = [], [job("9", "RUNNING", nodes=("x1",))]
+    assert site.poll() == ({}, []), "what was never kept is not over"
+
+
+def test_a_job_that_does_not_start_within_two_cycles_is_doubted_and_loses_its_room() -> None:
+    site = waiting("9")
+    for rooms, over in site.polls(WAIT_S + 1):
+        assert (rooms.keys(), over) == ({"9"}, [])
+    assert site.poll() == ({}, [("9", "doubted")])
+    site.poll()
+    assert site.asked["doubted"] == {"9"}
+
+
+def doubts_s(site: Site, most_s: int) -> int:
+    """How long the job is in doubt that just lost its room."""
+    for second in range(1, most_s):
+        if site.poll()[0]:
+            return second
+    return most_s
+
+
+def test_a_doubted_job_is_tried_again_after_a_while_that_doubles_and_is_never_longer_than_an_hour() -> None:
+    site = waiting("9")
+    site.polls(WAIT_S + 2)
+    whiles = []
+    for _ in range(9):
+        whiles.append(doubts_s(site, 4000))
+        site.polls(WAIT_S)
+        assert site.poll() == ({}, [("9", "doubted")])
+    assert whiles == [50, 100, 200, 400, 800, 1600, 3200, 3600, 3600]
+
+
+def test_a_doubted_job_is_tried_again_at_once_when_a_node_is_ready_that_was_not_three_times_at_most() -> None:
+    site = waiting("9")
+    others = [job(f"3{index}", "RUNNING", nodes=(f"n{index}",)) for index in range(2, 7)]
+    site.runs = others
+    woken = 0
+    for ended in range(5):
+        assert ("9", "doubted") in [end for _, over in site.polls(WAIT_S + 2) for end in over]
+        assert site.polls(5) == [({}, [])] * 5
+        site.runs = others[ended + 1 :]
+        rooms, _ = site.poll()
+        if not rooms:
+            break
+        woken += 1
+    assert woken == 3
+
+
+def test_a_node_that_was_ready_before_or_that_the_job_may_not_use_wakes_no_doubt() -> None:
+    site = waiting("9")
+    site.leased = {"n2": "71"}
+    site.polls(WAIT_S + 2)
+    site.leased = {}  # the pilot has left, and the node is as ready as it was
+    assert site.polls(10) == [({}, [])] * 10
+
+
+def test_a_node_that_wakes_a_doubt_and_is_taken_again_leaves_the_room_as_it_is() -> None:
+    site = waiting("9")
+    site.runs = [job("5", "RUNNING", nodes=("n2",))]
+    site.polls(WAIT_S + 2)
+    site.runs = []
+    assert site.poll()[0].keys() == {"9"}
+    site.runs = [job("6", "RUNNING", nodes=("n2",))]
+    assert site.poll() == ({"9": site.memory.rooms["9"]}, [])
+
+
+def test_a_job_that_is_back_in_the_queue_starts_without_doubts() -> None:
+    site = waiting("9")
+    site.polls(WAIT_S + 2)
+    gone, site.waits = site.waits, []
+    site.poll()
+    site.waits = gone
+    assert site.poll()[0].keys() == {"9"}
+
+
+def test_an_array_is_known_by_its_own_id_and_each_task_that_starts_gives_the_others_time() -> None:
+    site = Site()
+    site.waits, site.fits = [job("9_[1-3]")], {"9_[1-3]": ("n1", "n2", "n3"), "9_[2-3]": ("n2", "n3")}
+    rooms, _ = site.poll()
+    assert rooms.keys() == {"9"}
+    site.polls(20)
+    site.waits, site.runs = [job("9_[2-3]")], [job("9_1", "RUNNING", nodes=("n1",), start_s=site.time_s)]
+    rooms, over = site.poll()
+    assert (rooms["9"].nodes, rooms["9"].since_s, over) == (("n2", "n3"), site.time_s, [("9", "started")])
+    assert site.polls(20)[-1] == ({"9": rooms["9"]}, []), "a task that runs on is no other start"
+
+
+def test_a_task_that_runs_already_is_no_start_of_the_others() -> None:
+    site = Site()
+    site.waits, site.fits = [job("9_[2-3]")], {"9_[2-3]": ("n2", "n3")}
+    site.runs = [job("9_1", "RUNNING", nodes=("n1",), start_s=500.0)]
+    assert [over for _, over in site.polls(5)] == [[]] * 5
+    site.waits, site.runs = [], [*site.runs, job("9_2", "RUNNING", nodes=("n5",)), job("9_3", "RUNNING", nodes=("n6",))]
+    assert site.poll() == ({}, [("9", "started")])
+
+
+def test_a_heterogeneous_job_is_one() -> None:
+    site = Site()
+    site.waits, site.fits = [job("9+0"), job("9+1")], {"9+0": ("n1", "n2")}
+    assert site.poll()[0].keys() == {"9"}
+    site.waits, site.runs = [], [job("9+0", "RUNNING", nodes=("n1",)), job("9+1", "RUNNING", nodes=("n2",))]
+    assert site.poll() == ({}, [("9", "started")])
+
+
+def test_a_room_stays_while_its_job_cannot_be_read_and_no_longer_than_two_cycles() -> None:
+    site = waiting("9")
+    site.poll()
+    site.waits, site.fits = [replace(site.waits[0], unreadable="cut in the middle")], {}
+    assert all(rooms for rooms, _ in site.polls(WAIT_S))
+    assert site.poll() == ({}, [("9", "doubted")])
+
+
+def test_when_the_clock_is_set_a_room_has_been_kept_no_longer_and_a_doubt_ends_no_sooner() -> None:
+    moved, straight = (waiting("9", "10", fits=("n1",)) for _ in range(2))
+    for site in (moved, straight):
+        del site.fits["10"]
+        site.polls(WAIT_S + 2)
+        site.fits["10"] = ("n2",)
+        site.polls(10)
+    moved.time_s += 5000.0
+    moved.memory = moved.memory.moved(5000.0)
+    for _ in range(200):
+        rooms, over = moved.poll()
+        rooms_, over_ = straight.poll()
+        assert (rooms.keys(), over) == (rooms_.keys(), over_)
+
+
+def test_a_time_at_which_pilots_must_leave_moves_with_the_clock() -> None:
+    site = waiting("8", "9")
+    del site.fits["8"]
+    site.scheduler = replace(SCHEDULER, cycled_s=1000.0)
+    rooms, _ = site.poll()
+    assert rooms["9"].due_s == 1010.0
+    assert site.memory.moved(-50.0).rooms["9"].due_s == 960.0
+
+
+def test_a_copy_that_breaks_makes_no_room_and_takes_none_away_before_its_time() -> None:
+    site = waiting("9")
+    site.poll()
+    site.waits.append(job("10"))
+    site.fits["10"] = ("n2",)
+    site.broken = ZeroDivisionError("a bug")
+    for _ in range(WAIT_S):
+        rooms, over = site.poll()
+        assert (rooms.keys(), over) == ({"9"}, [])
+        assert site.memory.fault is site.broken
+    assert site.poll() == ({}, [("9", "doubted")])
+
+
+@pytest.mark.parametrize(("runs", "end"), [([job("9", "RUNNING", nodes=("n1",))], "started"), ([], "gone")])
+def test_while_the_copy_is_broken_a_room_is_over_with_its_job(runs: list[Job], end: str) -> None:
+    site = waiting("9")
+    site.poll()
+    site.broken = ZeroDivisionError("a bug")
+    site.waits, site.runs = [job("10")], runs
+    assert site.poll() == ({}, [("9", end)])
+    site.broken = None
+    site.poll()
+    assert site.memory.fault is None
+
+
+def test_where_nobody_waits_for_a_harvested_node_the_copy_is_not_asked() -> None:
+    site = Site()
+    site.broken = ZeroDivisionError("asked")
+    site.waits = [job("9", partition=("fat",))]
+    site.poll()
+    assert site.memory.fault is None
+
+
+def test_what_the_copy_left_out_is_told_for_one_snapshot() -> None:
+    site = waiting("9")
+    site.cut = "looks at the first 500 of 50,000 jobs"
+    site.poll()
+    assert site.memory.cut == site.cut
+    site.cut = ""
+    site.poll()
+    assert site.memory.cut == ""
+
+
+def test_a_site_that_makes_room_no_longer_has_none_that_is_kept() -> None:
+    site = waiting("9")
+    rooms, _ = site.poll()
+    assert given_up(site.memory) == (RoomMemory(), (RoomOver(rooms["9"], "no longer fits"),))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "wait_s"),
+    [
+        (Scheduler(), 65.0),
+        (Scheduler(True, interval_s=10.0, cycle_s=0.1), 25.2),
+        (Scheduler(True, interval_s=30.0, cycle_s=25.0), 115.0),
+        (Scheduler(True, interval_s=600.0, cycle_s=600.0), 600.0),
+    ],
+)
+def test_a_job_has_two_of_slurms_cycles_to_start_and_slurms_defaults_where_they_are_not_known(
+    scheduler: Scheduler, wait_s: float
+) -> None:
+    assert room_wait_s(scheduler) == pytest.approx(wait_s)
+
+
+def due_s(site: Site) -> float | None:
+    rooms, _ = site.poll()
+    return rooms["9"].due_s
+
+
+def behind(cycled_s: float | None) -> Site:
+    """Job 9 could start, and job 8 before it waits for the same nodes."""
+    site = waiting("8", "9", scheduler=replace(SCHEDULER, cycled_s=cycled_s))
+    del site.fits["8"]
+    return site
+
+
+def test_a_job_that_only_backfill_can_start_is_due_at_the_next_cycle() -> None:
+    assert due_s(behind(1000.0)) == 1010.0
+
+
+@pytest.mark.parametrize("cycled_s", [None, 990.0, 993.5, 0.0])
+def test_pilots_leave_at_once_where_the_next_cycle_is_near_or_not_known(cycled_s: float | None) -> None:
+    assert due_s(behind(cycled_s)) is None
+
+
+def test_pilots_leave_at_once_where_nothing_keeps_the_main_scheduler_from_the_job() -> None:
+    site = behind(1000.0)
+    assert due_s(site) == 1010.0
+    site.fits["8"] = ("n2",)  # now it is first in line
+    assert due_s(site) is None
+    del site.fits["8"]
+    assert due_s(site) is None, "what has been told is not taken back"
+
+
+def test_what_pilots_were_told_comes_sooner_and_never_later() -> None:
+    site = behind(1000.0)
+    assert due_s(site) == 1010.0
+    site.scheduler = replace(SCHEDULER, cycled_s=999.0)
+    assert due_s(site) == 1009.0
+    site.scheduler = replace(SCHEDULER, cycled_s=1004.0)
+    assert [due_s(site) for _ in range(15)] == [1009.0] * 15
+
+
+NODES = st.frozensets(st.sampled_from(["n1", "n2", "n3", "x1"]), min_size=1)
+POLL = st.tuples(
+    st.dictionaries(st.sampled_from(["7", "8", "9_[1-4]"]), NODES, max_size=3),
+    st.sampled_from(["wait", "start", "gone", "break"]),
+    st.floats(0.1, 40.0),
+)
+
+
+@given(st.lists(POLL, min_size=1, max_size=20))
+def test_every_room_that_is_made_is_over_once_and_none_lasts_longer_than_its_time(
+    history: list[tuple[Mapping[str, Collection[str]], str, float]],
+) -> None:
+    site, open_ = Site(), {}
+    for fits, what, after_s in history:
+        site.fits = dict(fits)
+        site.waits = [] if what in ("start", "gone") else [job(id_) for id_ in ("7", "8", "9_[1-4]")]
+        site.runs = [job("7", "RUNNING", nodes=("n5",))] if what == "start" else []
+        site.broken = ZeroDivisionError() if what == "break" else None
+        rooms, over = site.poll(after_s)
+        for id_, _ in over:
+            assert id_ in open_, "what is over was there"
+            del open_[id_]
+        for id_, room in rooms.items():
+            assert open_.setdefault(id_, room.since_s) == room.since_s, "a room that goes on is the same one"
+            assert site.time_s - room.since_s <= WAIT_S
+        assert rooms.keys() == open_.keys()
+        assert set().union(*(room.leaving for room in rooms.values())) <= set().union(
+            *(room.nodes for room in rooms.values())
+        )

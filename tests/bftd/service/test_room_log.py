@@ -1,0 +1,96 @@
+"""What the daemon's log says of rooms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bftd.core.domain import PoolView, Room, RoomOver
+from bftd.pool.rooms import RoomMemory
+from bftd.service.room_log import RoomLog
+
+NOTHING = RoomMemory()
+ROOM = Room("4711", ("n3", "n4"), 1000.0, leaving=("n3",))
+
+
+def view(time_s: float, *rooms: Room, over: tuple[RoomOver, ...] = ()) -> PoolView:
+    return PoolView(time_s=time_s, rooms={room.job: room for room in rooms}, rooms_over=over)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("INFO", "bftd")
+    return caplog
+
+
+def test_a_room_is_told_when_it_is_made_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
+    log = RoomLog()
+    log.tell(NOTHING, view(1000.0, ROOM))
+    log.tell(NOTHING, view(1001.0, replace(ROOM, nodes=("n3", "n5"))))
+    assert said.messages == ["room for job 4711: n[3-4]; pilots leave n3"]
+    log.tell(NOTHING, view(1002.5, over=(RoomOver(ROOM, "started"),)))
+    log.tell(NOTHING, view(1003.0))
+    assert said.messages[1:] == ["room for job 4711 is over after 2.5 s: it has started"]
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [
+        (Room("7", ("n1",), 1000.0), "room for job 7: n1; no pilot is there"),
+        (Room("7", ("n1",), 1000.0, ("n1",), 1012.2), "room for job 7: n1; pilots leave n1 within 12 s"),
+    ],
+)
+def test_a_room_says_which_pilots_leave_and_when(room: Room, says: str, said: pytest.LogCaptureFixture) -> None:
+    RoomLog().tell(NOTHING, view(1000.0, room))
+    assert said.messages == [says]
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("gone", "it is gone"),
+        ("no longer fits", "it no longer fits"),
+        ("doubted", "it has not started, and is doubted"),
+    ],
+)
+def test_a_room_in_vain_says_why(end: str, words: str, said: pytest.LogCaptureFixture) -> None:
+    RoomLog().tell(NOTHING, view(1065.0, over=(RoomOver(ROOM, end),)))  # type: ignore[arg-type]
+    assert said.messages == [f"room for job 4711 is over after 65.0 s: {words}"]
+
+
+def test_the_next_room_of_an_array_is_told_as_one_of_its_own(said: pytest.LogCaptureFixture) -> None:
+    log = RoomLog()
+    log.tell(NOTHING, view(1000.0, ROOM))
+    log.tell(NOTHING, view(1005.0, Room("4711", ("n4",), 1005.0), over=(RoomOver(ROOM, "started"),)))
+    assert said.messages[1:] == [
+        "room for job 4711 is over after 5.0 s: it has started",
+        "room for job 4711: n4; no pilot is there",
+    ]
+
+
+def test_a_queue_that_is_too_long_is_told_once(said: pytest.LogCaptureFixture) -> None:
+    log = RoomLog()
+    for length in (50_000, 49_999, 400, 50_001):
+        log.tell(RoomMemory(cut=f"500 of {length:,} jobs" if length > 500 else ""), view(1000.0))
+    assert said.messages == ["what waits is not all looked at for room: 500 of 50,000 jobs"]
+
+
+def broken(text: str) -> RoomMemory:
+    """A memory of a poll in which something broke, always at the same place."""
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        return RoomMemory(fault=error)
+
+
+def test_a_fault_is_told_once_with_its_traceback_and_another_one_too(said: pytest.LogCaptureFixture) -> None:
+    log = RoomLog()
+    for node in ("n1", "n2", "n1"):
+        log.tell(broken(node), view(1000.0))
+    (record,) = said.records
+    assert record.levelname == "ERROR"
+    assert record.exc_info is not None
+    assert "KeyError: 'n1'" in said.text
+    log.tell(RoomMemory(fault=ValueError("elsewhere")), view(1000.0))
+    assert len(said.records) == 2
