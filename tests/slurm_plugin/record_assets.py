@@ -123,7 +123,6 @@ def record_requests() -> None:
         _save(folder / "nodes-shared.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
         _save(folder / "nodes-details.txt", sandbox, client, "scontrol", "show", "nodes", "-o", "-d")
         _save(folder / "sdiag.txt", sandbox, client, "sdiag")
-        _save(folder / "config.txt", sandbox, client, "scontrol", "show", "config")
 
 
 def _queue(client: SlurmClient) -> None:

@@ -17,6 +17,8 @@ from tests.slurm_plugin.busy import BUSY_NODES
 
 SEPARATOR = "\x1f5e9a17"
 RELEASES = sorted((Path(__file__).parent / "assets").iterdir())
+WITH_REQUESTS = [release for release in RELEASES if (release / "requests.txt").exists()]
+"""Those that were recorded since requests are read."""
 
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=4 CPUTot=4 CPULoad=0.08 "
@@ -94,7 +96,7 @@ def release(request: pytest.FixtureRequest) -> Path:
 def recorded(release: Path, name: str) -> str:
     """What a release printed; a queue that was recorded before requests were read has none of them."""
     text = (release / name).read_text()
-    if not text.startswith("JOBID") or "EXC_NODES" in text:
+    if "SCHEDNODES" not in text or "EXC_NODES" in text:
         return text
     *fields, end = text.split(SEPARATOR)
     width = 17
@@ -151,11 +153,14 @@ def test_recorded_reservations_and_partitions_are_read(release: Path) -> None:
     assert set(partitions) == {"batch", "elastic", "bft-driver"}
     assert partitions["elastic"].nodes == tuple(f"n{number}" for number in range(1, 7))
     assert (partitions["batch"].state, partitions["batch"].max_time_s) == ("UP", None)
-    assert {name: (one.priority_tier, one.exclusive, one.max_nodes) for name, one in partitions.items()} == {
-        "batch": (10, True, None),
-        "elastic": (1, True, None),
-        "bft-driver": (10, False, None),
+    assert {name: (one.priority_tier, one.exclusive) for name, one in partitions.items()} == {
+        "batch": (10, True),
+        "elastic": (1, True),
+        "bft-driver": (10, False),
     }
+    assert partitions["batch"].max_nodes is None
+    if "MaxNodes=1 " in recorded(release, "partitions.txt"):  # which the private cluster has of late
+        assert partitions["elastic"].max_nodes == 1
 
 
 def test_a_partition_without_a_tier_or_a_bound_is_one_all_the_same() -> None:
@@ -242,6 +247,34 @@ def test_what_jobs_have_of_a_node_is_read_with_its_weight() -> None:
     assert dict(node.gpus_used) == {"a100": 2}
     unused = parse.nodes(node_line())["n1"]
     assert (unused.weight, unused.cpus_used, unused.memory_used_bytes, unused.gpus_used) == (1, 0, 0, {})
+
+
+@pytest.mark.parametrize("name", ["nodes-shared.txt", "nodes-details.txt"])
+@pytest.mark.parametrize("release", WITH_REQUESTS, ids=lambda folder: folder.name)
+def test_recorded_nodes_are_read_with_what_jobs_have_of_them(release: Path, name: str) -> None:
+    nodes = parse.nodes(recorded(release, name))
+    assert {node: (found.cpus_used, found.weight) for node, found in nodes.items()} == {
+        "n1": (0, 5),
+        "n2": (4, 1),
+        **{f"n{number}": (0, 1) for number in range(3, 7)},
+        "svc1": (3, 1),
+    }
+    in_use = {node: found.gpus_used for node, found in nodes.items() if found.gpus_used}
+    assert in_use == ({"n2": {"a100": 4}} if name == "nodes-details.txt" else {})
+
+
+@pytest.mark.parametrize(
+    ("gres", "used"),
+    [
+        ("gpu:a100:3(IDX:0-1,3),gpu:v100:0(IDX:N/A)", {"a100": 3}),
+        ("gpu:(null):2(IDX:0-1)", {"": 2}),
+        ("gpu:0", {}),
+        ("gpu:a100:1(IDX:0),shard:a100:2(0/4,2/4)", {"a100": 1}),
+    ],
+)
+def test_details_tell_the_gpus_in_use_where_the_tres_do_not(gres: str, used: dict[str, int]) -> None:
+    line = node_line(gres="gpu:a100:4").replace(" NodeAddr", f" GresDrain=N/A GresUsed={gres} NodeAddr")
+    assert parse.nodes(line)["n1"].gpus_used == used
 
 
 @pytest.mark.parametrize(
