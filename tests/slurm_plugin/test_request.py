@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_plugin import parse, request, wishes
 from slurm_plugin.types import NO_REQUEST, Job, Request
-from tests.slurm_plugin.test_parse import HEADER, SEPARATOR, WITH_REQUESTS, asked, job_record, recorded
+from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, asked, job_record, recorded
 
 
 def job(**changes: str) -> Job:
@@ -97,7 +97,7 @@ def test_a_job_that_runs_is_asked_nothing() -> None:
     assert job(state="RUNNING", asked=asked(features="ib")).request == NO_REQUEST
 
 
-@pytest.mark.parametrize("release", WITH_REQUESTS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
 def test_recorded_requests_are_read_as_the_jobs_made_them(release: Path) -> None:
     jobs = parse.jobs(recorded(release, "requests.txt"), SEPARATOR)
     wanted = wishes.read(recorded(release, "wishes.txt"), SEPARATOR)
