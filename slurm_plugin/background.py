@@ -47,6 +47,7 @@ class Background:
         self._everywhere = everywhere
         self._turns = Turns(READINGS)
         self._config: Mapping[str, str] = {}
+        self._knows_exclusive = False
         self._heard: Set[str] = frozenset()
         self._wishes: Mapping[str, Wish] = {}
         self._granted: dict[str, tuple[Job, Job]] = {}
@@ -73,6 +74,7 @@ class Background:
             elif turn == PARTITIONS:
                 shown = self._brief("scontrol", "show", "partition", "-o", *self._everywhere)
                 self.partitions = parse.partitions(shown)
+                self._knows_exclusive = wishes.knows_exclusive(shown)
             elif turn == CONFIG:
                 self._config = parse_config(self._brief("scontrol", "show", "config"))
                 self.scheduler = scheduler.settings(self._config, self.scheduler)
@@ -108,7 +110,7 @@ class Background:
 
     def _read_wishes(self) -> None:
         separator = f"\x1f{secrets.token_hex(3)}"
-        form = f"--Format={wishes.long_format(separator)}"
+        form = f"--Format={wishes.long_format(separator, self._knows_exclusive)}"
         found = wishes.read(self._brief("squeue", form, "--states=PENDING", *self._everywhere), separator)
         self._heard = found.keys()
         self._wishes = {job: wish for job, wish in found.items() if wish != wishes.NONE}

@@ -74,6 +74,7 @@ class SlurmClient:
         self._before_exec = before_exec
         self._slow = Background(self._read, _ALL_HERE)
         self._node_names: frozenset[str] = frozenset()
+        self._shares_gpus = False
 
     def snapshot(self) -> Snapshot:
         """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole.
@@ -93,7 +94,12 @@ class SlurmClient:
 
     def nodes(self) -> dict[str, Node]:
         """Read all nodes by name."""
-        return parse.nodes(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))
+        details = ("-d",) if self._shares_gpus else ()
+        found = parse.nodes(self._read("scontrol", "show", "nodes", "-o", *details, *_ALL_HERE))
+        # Without AccountingStorageTRES=gres/gpu only the details tell how many GPUs of a node jobs have. They make the
+        # answer a little longer, so they are asked for from when it matters.
+        self._shares_gpus |= any(_tells_no_gpus(node) for node in found.values())
+        return found
 
     def node_addresses(self) -> dict[str, NodeAddress]:
         """Read where each node is on the network, by its name."""
@@ -264,6 +270,10 @@ class SlurmClient:
         if not answer.out:
             raise SnapshotError(f"{command} gave an empty answer: is slurmctld up?")
         return answer.out
+
+
+def _tells_no_gpus(node: Node) -> bool:
+    return node.state == "MIXED" and bool(node.gpus) and not node.gpus_used
 
 
 def _check_ids(job_ids: Sequence[str]) -> None:

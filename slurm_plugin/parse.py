@@ -233,7 +233,7 @@ def _node(record: str) -> Node:
         weight=_number(fields.get("Weight", "1")),
         cpus_used=_number(fields.get("CPUAlloc", "0")),
         memory_used_bytes=_number(fields.get("AllocMem", "0")) * 2**20,
-        gpus_used=gpus_used(fields.get("AllocTRES", ""), gpus),
+        gpus_used=gpus_used(fields.get("AllocTRES", ""), gpus, fields.get("GresUsed", "")),
     )
 
 
@@ -295,11 +295,14 @@ def node_gpus(text: str) -> tuple[str, dict[str, int]]:
     return request, gpus
 
 
-def gpus_used(tres: str, gpus: dict[str, int]) -> dict[str, int]:
-    """Count the GPUs in "cpu=4,gres/gpu=3,gres/gpu:a100=3" by type: some clusters tell only how many there are in all.
+def gpus_used(tres: str, gpus: dict[str, int], gres: str = "") -> dict[str, int]:
+    """Count the GPUs in use by type, in "cpu=4,gres/gpu=3,gres/gpu:a100=3" or, where it is shown, in `gres` (GresUsed).
 
-    On a node whose `gpus` are all of one type these are of that type.
+    Some clusters count them among the TRES not at all, and some only how many there are in all: on a node whose `gpus`
+    are all of one type these are of that type.
     """
+    if gres:
+        return {kind: count for kind, count in node_gpus(gres.replace(":(null)", ""))[1].items() if count}
     found = {kind or "": int(count) for kind, count in _GPUS_USED.findall(tres)}
     total = found.pop("", 0)
     if found or not total:

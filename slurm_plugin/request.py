@@ -24,7 +24,8 @@ FORMAT = _SIGN.join(f"%{letter}" for letter in _LETTERS)
 _KEPT = 1 << 13
 _NOTHING = frozenset({"", "(null)", "N/A"})
 _NO = frozenset({"0", "NO", "FALSE"})
-# Words of %h for a job beside which others may have the rest of a node; all others keep its nodes to some degree.
+# Words of %h for a job beside which others may have the rest of a node; all others keep its nodes to some degree. Since
+# 26.05 an ordinary job has NO there as well: see `wishes`.
 _SHARING = frozenset({"OK", "YES"})
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)$")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}

@@ -14,6 +14,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.types import Job
 
 _FIELDS = ("JobArrayID", "MinTime", "ReqSwitch", "tres-alloc")
+_EXCLUSIVE = "Exclusive"  # known since 26.05, and needed since: there %h no longer tells which jobs share their nodes
 _MEMORY = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
 _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _ROUNDED = 0.01  # Slurm may write 15.62G
@@ -21,19 +22,28 @@ _ROUNDED = 0.01  # Slurm may write 15.62G
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job's shortest time limit, None for its limit; the most leaf switches, 0 for any; its memory on all nodes."""
+    """A job's shortest time limit, None for its limit; the most leaf switches, 0 for any; its memory on all nodes.
+
+    `shares` is whether it is known to let others have the rest of its nodes.
+    """
 
     least_s: float | None = None
     switches: int = 0
     memory_bytes: float = 0.0
+    shares: bool = False
 
 
 NONE = Wish()
 
 
-def long_format(separator: str) -> str:
+def knows_exclusive(partitions: str) -> bool:
+    """Say whether this is a release with a field for it, by what `scontrol show partition -o` printed."""
+    return f" {_EXCLUSIVE}=" in partitions
+
+
+def long_format(separator: str, exclusive: bool = False) -> str:
     """Build squeue's --Format whose output `read` takes; a width of 0 is as wide as need be."""
-    return ",".join(f"{name}:0{separator}" for name in _FIELDS)
+    return ",".join(f"{name}:0{separator}" for name in (*_FIELDS, *([_EXCLUSIVE] if exclusive else [])))
 
 
 def read(text: str, separator: str) -> dict[str, Wish]:
@@ -42,7 +52,7 @@ def read(text: str, separator: str) -> dict[str, Wish]:
     Raises SnapshotError where it is cut; a wish that cannot be read is none.
     """
     *fields, end = text.split(separator)
-    width = len(_FIELDS)
+    width = len(_FIELDS) + (_EXCLUSIVE.upper() in fields[: len(_FIELDS) + 1])
     if len(fields) < width or len(fields) % width or end != "\n":
         raise SnapshotError("squeue's answer about what jobs wish is cut short or not in the format asked for")
     rows = (fields[first : first + width] for first in range(width, len(fields), width))
@@ -62,11 +72,17 @@ def granted(job: Job, wishes: Mapping[str, Wish]) -> Job:
     asked = job.request
     on_each, on_cpus = asked.memory_bytes * max(1, job.node_count), asked.memory_bytes * asked.cpus
     per_cpu = _alike(on_cpus, wish.memory_bytes) and not _alike(on_each, wish.memory_bytes)
-    request = replace(asked, least_s=wish.least_s, switches=wish.switches, memory_per_cpu=per_cpu)
+    request = replace(
+        asked,
+        least_s=wish.least_s,
+        switches=wish.switches,
+        memory_per_cpu=per_cpu,
+        exclusive=asked.exclusive and not wish.shares,
+    )
     return job if request == asked else replace(job, request=request)
 
 
-def _wish(least: str, switches: str, tres: str) -> Wish:
+def _wish(least: str, switches: str, tres: str, exclusive: str = "") -> Wish:
     try:
         least_s = parse.time_limit_s(least)
     except SnapshotError:
@@ -76,6 +92,7 @@ def _wish(least: str, switches: str, tres: str) -> Wish:
         least_s=least_s or None,
         switches=int(switches) if switches.isdecimal() else 0,
         memory_bytes=float(found[1]) * _UNITS[found[2]] if found else 0.0,
+        shares=exclusive == "NO",
     )
 
 

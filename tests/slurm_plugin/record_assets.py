@@ -118,12 +118,12 @@ def record_requests() -> None:
         _save(
             folder / "requests.txt", sandbox, client, "squeue", f"--format={parse.job_format(SEPARATOR)}", *everywhere
         )
-        form = f"--Format={wishes.long_format(SEPARATOR)}"
+        exclusive = wishes.knows_exclusive(client.run("scontrol", "show", "partition", "-o").out)
+        form = f"--Format={wishes.long_format(SEPARATOR, exclusive)}"
         _save(folder / "wishes.txt", sandbox, client, "squeue", form, "--states=PENDING", *everywhere)
         _save(folder / "nodes-shared.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
         _save(folder / "nodes-details.txt", sandbox, client, "scontrol", "show", "nodes", "-o", "-d")
         _save(folder / "sdiag.txt", sandbox, client, "sdiag")
-        _save(folder / "config.txt", sandbox, client, "scontrol", "show", "config")
 
 
 def _queue(client: SlurmClient) -> None:

@@ -184,6 +184,17 @@ def test_fewer_nodes_than_before_are_believed_at_the_second_time_only(slurm: Fak
     assert len(client.snapshot().nodes) == 6
 
 
+def test_details_of_nodes_are_asked_for_only_once_jobs_share_gpus_that_nothing_else_tells_of(slurm: FakeSlurm) -> None:
+    slurm.script("scontrol", f'echo "$*" >>"$(dirname "$0")/asked"\n{ANSWER_SHOW}')
+    client = slurm.client()
+    client.nodes(), client.nodes()
+    mixed = f"sed 's/State=ALLOCATED/State=MIXED/' {ASSETS}/nodes.txt"
+    slurm.script("scontrol", f'echo "$*" >>"$(dirname "$0")/asked"\n{mixed}')
+    client.nodes(), client.nodes(), client.nodes()
+    asked = (slurm.folder / "asked").read_text().splitlines()
+    assert [" -d " in line for line in asked] == [False, False, False, True, True]
+
+
 def test_a_missing_command_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(SlurmMissing, match="squeue not found: install Slurm"):
         SlurmClient(commands_dir=tmp_path).pending()

@@ -14,7 +14,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.types import NO_REQUEST, Job, Snapshot
 from tests.slurm_plugin.busy import BUSY_NODES
 from tests.slurm_plugin.conftest import wait_until
 
@@ -104,6 +104,30 @@ def test_jobs_are_shown_with_their_ids_states_and_plans(make: Make, busy: Sandbo
     assert array.dependency
 
 
+def test_a_pending_job_is_shown_with_what_it_asks_for_and_a_running_one_without(make: Make, busy: Sandbox) -> None:
+    snapshot = make(busy.conf).snapshot()
+    planned, running = _job(snapshot, "2").request, _job(snapshot, "1").request
+    assert (planned.required, planned.excluded, planned.exclusive) == (("n1", "n2", "n3", "n4"), (), True)
+    assert (planned.cpus, planned.memory_bytes, planned.least_s, planned.switches) == (4, 0, None, 0)
+    assert running == NO_REQUEST
+
+
+def test_nodes_are_shown_with_what_jobs_have_of_them(make: Make, busy: Sandbox) -> None:
+    nodes = make(busy.conf).snapshot().nodes
+    assert {name: node.cpus_used for name, node in nodes.items() if node.cpus_used} == {"n1": 4, "n2": 4, "svc1": 2}
+    assert {node.weight for node in nodes.values()} == {1}
+
+
+def test_partitions_and_the_scheduler_are_shown_after_a_few_snapshots(make: Make, busy: Sandbox) -> None:
+    client = make(busy.conf)
+    for _ in range(4):
+        snapshot = client.snapshot()
+    assert (snapshot.partitions["batch"].priority_tier, snapshot.partitions["batch"].exclusive) == (10, True)
+    assert snapshot.scheduler.read
+    assert snapshot.scheduler.cycled_s is not None
+    assert abs(snapshot.time_s - snapshot.scheduler.cycled_s) < 3600.0
+
+
 def test_a_reservation_to_come_is_shown_with_its_nodes_and_times(make: Make, busy: Sandbox) -> None:
     reservations = {one.name: one for one in make(busy.conf).snapshot().reservations}
     repair = reservations["repair"]
@@ -114,8 +138,9 @@ def test_a_reservation_to_come_is_shown_with_its_nodes_and_times(make: Make, bus
 
 def test_both_ways_show_the_same_but_for_free_text(make: Make, busy: Sandbox) -> None:
     text, other = busy.client().snapshot(), make(busy.conf).snapshot()
-    assert {name: replace(node, reason="") for name, node in other.nodes.items()} == {
-        name: replace(node, reason="") for name, node in text.nodes.items()
+    # what Slurm counts among a node's TRES, the text shows, and pyslurm all GPUs that jobs have
+    assert {name: replace(node, reason="", gpus_used={}) for name, node in other.nodes.items()} == {
+        name: replace(node, reason="", gpus_used={}) for name, node in text.nodes.items()
     }
 
     def plain(jobs: tuple[Job, ...]) -> list[Job]:

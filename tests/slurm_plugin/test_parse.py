@@ -92,14 +92,7 @@ def release(request: pytest.FixtureRequest) -> Path:
 
 
 def recorded(release: Path, name: str) -> str:
-    """What a release printed; a queue that was recorded before requests were read has none of them."""
-    text = (release / name).read_text()
-    if not text.startswith("JOBID") or "EXC_NODES" in text:
-        return text
-    *fields, end = text.split(SEPARATOR)
-    width = 17
-    rows = [fields[first : first + width] for first in range(0, len(fields), width)]
-    return "".join(field + SEPARATOR for row in rows for field in (*row[:15], "", *row[15:])) + end
+    return (release / name).read_text()
 
 
 def test_recorded_nodes_are_read_with_their_states_flags_and_gpus(release: Path) -> None:
@@ -153,7 +146,7 @@ def test_recorded_reservations_and_partitions_are_read(release: Path) -> None:
     assert (partitions["batch"].state, partitions["batch"].max_time_s) == ("UP", None)
     assert {name: (one.priority_tier, one.exclusive, one.max_nodes) for name, one in partitions.items()} == {
         "batch": (10, True, None),
-        "elastic": (1, True, None),
+        "elastic": (1, True, 1),
         "bft-driver": (10, False, None),
     }
 
@@ -242,6 +235,33 @@ def test_what_jobs_have_of_a_node_is_read_with_its_weight() -> None:
     assert dict(node.gpus_used) == {"a100": 2}
     unused = parse.nodes(node_line())["n1"]
     assert (unused.weight, unused.cpus_used, unused.memory_used_bytes, unused.gpus_used) == (1, 0, 0, {})
+
+
+@pytest.mark.parametrize("name", ["nodes-shared.txt", "nodes-details.txt"])
+def test_recorded_nodes_are_read_with_what_jobs_have_of_them(release: Path, name: str) -> None:
+    nodes = parse.nodes(recorded(release, name))
+    assert {node: (found.cpus_used, found.weight) for node, found in nodes.items()} == {
+        "n1": (0, 5),
+        "n2": (4, 1),
+        **{f"n{number}": (0, 1) for number in range(3, 7)},
+        "svc1": (3, 1),
+    }
+    in_use = {node: found.gpus_used for node, found in nodes.items() if found.gpus_used}
+    assert in_use == ({"n2": {"a100": 4}} if name == "nodes-details.txt" else {})
+
+
+@pytest.mark.parametrize(
+    ("gres", "used"),
+    [
+        ("gpu:a100:3(IDX:0-1,3),gpu:v100:0(IDX:N/A)", {"a100": 3}),
+        ("gpu:(null):2(IDX:0-1)", {"": 2}),
+        ("gpu:0", {}),
+        ("gpu:a100:1(IDX:0),shard:a100:2(0/4,2/4)", {"a100": 1}),
+    ],
+)
+def test_details_tell_the_gpus_in_use_where_the_tres_do_not(gres: str, used: dict[str, int]) -> None:
+    line = node_line(gres="gpu:a100:4").replace(" NodeAddr", f" GresDrain=N/A GresUsed={gres} NodeAddr")
+    assert parse.nodes(line)["n1"].gpus_used == used
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin import parse, request
+from slurm_plugin import parse, request, wishes
 from slurm_plugin.types import NO_REQUEST, Job, Request
-from tests.slurm_plugin.test_parse import HEADER, SEPARATOR, asked, job_record
+from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, asked, job_record, recorded
 
 
 def job(**changes: str) -> Job:
@@ -92,6 +95,34 @@ def test_what_a_user_writes_into_a_request_reaches_no_other_job() -> None:
 
 def test_a_job_that_runs_is_asked_nothing() -> None:
     assert job(state="RUNNING", asked=asked(features="ib")).request == NO_REQUEST
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
+def test_recorded_requests_are_read_as_the_jobs_made_them(release: Path) -> None:
+    jobs = parse.jobs(recorded(release, "requests.txt"), SEPARATOR)
+    wanted = wishes.read(recorded(release, "wishes.txt"), SEPARATOR)
+    found = {one.id: wishes.granted(one, wanted).request for one in jobs if one.state == "PENDING"}
+    plain = Request(exclusive=True, cpus=1, cpus_per_node=1)
+    assert found == {
+        "3": replace(plain, cpus=2),
+        "4": replace(plain, cpus=2, features="ib&fast"),
+        "5": replace(plain, cpus=2, features="[fast|old]"),
+        "6": replace(plain, cpus=3, required=("n1", "n2"), excluded=("n4", "n6"), contiguous=True),
+        "7": replace(plain, cpus=12),
+        "8": Request(exclusive=False, cpus=12, cpus_per_node=4, memory_bytes=100 * 2**20, memory_per_cpu=True),
+        "9": Request(exclusive=False, cpus=1, cpus_per_node=8, memory_bytes=2 * 2**30),
+        "10": plain,
+        "11": replace(plain, exclusive=False),
+        "12": plain,
+        "13": replace(plain, gres="gpu:a100:2"),
+        "14": replace(plain, least_s=5400.0),
+        "15": replace(plain, cpus=2, switches=1),
+        "16+0": plain,
+        "16+1": replace(plain, cpus=2, features="old"),
+        "18_[1-5]": replace(plain, least_s=60.0),
+        "19": replace(plain, memory_bytes=1536 * 2**20),
+    }
+    assert {one.request for one in jobs if one.state == "RUNNING"} == {NO_REQUEST}
 
 
 def test_jobs_that_ask_for_the_same_are_read_once() -> None:

@@ -17,8 +17,8 @@ from tests.slurm_plugin.pending import QUEUED
 SEPARATOR = "\x1f77ab31"
 
 
-def table(*rows: tuple[str, str, str, str]) -> str:
-    header = ("JOBID", "TIME_MIN", "REQ_SWITCH", "TRES_ALLOC")
+def table(*rows: tuple[str, ...], exclusive: bool = False) -> str:
+    header = ("JOBID", "TIME_MIN", "REQ_SWITCH", "TRES_ALLOC", *(["EXCLUSIVE"] if exclusive else []))
     return "".join(SEPARATOR.join(row) + SEPARATOR + "\n" for row in (header, *rows))
 
 
@@ -52,6 +52,15 @@ def test_memory_that_both_would_explain_is_of_each_node() -> None:
 @pytest.mark.parametrize("row", [("7", "INVALID", "no", "mem=much"), ("7", "9 hours", "-1", ""), ("7", "", "", "")])
 def test_a_wish_that_cannot_be_read_is_none(row: tuple[str, str, str, str]) -> None:
     assert wishes.read(table(row), SEPARATOR) == {"7": wishes.NONE}
+
+
+@pytest.mark.parametrize(("word", "exclusive"), [("NO", False), ("NODE", True), ("USER", True), ("TOPO", True)])
+def test_a_release_that_tells_apart_who_shares_is_asked_for_it(word: str, exclusive: bool) -> None:
+    assert not wishes.knows_exclusive("PartitionName=p ExclusiveUser=NO OverSubscribe=NO")
+    assert wishes.knows_exclusive("PartitionName=p Exclusive=NODE OverSubscribe=NO")
+    assert wishes.long_format(SEPARATOR, exclusive=True).endswith(f",Exclusive:0{SEPARATOR}")
+    found = wishes.read(table(("7", "0:00", "0", "", word), exclusive=True), SEPARATOR)
+    assert wishes.granted(QUEUED, found).request.exclusive is exclusive
 
 
 def test_an_answer_of_another_form_is_an_error() -> None:
