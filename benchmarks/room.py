@@ -1,0 +1,198 @@
+"""What one look at the queue costs: the copy of Slurm's planner on large clusters with long queues.
+
+    python -m benchmarks.room [--repeats N] [--json]
+
+The queues are drawn from a seed. Memory is the most that Python had at once during one look, measured apart from time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.wanted import Numbering, Outcome, Part, Wanted
+from bftd.pool.leaving import AnyNode
+from slurm_plugin.types import Scheduler
+
+BOUND_S = 0.15
+BOUND_BYTES = 50 * 2**20
+NOW_S = 1_700_000_000.0
+# Nodes, waiting jobs, running jobs.
+SIZES = ((5_000, 5_000, 400), (10_000, 50_000, 500))
+DEPTH = 500
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as the planner sees it."""
+
+    numbering: Numbering
+    ready: int
+    ours: int
+    ends: dict[float, int]
+    queue: list[Wanted]
+
+
+def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Part]) -> list[Wanted]:
+    """Waiting jobs of a few to `largest` nodes and of ten minutes to a day."""
+    queue = []
+    for number in range(count):
+        need = min(largest, max(1, int(rng.lognormvariate(2.5, 1.5))))
+        limit_s = 60.0 * rng.choice((10, 30, 60, 120, 240, 480, 720, 1440))
+        queue.append(Wanted(str(number), (part(need),), limit_s, limit_s))
+    return queue
+
+
+def _cluster(nodes: int, running: int, free: float, rng: random.Random, queue: list[Wanted]) -> Cluster:
+    """Running jobs on all nodes but a part that is `free`, of which four fifths are lent."""
+    numbering = Numbering.of(f"n{number}" for number in range(nodes))
+    ready = ours = 0
+    busy = []
+    for number in range(nodes):
+        if rng.random() < free:
+            ready |= 1 << number
+            ours |= (rng.random() < 0.8) << number
+        else:
+            busy.append(number)
+    ends: dict[float, int] = {}
+    cuts = sorted(rng.sample(range(1, len(busy)), min(running, len(busy)) - 1)) if len(busy) > running else []
+    for first, last in zip([0, *cuts], [*cuts, len(busy)], strict=True):
+        end_s = NOW_S + rng.randint(1, 86_400)
+        ends[end_s] = ends.get(end_s, 0) | sum(1 << number for number in busy[first:last])
+    return Cluster(numbering, ready, ours, ends, queue)
+
+
+def _nothing(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
+    """Every job is larger than what is free now."""
+    everything = (1 << nodes) - 1
+    few = nodes // 10
+    return _cluster(
+        nodes, running, 0.05, rng, _jobs(rng, waiting, nodes // 4, lambda need: Part(everything, max(need, few)))
+    )
+
+
+def _all(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
+    """All nodes are free or lent, and each of the jobs needs one of them."""
+    everything = (1 << nodes) - 1
+    return _cluster(nodes, running, 1.0, rng, _jobs(rng, waiting, 1, lambda need: Part(everything, need)))
+
+
+def _mixed(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
+    """A fifth of the nodes is free or lent; small jobs start between large ones that wait."""
+    everything = (1 << nodes) - 1
+    return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, lambda need: Part(everything, need)))
+
+
+def _picky(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
+    """Jobs ask for features, for nodes by name, for neighbours, for one kind or another."""
+    everything = (1 << nodes) - 1
+    features = [sum(1 << number for number in rng.sample(range(nodes), nodes // 3)) for _ in range(20)]
+    low = (1 << nodes // 2) - 1
+
+    def part(need: int) -> Part:
+        kind = rng.random()
+        if kind < 0.25:
+            return Part(rng.choice(features), min(need, nodes // 3))
+        if kind < 0.5:
+            return Part(everything, need, required=1 << rng.randrange(nodes) | 1 << rng.randrange(nodes))
+        if kind < 0.75:
+            return Part(everything, min(need, nodes // 20), contiguous=True)
+        return Part(everything, min(need, nodes // 4), either=(low, everything & ~low))
+
+    return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, part))
+
+
+QUEUES = {"nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}
+
+
+def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, int]) -> Outcome:
+    return simulate(
+        cluster.queue[:depth],
+        cluster.numbering,
+        cluster.ready,
+        cluster.ours,
+        cluster.ends,
+        (),
+        NOW_S,
+        scheduler,
+        kept=kept,
+        weights=[(1 << len(cluster.numbering.names)) - 1],
+        leaving=AnyNode(),
+        doubted=(),
+    )
+
+
+def measure(repeats: int, sizes: tuple[tuple[int, int, int], ...] = SIZES, seed: int = 1) -> list[dict[str, Any]]:
+    """A row for each size, kind of queue and depth: bf_max_job_test's default, and all jobs."""
+    rows = []
+    for nodes, waiting, running in sizes:
+        for name, make in QUEUES.items():
+            cluster = make(nodes, waiting, running, random.Random(seed))
+            for depth in (DEPTH, waiting):
+                rows.append(_row(cluster, name, depth, running, repeats))
+    return rows
+
+
+def _row(cluster: Cluster, name: str, depth: int, running: int, repeats: int) -> dict[str, Any]:
+    """Times of a look after rooms were made: the usual one."""
+    scheduler = Scheduler(depth=depth)
+    first_s = time.perf_counter()
+    outcome = _look(cluster, depth, scheduler, {})
+    first_s = time.perf_counter() - first_s
+    times_s = []
+    for _ in range(repeats):
+        begun_s = time.perf_counter()
+        outcome = _look(cluster, depth, scheduler, dict(outcome.now))
+        times_s.append(time.perf_counter() - begun_s)
+    tracemalloc.start()
+    _look(cluster, depth, scheduler, dict(outcome.now))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {
+        "nodes": len(cluster.numbering.names),
+        "waiting": len(cluster.queue),
+        "running": running,
+        "queue": name,
+        "depth": depth,
+        "first_s": first_s,
+        "median_s": statistics.median(times_s),
+        "fastest_s": min(times_s),
+        "slowest_s": max(times_s),
+        "peak_bytes": peak,
+        "now": len(outcome.now),
+        "planned": len(outcome.later),
+        "looked": outcome.looked,
+        "cut": outcome.cut,
+        "within_bound": statistics.median(times_s) <= BOUND_S and peak <= BOUND_BYTES,
+    }
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = measure(options.repeats)
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print(
+            f"{row['nodes']} nodes, {row['queue']}, {row['depth']} jobs deep: "
+            f"{1e3 * row['median_s']:.0f} ms ({1e3 * row['fastest_s']:.0f}-{1e3 * row['slowest_s']:.0f}, first "
+            f"{1e3 * row['first_s']:.0f}), {row['peak_bytes'] / 2**20:.1f} MB; {row['now']} start now, "
+            f"{row['planned']} later{'; ' + row['cut'] if row['cut'] else ''}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""When running jobs leave their nodes, as Slurm's planner sees it: not one by one, but in groups of ends.
+
+Slurm takes the jobs that have a node in the set that it looks at, in the order of their ends, and tests only at the end
+of each group whether the waiting job fits; it then starts when the last job of the group ends. Groups are cut at fixed
+times: 30, 60, 120, 240, ... seconds after the first end, rounded up to a multiple of 30 s. (Read in 22.05.8's and
+later sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) Whether a
+group is over is asked only of the job that follows one that was looked at. So where that follower has no node in the
+set, it is passed over, and the next job that has one joins the group however late it ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from math import isfinite
+
+_STEP_S = 30.0
+
+
+class Ends:
+    """The nodes that are `ready` now, and those that running jobs leave later."""
+
+    def __init__(self, ready: int, ends: Mapping[float, int], now_s: float) -> None:
+        self.ready = ready
+        self._now_s = now_s
+        self._masks: dict[float, int] = {}
+        self._times: list[float] = []
+        # The nodes of each end and of all ends before it, for so many ends as have been asked for.
+        self._sums: list[int] = []
+        seen = 0
+        for end_s in sorted((end_s for end_s in ends if isfinite(end_s)), reverse=True):
+            self.add(ends[end_s] & ~seen, end_s)
+            seen |= ends[end_s]
+
+    def add(self, mask: int, end_s: float) -> None:
+        """Nodes that are in use by nobody else are so until a time."""
+        if not isfinite(end_s) or not mask:
+            return
+        index = bisect_left(self._times, end_s)
+        if end_s in self._masks:
+            self._masks[end_s] |= mask
+        else:
+            self._masks[end_s] = mask
+            self._times.insert(index, end_s)
+        del self._sums[index:]
+
+    def earliest(self, mask: int, extra: int, enough: Callable[[int], bool]) -> float:
+        """A time before which no part of `mask` can be enough, -inf where it is now, inf where it never is."""
+        if enough((self.ready | extra) & mask):
+            return float("-inf")
+        index = self._first(mask, extra, enough)
+        return float("inf") if index is None else self._at(index)
+
+    def by(self, mask: int, extra: int, at_s: float) -> int:
+        """The nodes of `mask` that are free at a time, groups apart."""
+        index = bisect_right(self._times, at_s)
+        return (self.ready | extra | (self._summed()[index - 1] if index else 0)) & mask
+
+    def start(self, mask: int, extra: int, enough: Callable[[int], bool]) -> tuple[float, int] | None:
+        """When enough nodes of `mask` are free as Slurm counts, with these; None where it is never.
+
+        The time is that of now where they are free already. `extra` nodes count as ready. What is `enough` stays so
+        when nodes are added.
+        """
+        now = (self.ready | extra) & mask
+        if enough(now):
+            return self._now_s, now
+        index = self._first(mask, extra, enough)
+        if index is None:
+            return None
+        last = self._last_of_group(index, mask)
+        return self._at(last), (self.ready | extra | self._sums[last]) & mask
+
+    def _at(self, index: int) -> float:
+        """When a job ends that should have ended by now nobody knows: it is taken for soon."""
+        return max(self._times[index], self._now_s + 1.0)
+
+    def _first(self, mask: int, extra: int, enough: Callable[[int], bool]) -> int | None:
+        """The index of the first end with which there are enough."""
+        sums = self._summed()
+        now = self.ready | extra
+        if not sums or not enough((now | sums[-1]) & mask):
+            return None
+        low, high = 0, len(sums) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if enough((now | sums[middle]) & mask):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _summed(self) -> list[int]:
+        """The nodes of each end and of all before it."""
+        for index in range(len(self._sums), len(self._times)):
+            before = self._sums[-1] if self._sums else 0
+            self._sums.append(before | self._masks[self._times[index]])
+        return self._sums
+
+    def _last_of_group(self, index: int, mask: int) -> int:
+        """The last end of the group of one that has nodes of `mask`.
+
+        A group is cut behind an end whose follower comes after the next of the fixed times, and the next group lasts at
+        least until the follower does. So the end of a group depends on nothing but the follower of the last end that
+        was looked at before `index`.
+        """
+        first = self._next(0, mask)
+        edge_s = self._times[first or 0] // _STEP_S * _STEP_S + _STEP_S
+        before = self._previous(index - 1, mask)
+        reach_s = _STEP_S
+        if before is not None:
+            while edge_s + reach_s < self._times[before + 1]:
+                reach_s *= 2
+        # the first end that is followed by a later one
+        last = max(index, bisect_right(self._times, edge_s + reach_s) - 1)
+        found = self._next(last, mask)
+        if found is None:
+            found = self._previous(last, mask)
+        return index if found is None else found
+
+    def _next(self, index: int, mask: int) -> int | None:
+        """The first end from an index on that has nodes of a set."""
+        before = self._sums[index - 1] & mask if index else 0
+        if index == len(self._sums) or self._sums[-1] & mask == before:
+            return None
+        low, high = index, len(self._sums) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._sums[middle] & mask != before:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _previous(self, index: int, mask: int) -> int | None:
+        """The last end up to an index that has nodes of a set."""
+        if index < 0:
+            return None
+        upto = self._sums[index] & mask
+        if not upto:
+            return None
+        low, high = 0, index
+        while low < high:
+            middle = (low + high) // 2
+            if self._sums[middle] & mask == upto:
+                high = middle
+            else:
+                low = middle + 1
+        return low

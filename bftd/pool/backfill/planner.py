@@ -1,0 +1,288 @@
+"""A copy of Slurm's backfill planner over one queue: which jobs it would start now if no pilot were there. Pure.
+
+Slurm goes through the queue once. Of each job it asks when enough of its nodes are free, first of those that no
+plan of a job before it has for the job's limit from now on, then from the next time on at which nodes of its partition
+become free, and so on (`bftd/pool/backfill/place.py`). What starts now starts; what starts later gets a plan, which the
+jobs behind it must leave free. Facts about Slurm here and in the modules around were read in the sources of its
+sched/backfill and select/cons_tres, and held against what 22.05 does.
+
+- A job with a minimal time limit (TimeMin) is placed with that one. If it starts now, it runs as long as it may, in
+  whole minutes, without being in the way of a plan.
+- A heterogeneous job starts when all its components can. Until then each has a plan of its own.
+- A job in several partitions has an entry for each, which all get plans, until one of them starts.
+- Tasks of an array start one after another, as many as can; of the others the first few get plans.
+- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from math import isfinite
+from operator import or_
+
+from bftd.pool.backfill.choice import Preferred, for_room, leaver
+from bftd.pool.backfill.opened import Opened
+from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
+from bftd.pool.backfill.space import Space
+from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Plan, Wanted
+from bftd.pool.leaving import Leaving
+from slurm_plugin.types import Scheduler
+
+# Work is counted, not timed, so that the same queue has the same answer: a unit is what it takes to look at a slot of
+# time, about a tenth of a microsecond for thousands of nodes. Beyond the first bound only what could start now is
+# worked out, beyond the second nothing.
+_PLANS_WORK = 800_000
+_MOST_WORK = 1_200_000
+_ENTRY_WORK = 40
+_START_WORK = 200
+_NAMES_A_SLOT = 5
+_MINUTE_S = 60.0
+
+
+def simulate(
+    queue: Sequence[Wanted],
+    numbering: Numbering,
+    ready: int,
+    ours: int,
+    ends: Mapping[float, int],
+    bookings: Sequence[Booking],
+    now_s: float,
+    scheduler: Scheduler,
+    *,
+    kept: Mapping[str, int],
+    weights: Sequence[int],
+    leaving: Leaving,
+    doubted: Collection[str],
+) -> Outcome:
+    """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
+
+    `ready` nodes are free now or as soon as our pilots leave, `ours` are those of them that have one. Other nodes are
+    in use until their time of `ends`, or for ever. `kept` are the nodes that are already left free for a job, `weights`
+    the nodes by ascending weight. Of `doubted` jobs only the shown plan counts. All times are unix seconds.
+    """
+    everything = (1 << len(numbering.names)) - 1
+    ready &= everything
+    cycle = _Cycle(
+        calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights),
+        numbering=numbering,
+        ours=ours & ready,
+        kept={job: mask & everything for job, mask in kept.items()},
+        orphans=_orphans(kept, queue) & everything,
+        leaving=leaving,
+        array_most=scheduler.array_most,
+        one_plan_a_job=scheduler.one_plan_a_job,
+    )
+    looked, planless = 0, 0
+    for entry in queue:
+        if cycle.calendar.work > _MOST_WORK:
+            break
+        looked += 1
+        cycle.calendar.work += _ENTRY_WORK
+        planless += cycle.calendar.work > _PLANS_WORK
+        if entry.barred or entry.id in doubted:
+            cycle.keep_plan(entry)
+        else:
+            cycle.consider(entry, cycle.calendar.work <= _PLANS_WORK)
+    cut = _cut(looked, planless, len(queue), cycle.left_tasks)
+    return Outcome(cycle.now, cycle.later, looked, len(queue), cut)
+
+
+def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
+    """What of the queue was not worked out, in words; "" where all was."""
+    if looked < queued or left_tasks:
+        tasks = ", at not all of their tasks" if left_tasks else ""
+        return f"looks at the first {looked} of {queued} waiting jobs{tasks}: more would take too long"
+    if planless:
+        return (
+            f"plans for the first {queued - planless} of {queued} waiting jobs: of those behind, it only sees which "
+            "could start now"
+        )
+    return ""
+
+
+def _orphans(kept: Mapping[str, int], queue: Sequence[Wanted]) -> int:
+    """The nodes that are kept for jobs that no longer wait."""
+    return _union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
+
+
+class _Cycle:
+    """One walk through the queue: what has been given away so far."""
+
+    def __init__(
+        self,
+        calendar: Calendar,
+        numbering: Numbering,
+        ours: int,
+        kept: Mapping[str, int],
+        orphans: int,
+        leaving: Leaving,
+        array_most: int,
+        one_plan_a_job: bool,
+    ) -> None:
+        self.calendar = calendar
+        self.now: dict[str, int] = {}
+        self.later: dict[str, Plan] = {}
+        self.left_tasks = False
+        self._numbering = numbering
+        self._ours = ours
+        self._kept = kept
+        self._orphans = orphans
+        self._leaving = leaving
+        self._array_most = array_most
+        self._one_plan_a_job = one_plan_a_job
+        self._opened = Opened()
+        self._begun: dict[str, int] = {}
+        # The plans that Slurm shows for jobs that have one here, too; they may be a cycle old.
+        self._shown = Space(calendar.now_s, calendar.everything)
+        self._gone = ours & (orphans | _union(kept.values()))
+
+    def keep_plan(self, entry: Wanted) -> None:
+        """Reserve what Slurm shows as planned for a job of which no more is known."""
+        if entry.plan_s is not None and entry.plan_s > self.calendar.now_s:
+            self.calendar.reserve(self.calendar.space, entry.plan, entry.plan_s, _limits(entry)[0])
+
+    def consider(self, entry: Wanted, plans: bool) -> None:
+        """Start a job, or the tasks of an array, or plan it where `plans`."""
+        tasks = entry.count - self._begun.get(entry.id, 0)
+        least_s, _ = _limits(entry)
+        reserves = entry.reserves and not (self._one_plan_a_job and entry.id in self.later)
+        planned = 0
+        while tasks > 0 and entry.parts:
+            if self.calendar.work > _MOST_WORK and self._begun.get(entry.id, 0) + planned:
+                self.left_tasks = True
+                return
+            found = self._now(entry, least_s)
+            if found:
+                if not self._start(entry, found):
+                    self._begun[entry.id] = entry.count  # where this one found room without us, so will the others
+                    return
+                tasks -= 1
+                continue
+            if not reserves:
+                return
+            if not plans or not self._plan(entry, least_s):
+                self.keep_plan(entry)
+                return
+            tasks -= 1
+            planned += 1
+            if planned >= self._array_most:
+                return
+
+    def _now(self, entry: Wanted, limit_s: float) -> list[tuple[Part, int]]:
+        """The nodes on which all parts of a job can start now, each on its own; [] where they cannot."""
+        mine = self._kept.get(entry.id, 0)
+        found: list[tuple[Part, int]] = []
+        taken = 0
+        # what has least choice comes first: Slurm may find a way, and we are not to say that there is none
+        for part in sorted(entry.parts, key=_choices):
+            extra = self._extra(part)
+            spot = place_now(self.calendar, part, limit_s, extra, taken)
+            if spot is None:
+                return []
+            nodes = self._chosen(spot, part, extra, limit_s, mine & ~taken)
+            found.append((part, nodes))
+            taken |= nodes
+        return found
+
+    def _extra(self, part: Part) -> int:
+        """Nodes in use that have room for a part."""
+        return (part.shared | self._opened.room(part.together)) & self.calendar.everything & ~self.calendar.ends.ready
+
+    def _start(self, entry: Wanted, found: Sequence[tuple[Part, int]]) -> bool:
+        """Give a job that starts now its nodes; whether that takes anything from the others."""
+        calendar = self.calendar
+        room, shares = 0, False
+        calendar.work += _START_WORK * len(found)
+        runs_s = calendar.longest(_union(nodes for _, nodes in found), *_limits(entry))
+        for part, nodes in found:
+            fresh = nodes & calendar.ends.ready
+            shares |= self._opened.use(nodes & ~fresh, part.together)
+            self._opened.add(fresh, part.together)
+            calendar.ends.ready &= ~fresh
+            calendar.ends.add(fresh, calendar.now_s + runs_s)
+            room |= fresh
+        self._gone |= room & self._ours
+        self.now[entry.id] = self.now.get(entry.id, 0) | room
+        self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
+        return bool(room) or shares
+
+    def _chosen(self, spot: Spot, part: Part, extra: int, limit_s: float, mine: int) -> int:
+        """The nodes of one part that starts now."""
+        need = need_of(part)
+        if spot.free.bit_count() == need.count:
+            return spot.free
+        wishes = self._wishes(spot, extra, limit_s, mine)
+        return for_room(spot.free, need, self.calendar.weights, wishes, self._leave)
+
+    def _leave(self, mask: int, count: int) -> int:
+        """Choose among leased nodes as the core says."""
+        self.calendar.work += mask.bit_count() // _NAMES_A_SLOT
+        already = _Names(self._numbering, self._gone)
+        return leaver(self._numbering, self._leaving, already)(mask, count)
+
+    def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
+        """Nodes in use with room; idle and kept, idle, leased and leaving, leased: first what no shown plan needs."""
+        yield Preferred(extra)
+        good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
+        for among in (good, spot.free) if good != spot.free else (good,):
+            idle, leased = among & ~self._ours, among & self._ours
+            yield Preferred(idle & mine)
+            yield Preferred(idle)
+            yield Preferred(leased & mine)
+            yield Preferred(leased & self._orphans)
+            yield Preferred(leased, leased=True)
+
+    def _plan(self, entry: Wanted, limit_s: float) -> bool:
+        """Plan a job for later, each part by itself; whether all parts have a plan."""
+        calendar = self.calendar
+        start_s, nodes = calendar.now_s, 0
+        for part in entry.parts:
+            spot = place(calendar, part, limit_s, start_s, self._extra(part))
+            if spot is None:
+                return False
+            start_s = spot.start_s
+            chosen = calendar.planned(spot, part)
+            nodes |= chosen
+            if start_s <= calendar.now_s + calendar.window_s:
+                calendar.reserve(calendar.space, chosen, start_s, limit_s)
+        before = self.later.get(entry.id)
+        if before is None or start_s < before.start_s:
+            self.later[entry.id] = Plan(start_s, nodes)
+        if entry.plan_s is not None and entry.plan_s > calendar.now_s:
+            calendar.reserve(self._shown, entry.plan, entry.plan_s, limit_s)
+        return True
+
+
+class _Names(Collection[str]):
+    """The names of a set of nodes, which are worked out only where somebody asks for them."""
+
+    def __init__(self, numbering: Numbering, mask: int) -> None:
+        self._numbering = numbering
+        self._mask = mask
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._numbering.bit.get(name, 0) & self._mask)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbering.of_mask(self._mask))
+
+    def __len__(self) -> int:
+        return self._mask.bit_count()
+
+
+def _union(masks: Iterable[int]) -> int:
+    """All nodes of some sets."""
+    return reduce(or_, masks, 0)
+
+
+def _choices(part: Part) -> int:
+    """How many nodes would do a part."""
+    return part.allowed.bit_count()
+
+
+def _limits(entry: Wanted) -> tuple[float, float]:
+    """The limit that a job is placed with, and the longest that it may run for; what is no time is a minute."""
+    limit_s = entry.limit_s if entry.limit_s > 0.0 else _MINUTE_S
+    least_s = entry.least_s if isfinite(entry.least_s) and 0.0 < entry.least_s < limit_s else limit_s
+    return least_s, limit_s
