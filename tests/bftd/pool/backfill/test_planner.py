@@ -172,9 +172,7 @@ def test_tasks_of_an_array_start_one_after_another_and_the_first_few_of_the_othe
     found = cluster.look(job("array", 1, 20, count=5), job("other", 1, 20))
     assert found.now == {"array": nodes(0, 1)}
     assert starts(found) == {"array": 600, "other": 600}
-    busier = replace(cluster, scheduler=Scheduler(array_most=2)).look(
-        job("array", 1, 20, count=5), job("other", 1, 20)
-    )
+    busier = replace(cluster, scheduler=Scheduler(array_most=2)).look(job("array", 1, 20, count=5), job("other", 1, 20))
     assert starts(busier) == {"array": 600, "other": 1200}
 
 
@@ -267,7 +265,7 @@ def test_requests_that_make_no_sense_are_no_error() -> None:
         Wanted("partless", (), 60.0, 60.0),
         job("nothing", 1, either=(0,)),
         job("together", 1, together=0),
-        job("crowd", 1, together=10**12, count=10**6),
+        job("crowd", 1, together=10**12),
     ]
     found = Cluster(4).look(*queue)
     assert set(found.now) == {"none", "negative", "together", "crowd"}
@@ -286,11 +284,19 @@ def test_work_is_bounded_and_the_outcome_says_what_was_left_out(monkeypatch: pyt
     monkeypatch.setattr(planner, "_PLANS_WORK", 200)
     found = cluster.look(*queue, job("small", 1, 5))
     assert found.now == {"small": nodes(0)}, "what could start now is still seen"
-    assert "plans for the first" in found.cut and "of 51 waiting jobs" in found.cut
+    assert "plans for the first" in found.cut
+    assert "of 51 waiting jobs" in found.cut
     monkeypatch.setattr(planner, "_MOST_WORK", 200)
     found = cluster.look(*queue)
     assert found.looked < found.queued == 50
     assert found.cut.startswith(f"looks at the first {found.looked} of 50 waiting jobs")
+
+
+def test_an_array_that_never_ends_ends_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_MOST_WORK", 5_000)
+    found = Cluster(4).look(job("crowd", 1, together=10**12, count=10**9))
+    assert found.now == {"crowd": nodes(0)}
+    assert found.cut == "looks at the first 1 of 1 waiting jobs, at not all of their tasks: more would take too long"
 
 
 def test_the_shown_plan_counts_for_jobs_whose_own_is_no_longer_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
