@@ -40,7 +40,7 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
     able = chosen.allowed & ~layout.mask(request.excluded)
     able &= layout.sizes.holding(Ask(request.cpus_per_node, _memory_bytes(request, request.cpus_per_node), gpus))
     required = layout.mask(request.required)
-    if required.bit_count() < len(set(request.required)) or required & ~able:
+    if required.bit_count() < len(set(request.required)):
         return None
     need = max(1, node_count, required.bit_count(), sum(count for _, count in chosen.counted))
     if (fewest := layout.sizes.fewest(able, request.cpus)) is None:

@@ -75,7 +75,7 @@ def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
                 ranks.append(_rank(job, tiers.get(name, _PLAIN_TIER)))
     for components in heterogeneous.values():
         if not any(job.unreadable or not job.partition or not _is_queued(job) for job in components):
-            jobs.append(tuple(components))
+            jobs.append(tuple(sorted(components, key=lambda job: place(job.id))))
             names.append("")
             # it can start once its last component can, but Slurm plans the first ones in their place
             ranks.append(min(_rank(job, tiers.get(name, _PLAIN_TIER)) for job in components for name in job.partition))

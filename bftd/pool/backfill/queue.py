@@ -235,9 +235,8 @@ class _Desk:
         for key, most in limits.items():
             if most > 0:
                 tasks = min(tasks, most - self._used.get(key, 0))
-        if tasks > 0:
-            for key in limits:
-                self._used[key] = self._used.get(key, 0) + tasks
+        for key in limits:
+            self._used[key] = self._used.get(key, 0) + tasks
         return tasks
 
     def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:

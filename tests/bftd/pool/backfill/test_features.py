@@ -80,6 +80,7 @@ def test_only_nodes_of_the_partition_are_left() -> None:
     among = nodes("a", "b", "")
     assert chosen("a", among).allowed == nodes("a")
     assert chosen("a|b", among).allowed == nodes("a", "b")
+    assert chosen("(a|b)", among).allowed == nodes("a", "b")
     assert chosen("[a|b]", among).either == (nodes("a"), nodes("b"))
     assert chosen("[a*1&b*1]", among).counted == ((nodes("a"), 1), (nodes("b"), 1))
 

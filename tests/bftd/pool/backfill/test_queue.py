@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bftd.pool.backfill.queue import YEAR_S, Queue
+from bftd.pool.backfill.queue import YEAR_S, Queue, _placed
 from bftd.pool.backfill.wanted import Part, Wanted
 from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
@@ -186,7 +186,7 @@ def test_an_array_is_tried_as_often_as_slurm_plans_tasks_of_it() -> None:
     ("id_", "count"),
     [
         ("12", 1), ("12_7", 1), ("12_[3]", 1), ("12_[3-5,9]", 4), ("12_[3-5,9%2]", 2), ("12_[0-20:4]", 6),
-        ("12_[0-99999]", 1000), ("12_[0-99999%7]", 7), ("12_[5-3]", 1), ("12_[", 1), ("12_[]", 1), ("12_[%0]", 1),
+        ("12_[0-99999]", 1000), ("12_[0-99999%7]", 7), ("12_[5-3]", 1), ("12_[", 1), ("12_[3%5]", 1), ("12_[%0]", 1),
         ("3_[1-2,4", 3), ("3_[1-2,4-", 3), ("3_[1-2,4,...]", 3), ("12_[1-9%", 9), ("?odd", 1),
         ("12_[0-9" + "9" * 30 + "]", 1000), ("12_[" + ",".join(map(str, range(0, 200_000, 2))) + "%3]", 3),
     ],
@@ -211,7 +211,7 @@ def test_the_components_of_a_heterogeneous_job_are_one_entry() -> None:
         waits("12+0", node_count=2, time_limit_s=60.0),
         waits("12+1", partition=("gpu", "batch"), time_limit_s=600.0),
     ]
-    entry = only(queued([*parts, waits("5", priority=0)], some))
+    entry = only(queued([*reversed(parts), waits("5", priority=0)], some))
     batch_nodes, gpu_nodes = mask(0, 1, 2), mask(3, 4)
     assert entry.parts == (Part(batch_nodes, 2, within=batch_nodes), Part(gpu_nodes, 1, within=gpu_nodes))
     assert (entry.id, entry.limit_s, entry.count) == ("12+0", 600.0, 1)
@@ -330,9 +330,22 @@ def test_nothing_read_of_the_controller_leaves_slurms_defaults() -> None:
 
 def test_fifty_thousand_jobs_are_cut_at_the_depth_and_only_those_looked_at_are_worked_out() -> None:
     pending = [waits(str(number), priority=number) for number in range(1, 50_001)]
+    before = _placed.cache_info().misses
     found = queued(pending, nodes(100), depth=500)
+    assert _placed.cache_info().misses - before == 500
     assert ids(found) == [str(number) for number in range(50_000, 49_500, -1)]
     assert found.cut.startswith("looks at the first 500 of 50,000 waiting jobs")
+
+
+def test_what_is_as_it_was_at_the_snapshot_before_is_not_worked_out_again() -> None:
+    pending = [waits(str(number), node_count=number % 7 + 1, features="x|y") for number in range(1, 101)]
+    some = nodes(9, features=("x",))
+    queued(pending, some)
+    before = _placed.cache_info().misses
+    queued(pending, {name: replace(one, state="ALLOCATED") for name, one in some.items()})
+    assert _placed.cache_info().misses == before
+    queued([*pending[1:], waits("1", node_count=9)], some)
+    assert _placed.cache_info().misses == before + 1
 
 
 def test_no_node_no_job_and_nodes_that_are_not_numbered_raise_nothing() -> None:

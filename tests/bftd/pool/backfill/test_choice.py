@@ -1,0 +1,111 @@
+"""Which nodes a job gets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftd.pool.backfill.choice import Need, Preferred, for_plan, for_room, leaver
+from bftd.pool.leaving import AnyNode
+from tests.bftd.pool.backfill import reference
+from tests.bftd.pool.backfill.cases import names, nodes
+
+EVERY = [(1 << 64) - 1]
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "chosen"),
+    [
+        (nodes(0, 1, 2, 5, 6, 9), 2, nodes(5, 6)),
+        (nodes(0, 1, 2, 5, 6, 7, 8), 2, nodes(0, 1)),
+        (nodes(0, 1, 3, 4, 6), 1, nodes(6)),
+        (nodes(0, 2, 3, 4, 6, 7), 5, nodes(2, 3, 4, 6, 7)),
+        (nodes(0, 2, 3, 4, 6, 7), 4, nodes(0, 2, 3, 4)),
+        (nodes(0, 2, 4, 6), 3, nodes(0, 2, 4)),
+    ],
+)
+def test_the_smallest_run_that_suffices_is_taken_or_else_the_largest(free: int, count: int, chosen: int) -> None:
+    assert for_plan(free, Need(count), EVERY) == chosen
+
+
+def test_nodes_of_less_weight_come_first() -> None:
+    assert for_plan(nodes(0, 1, 2, 3), Need(2), [nodes(3), nodes(0, 1, 2)]) == nodes(0, 3)
+
+
+def test_nodes_of_unknown_weight_come_last() -> None:
+    assert for_plan(nodes(0, 1, 2), Need(2), [nodes(2)]) == nodes(0, 2)
+    assert for_plan(nodes(0, 1, 2), Need(2), []) == nodes(0, 1)
+
+
+def test_required_nodes_are_among_the_chosen() -> None:
+    assert for_plan(nodes(0, 1, 2, 3, 7), Need(2, required=nodes(7)), EVERY) & nodes(7)
+
+
+def test_neighbours_hold_all_required_nodes() -> None:
+    need = Need(3, required=nodes(4), contiguous=True)
+    assert for_plan(nodes(0, 1, 2, 4, 5, 6), need, EVERY) == nodes(4, 5, 6)
+    assert not need.met(nodes(0, 1, 2, 4, 5))
+    assert not need.met(nodes(0, 1, 2))
+    assert Need(2, contiguous=True).met(nodes(0, 1))
+    assert not Need(2, contiguous=True).met(nodes(0, 2))
+
+
+def room(free: int, count: int, *wishes: Preferred, contiguous: bool = False, required: int = 0) -> int:
+    leave = leaver(names(64), AnyNode(), ())
+    return for_room(free, Need(count, required, contiguous), EVERY, wishes, leave)
+
+
+def test_wishes_are_met_in_their_order() -> None:
+    wishes = [Preferred(nodes(5)), Preferred(nodes(1, 2))]
+    assert room(nodes(0, 1, 2, 5), 1, *wishes) == nodes(5)
+    assert room(nodes(0, 1, 2, 5), 3, *wishes) == nodes(1, 2, 5)
+    assert room(nodes(0, 1, 2, 5), 4, *wishes) == nodes(0, 1, 2, 5)
+
+
+def test_neighbours_with_most_wished_nodes_are_taken() -> None:
+    free = nodes(*range(10))
+    assert room(free, 3, Preferred(nodes(6, 8)), contiguous=True) == nodes(6, 7, 8)
+    assert room(free, 2, Preferred(nodes(6, 8)), Preferred(nodes(9)), contiguous=True) == nodes(8, 9)
+
+
+class Dear:
+    """A core to which some nodes are worth more, and that notes what it was asked."""
+
+    def __init__(self, *answer: str) -> None:
+        self.answer = answer
+        self.asked: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = []
+
+    def cheapest(self, nodes: object, count: int, already: object) -> tuple[str, ...]:
+        self.asked.append((tuple(nodes), count, tuple(already)))  # type: ignore[call-overload]
+        return self.answer
+
+
+def test_of_leased_nodes_the_core_says_which() -> None:
+    core = Dear("n3", "n1")
+    leave = leaver(names(5), core, ("n4",))
+    chosen = for_room(nodes(0, 1, 2, 3), Need(2), EVERY, [Preferred(nodes(0, 1, 2, 3), leased=True)], leave)
+    assert chosen == nodes(1, 3)
+    assert core.asked == [(("n0", "n1", "n2", "n3"), 2, ("n4",))]
+
+
+def test_the_core_is_not_asked_where_all_leased_nodes_are_needed() -> None:
+    core = Dear()
+    leave = leaver(names(5), core, ())
+    assert for_room(nodes(0, 1), Need(2), EVERY, [Preferred(nodes(0, 1), leased=True)], leave) == nodes(0, 1)
+    assert core.asked == []
+
+
+@pytest.mark.parametrize("answer", [(), ("n9",), ("n4",), ("n0",), ("n0", "n0"), ("n0", "n1", "n2", "n3")])
+def test_an_answer_of_the_core_that_makes_no_sense_is_put_right(answer: tuple[str, ...]) -> None:
+    leave = leaver(names(5), Dear(*answer), ())
+    chosen = for_room(nodes(0, 1, 2, 3), Need(2), EVERY, [Preferred(nodes(0, 1, 2, 3), leased=True)], leave)
+    assert chosen.bit_count() == 2
+    assert chosen & ~nodes(0, 1, 2, 3) == 0
+
+
+@given(st.integers(1, (1 << 14) - 1), st.data())
+def test_neighbours_are_found_as_if_looked_for_one_by_one(free: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, free.bit_count()))
+    plain = reference.best_fit(reference.members(free, 14), count)
+    assert reference.members(for_plan(free, Need(count), EVERY), 14) == plain

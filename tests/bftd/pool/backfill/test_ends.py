@@ -1,0 +1,75 @@
+"""When running jobs leave their nodes: groups of ends as Slurm makes them."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+
+from bftd.pool.backfill.ends import Ends
+from tests.bftd.pool.backfill.cases import NOW, nodes
+
+
+def start(ends: dict[float, int], need: int, mask: int = -1, ready: int = 0) -> float | None:
+    """Seconds from now until `need` nodes of a set are free."""
+    found = Ends(ready, {NOW + at: taken for at, taken in ends.items()}, NOW).start(
+        mask, 0, lambda free: free.bit_count() >= need
+    )
+    return None if found is None else found[0] - NOW
+
+
+def test_a_job_starts_when_the_last_end_of_the_group_comes_that_makes_it_fit() -> None:
+    # the first end, a minute from now, is rounded up to 90 s, and the first group reaches 30 s further
+    assert start({60: nodes(0), 90: nodes(1), 120: nodes(2), 121: nodes(3)}, 1) == 120
+
+
+@pytest.mark.parametrize(("first", "last"), [(60, 120), (61, 120), (89, 120), (90, 150)])
+def test_the_first_group_ends_on_a_half_minute_and_exactly_there_is_in(first: int, last: int) -> None:
+    assert start({first: nodes(0), last: nodes(1)}, 1) == last
+    assert start({first: nodes(0), last + 1: nodes(1)}, 1) == first
+
+
+def test_each_group_reaches_twice_as_far_from_the_first_end_as_the_one_before() -> None:
+    ends = {60 + 30 * at: nodes(at) for at in range(1, 20)}
+    assert [start(ends, need) for need in (1, 3, 4, 5, 8, 9, 17)] == [150, 150, 180, 240, 360, 360, 600]
+
+
+def test_a_group_that_would_be_empty_is_passed_over() -> None:
+    # after 30 s comes nothing for long: the second group reaches just as far as its first end needs
+    assert start({60: nodes(0), 500: nodes(1), 570: nodes(2), 571: nodes(3)}, 2) == 570
+
+
+def test_a_job_without_nodes_of_the_set_is_skipped_and_the_one_behind_it_joins_however_late_it_ends() -> None:
+    ends = {60: nodes(0), 100: nodes(9), 5000: nodes(1)}
+    assert start(ends, 1, mask=nodes(0, 1)) == 5000
+    assert start({60: nodes(0), 5000: nodes(1)}, 1, mask=nodes(0, 1)) == 60
+
+
+def test_nodes_that_are_ready_are_enough_at_once() -> None:
+    assert start({60: nodes(0)}, 1, ready=nodes(3)) == 0
+    assert start({60: nodes(0)}, 1, ready=nodes(3), mask=nodes(0)) == 60
+
+
+def test_a_job_that_should_have_ended_is_taken_to_end_soon() -> None:
+    assert start({-500: nodes(0)}, 1) == 1
+
+
+def test_nodes_of_jobs_that_never_end_do_not_come() -> None:
+    assert start({inf: nodes(0), nan: nodes(1)}, 1) is None
+    assert start({inf: nodes(0), 60: nodes(1)}, 2) is None
+    assert start({}, 1) is None
+
+
+def test_a_node_of_two_jobs_is_free_when_the_later_one_ends() -> None:
+    assert start({60: nodes(0), 3600: nodes(0, 1)}, 1) == 3600
+
+
+def test_nodes_that_are_given_away_come_back_at_their_end() -> None:
+    ends = Ends(nodes(0), {NOW + 600: nodes(1)}, NOW)
+    ends.ready = 0
+    ends.add(nodes(0), NOW + 60)
+    assert ends.start(-1, 0, lambda free: bool(free)) == (NOW + 60, nodes(0))
+
+
+def test_an_enormous_time_is_no_error() -> None:
+    assert start({60: nodes(0), 1e300: nodes(1)}, 2) == pytest.approx(1e300)
