@@ -170,8 +170,10 @@ def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
 def came_s(job: Job, now_s: float) -> float | None:
     """When a job was submitted or became eligible, the later of the two, in whole seconds; None where nobody can say.
 
-    A start in the past is the time at which a pending job that had to wait became eligible. A time to come is of a
-    clock that was set, or is another than Slurm's: it would keep pilots away until then.
+    A start in the past is the time at which a pending job that had to wait became eligible, where it is shown: squeue
+    of 22.05 shows N/A. Of a job that was held there, or depended, only its age is known; the daemon sees at its next
+    look that it waits now, and what Slurm preempts pilots for has a plan by then. A time to come is of a clock that was
+    set, or is another than Slurm's: it would keep pilots away until then.
     """
     if job.unreadable or job.submit_s > now_s + _CLOCKS_APART_S:
         return None
