@@ -39,6 +39,8 @@ class Site:
         self.fits: dict[str, Collection[str]] = {}
         self.broken: Exception | None = None
         self.cut = ""
+        self.barred: Collection[str] = ()
+        self.within: dict[str, Collection[str]] = {}
         self.asked: dict[str, Any] = {}
 
     def copy(
@@ -48,16 +50,19 @@ class Site:
         self.asked = asked
         if self.broken is not None:
             raise self.broken
-        every = ground.numbering.mask(ground.nodes)
-        entries = [
-            Wanted(one.id, (Part(every, max(1, len(self.fits.get(one.id, ())))),), 600.0, 600.0) for one in jobs.pending
-        ]
+        entries = [self.entry(one.id, ground) for one in jobs.pending]
         now = {
             one.id: ground.numbering.mask(self.fits[one.id])
             for one in jobs.pending
             if one.id in self.fits and key(one.id) not in asked["doubted"]
         }
         return entries, Outcome(now=now, cut=self.cut)
+
+    def entry(self, id_: str, ground: Ground) -> Wanted:
+        """A job that may use all nodes, in a partition of all nodes or of those `within`."""
+        within = ground.numbering.mask(self.within[id_]) if id_ in self.within else -1
+        part = Part(ground.numbering.mask(ground.nodes), max(1, len(self.fits.get(id_, ()))), within=within)
+        return Wanted(id_, (part,), 600.0, 600.0, barred=id_ in self.barred)
 
     def poll(self, after_s: float = 1.0) -> tuple[dict[str, Room], list[tuple[str, str]]]:
         """One snapshot: the rooms by job, and the ends of those that are over."""
@@ -377,6 +382,23 @@ def test_pilots_leave_at_once_where_nothing_keeps_the_main_scheduler_from_the_jo
     assert due_s(site) is None
     del site.fits["8"]
     assert due_s(site) is None, "what has been told is not taken back"
+
+
+def test_a_job_that_is_barred_for_now_keeps_the_main_scheduler_from_nobody() -> None:
+    site = behind(1000.0)
+    site.barred = {"8"}
+    assert due_s(site) is None
+
+
+def test_the_main_scheduler_passes_nobody_in_a_partition_and_uses_what_is_ready_outside_it() -> None:
+    site = behind(1000.0)
+    site.within = {"8": ("n1", "n2", "n3")}
+    site.runs = [job("5", "RUNNING", nodes=("n4", "n5", "n6"))]
+    assert due_s(site) is None, "x1 is ready"
+    site = behind(1000.0)
+    site.within = {"8": ("n1", "n2", "n3")}
+    site.runs = [job("5", "RUNNING", nodes=("n4", "n5", "n6", "x1"))]
+    assert due_s(site) == 1010.0
 
 
 def test_what_pilots_were_told_comes_sooner_and_never_later() -> None:
