@@ -2,7 +2,7 @@
 
 A cycle goes through the waiting jobs in their order. For each it works out when and where the job can start; what can
 start now is started, or pilots are preempted for it and it is looked at again in the next cycle. A start that failed is
-that of a job that was to start now, and of which no start is told. 22.05 tells all of this at level info, 24.11 does not.
+that of a job that was to start now, and of which no start is told. 22.05 tells all of this at level info, too.
 """
 
 from __future__ import annotations
