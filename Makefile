@@ -7,9 +7,11 @@ PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
-# Tests that need a cluster, processes or time of their own run one at a time, all others on all cores.
-NOT_PURE := cluster or accounting or horovod or torch or browser or plot or slow
-PURE_TESTS := $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not ($(NOT_PURE))"
+# Tests wait more than they work, so they run side by side; but for those with a cluster, whose daemons fill the machine.
+CLUSTER := cluster or accounting or browser
+NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
+SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n auto --dist loadfile
+PURE_TESTS := $(SIDE_BY_SIDE) -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
@@ -69,8 +71,8 @@ setup-test:
 
 test: setup-test lint
 	@$(MAKE) --silent plugins
-	@BFTD_REQUIRE_ALL=1 $(PURE_TESTS)
-	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q -m "$(NOT_PURE)"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "not ($(CLUSTER))"
+	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q -m "$(CLUSTER)"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv

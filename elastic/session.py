@@ -264,6 +264,7 @@ class Session:
         except Exception as error:  # whatever it is: a worker without this thread would look frozen
             _say(f"the connection to the trainer's driver failed: {error!r}")
         self._lost.set()
+        self._heard.set()  # nobody is left to hear a script's last word: its own end is not to wait for that
         self._answers.put(LinkLostError(_LOST))
         time.sleep(LINK_LOST_S)
         with self._end_lock:

@@ -37,14 +37,25 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.sent: list[tuple[Message, bytes | None]] = []
-        self.news = threading.Event()
+        self._news = threading.Condition()
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
-        self.sent.append((message, payload))
-        self.news.set()
+        with self._news:
+            self.sent.append((message, payload))
+            self._news.notify_all()
 
     def ops(self) -> list[str]:
         return [message["op"] for message, _ in self.sent]
+
+    def awaited(self, **wanted: object) -> tuple[Message, bytes | None]:
+        """The first message like that; the thread that ships may be the one that sends it, a moment later."""
+
+        def found() -> list[tuple[Message, bytes | None]]:
+            return [item for item in self.sent if wanted.items() <= item[0].items()]
+
+        with self._news:
+            assert self._news.wait_for(found, 20), (wanted, self.sent)
+            return found()[0]
 
 
 @pytest.fixture
@@ -95,17 +106,14 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     for _ in range(3):
         api.step(samples=5)
     api.save({"answer": 42})
-    while "state" not in channel.ops():
-        assert channel.news.wait(20)
-    message, payload = next(item for item in channel.sent if item[0]["op"] == "state")
+    message, payload = channel.awaited(op="state")
     assert (message["step"], message["samples"]) == (3, 15)
     monkeypatch.setattr(api, "_progress", api._Progress())
     monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
     assert api.load() == {"answer": 42}
     sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
-    assert channel.sent[-1][0]["step"] == 4
-    assert channel.sent[-1][0]["samples"] == 20
+    assert channel.awaited(op="step", step=4)[0]["samples"] == 20
 
 
 @pytest.mark.torch
@@ -136,9 +144,7 @@ def test_a_save_that_bftd_asked_for_rests_until_the_worker_is_ended(channel: Fak
     sessions.current().pause_requested.set()
     saving = threading.Thread(target=api.save, args=({"answer": 42},), daemon=True)
     saving.start()
-    while "paused" not in channel.ops():
-        channel.news.clear()
-        assert "paused" in channel.ops() or channel.news.wait(20)
+    channel.awaited(op="paused")
     assert channel.ops()[-2:] == ["state", "paused"]
     assert saving.is_alive()
 

@@ -321,6 +321,20 @@ def test_a_script_that_fails_for_want_of_the_link_did_not_fail_by_itself(driver:
     assert driver.session.ended(0) == 0, "a script that came to its end has"
 
 
+def test_regression_a_script_waited_for_an_answer_on_a_lost_link_until_its_output_was_cut_off(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "FAREWELL_S", 10 * LIMIT_S)
+    driver.channel.shutdown()
+    assert driver.session._lost.wait(LIMIT_S)
+    with ThreadPoolExecutor() as pool:
+        failing = pool.submit(driver.session.failed, "no link")
+        try:
+            failing.result(LIMIT_S)
+        finally:
+            driver.session._heard.set()
+
+
 def test_a_script_that_chooses_the_code_of_a_lost_link_itself_says_so(driver: Driver) -> None:
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, EXIT_LINK_LOST)
