@@ -97,16 +97,20 @@ class Background:
         """The jobs with what is known of the wishes that squeue's letters do not tell."""
         if not self._wishes:
             return jobs
-        known, self._granted = self._granted, {}
-        return tuple(self._grant(job, known) if job.state == "PENDING" else job for job in jobs)
-
-    def _grant(self, job: Job, known: Mapping[str, tuple[Job, Job]]) -> Job:
-        """A job is the same object as before while nothing changed, and then so is what was made of it."""
-        before, made = known.get(job.id, (None, job))
-        if before is not job:
-            made = wishes.granted(job, self._wishes)
-        self._granted[job.id] = (job, made)
-        return made
+        known = self._granted
+        if len(known) > 2 * len(jobs):
+            known.clear()
+        found = []
+        for job in jobs:
+            if job.state == "PENDING":
+                # a job is the same object as before while nothing changed, and then so is what was made of it
+                before = known.get(job.id)
+                if before is None or before[0] is not job:
+                    before = known[job.id] = (job, wishes.granted(job, self._wishes))
+                found.append(before[1])
+            else:
+                found.append(job)
+        return tuple(found)
 
     def _read_wishes(self) -> None:
         separator = f"\x1f{secrets.token_hex(3)}"

@@ -38,10 +38,10 @@ class Load:
     timeouts: int | None = None
     main_max_s: float | None = None
     threads: int | None = None
+    rpcs_per_s: float | None = None
     cycle_begun_s: float | None = None
     last_depth: int | None = None
     works: bool = False
-    rpcs_per_s: float | None = None
 
 
 def parse(text: str) -> Load | None:
