@@ -365,6 +365,29 @@ def test_nodes_that_a_job_no_longer_fits_on_are_lent_again_at_once() -> None:
     assert [(over.room.job, over.end) for over in view.rooms_over] == [("9", "no longer fits")]
 
 
+@pytest.mark.parametrize("waits", [job("9"), job("9_3"), job("9_[1-4]"), job("9+0")])
+def test_a_job_that_does_not_start_though_it_could_is_doubted_and_its_nodes_are_lent_again(waits: Job) -> None:
+    pool = Pool()
+    pool.see([node("n1")], [waits])
+    view = pool.see([node("n1")], [waits], after_s=66.0)
+    assert [over.end for over in view.rooms_over] == ["doubted"]
+    for _ in range(3):
+        view = pool.see([node("n1")], [waits])
+        assert (view.rooms, members(view)) == ({}, {"n1"})
+
+
+def test_the_rest_of_an_array_keeps_its_nodes_as_its_tasks_start() -> None:
+    pool = Pool()
+    nodes = [node(f"n{index}") for index in range(1, 5)]
+    view = pool.see(nodes, [job("9_[1-3]")])
+    first, *rest = view.rooms["9"].nodes
+    runs = job("9_1", "RUNNING", nodes=(first,), start_s=pool.time_s)
+    shown = [replace(one, state="ALLOCATED") if one.name == first else one for one in nodes]
+    view = pool.see(shown, [runs, job("9_[2-3]")])
+    assert view.rooms["9"].nodes == tuple(rest)
+    assert [over.end for over in view.rooms_over] == ["started"]
+
+
 class Last:
     """Of leased nodes the last ones leave."""
 
