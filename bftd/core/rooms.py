@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from bftd import hours
-from bftd.core import timing
+from bftd.core import pausing, timing
 from bftd.core.decisions import Left
 from bftd.core.domain import Lease, PoolNode, PoolView, Room
 from bftd.core.turn import Turn
@@ -73,7 +73,8 @@ def leave(turn: Turn) -> set[str]:
 def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float | None:
     """When a pilot is to be gone for Slurm's next cycle; None where it is to leave at once.
 
-    What a pilot was told once is never put off, and where Slurm itself plans to use the node, that counts as ever.
+    What a pilot was told once is never put off, and where Slurm itself plans to use the node, that counts as ever. Nor
+    does it stay beyond the hours of harvesting.
     """
     if room.due_s is None:
         return None
@@ -82,6 +83,8 @@ def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float |
         times_s.append(lease.leave_by_s)
     if node.window_s is not None and turn.pool.seen:
         times_s.append(turn.pool.time_s + node.window_s - turn.settings.pool.vacate_ahead_s)
+    hour = pausing.opening(turn.settings, turn.now)
+    times_s.append(hour.until_s if hour.open else turn.now)
     least_s = timing.LEAVE_LEAST_S if lease.leave_by_s is None else 0.0
     by_s = min(times_s)
     return by_s if by_s - turn.now > least_s else None

@@ -4,7 +4,8 @@ A job that Slurm could start now if no pilot were there has *room* made for it: 
 none comes to, so that Slurm's next backfill cycle starts the job in that very cycle instead of preempting for it. Room
 is made anew at every snapshot, and is kept until the job has started, is gone or no longer fits. A job that has not
 started within two cycles does not start for reasons that cannot be seen from here. It is *doubted*: it counts for
-nothing until a node is ready that was not then, three times at most, and then for a while that doubles.
+nothing until a node is ready that was not then, three times at most, and then for a while that doubles. So is one that
+fits and does not fit in turns: pilots would leave and come back for it for ever.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _WAIT_MOST_S = 600.0
 # How often another node lets a doubted job be tried again, and how long it is left out at most.
 _WOKEN_MOST = 3
 _DOUBT_MOST_S = 3600.0
+# Plans move, and with them what fits; a job whose room is over for that so often, each time soon after the last, costs
+# the trainers a resize each time and has not been started by any cycle in between.
+_LAPSES_MOST = 4
 # Where the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
 _DUE_LEAST_S = 3.0
 
@@ -81,11 +85,20 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapses:
+    """How often in a row the room of a job was over because it no longer fitted, and when that was so last."""
+
+    last_s: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class RoomMemory:
     """What is remembered of rooms between two snapshots, by `key`."""
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    lapses: Mapping[str, Lapses] = field(default_factory=dict)
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
     cut: str = ""
@@ -100,7 +113,8 @@ class RoomMemory:
         """With its times moved: the clock was set."""
         kept = {key_: replace(one, room=_moved(one.room, by_s)) for key_, one in self.kept.items()}
         doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
-        return replace(self, kept=kept, doubts=doubts)
+        lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
+        return replace(self, kept=kept, doubts=doubts, lapses=lapses)
 
 
 def _moved(room: Room, by_s: float) -> Room:
@@ -143,7 +157,7 @@ def follow(
     `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
     until their job has started or gone or their time is over.
     """
-    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys())
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | memory.lapses.keys())
     wait_s = room_wait_s(scheduler)
     starts = foreseen.starts if foreseen is not None else {}
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
@@ -167,7 +181,13 @@ def follow(
             nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
             kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
-    after = RoomMemory(kept, doubts, memory.numbering, memory.cut)
+    unfit = waiting.keys() - kept.keys() - starts.keys() - started
+    lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
+    for key_, lapse in list(lapses.items()):
+        if lapse.count >= _LAPSES_MOST:
+            doubts[key_] = _doubt(doubts.get(key_), frozenset(), wait_s, now_s)
+            del lapses[key_]
+    after = RoomMemory(kept, doubts, lapses, memory.numbering, memory.cut)
     if foreseen is not None:
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
     newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
@@ -206,6 +226,8 @@ def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
     """When the next backfill cycle is expected, if nothing but that starts the job."""
     if start.first or scheduler.cycled_s is None:
         return None
+    if scheduler.cycled_s > now_s:  # one is at work and may come to the job at any moment, or the clock was set back
+        return None
     due_s = scheduler.cycled_s + scheduler.interval_s
     return due_s if due_s - now_s > _DUE_LEAST_S else None
 
@@ -214,6 +236,28 @@ def _sooner(told_s: float | None, due_s: float | None) -> float | None:
     if told_s is None or due_s is None:
         return told_s
     return min(told_s, due_s)
+
+
+def _lapses(
+    memory: RoomMemory,
+    unfit: Collection[str],
+    started: Collection[str],
+    waiting: Collection[str],
+    wait_s: float,
+    now_s: float,
+) -> dict[str, Lapses]:
+    """The lapses that still count, with those of the rooms whose jobs are `unfit` now."""
+    before = {
+        key_: one
+        for key_, one in memory.lapses.items()
+        if key_ in waiting and key_ not in started and now_s - one.last_s <= wait_s
+    }
+    new = {
+        key_: Lapses(now_s, 1 + (before[key_].count if key_ in before else 0))
+        for key_ in memory.rooms
+        if key_ in unfit and now_s - memory.kept[key_].room.since_s <= wait_s
+    }
+    return before | new
 
 
 def _doubt(before: Doubt | None, lacks: frozenset[str], wait_s: float, now_s: float) -> Doubt:

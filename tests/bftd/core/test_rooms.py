@@ -180,6 +180,18 @@ def test_the_deadline_holds_while_slurm_does_not_answer_and_when_the_clock_is_se
     assert left_to(core) == ["n4!"]
 
 
+def test_regression_a_deadline_kept_pilots_beyond_the_hours_of_harvesting() -> None:
+    core = working(Settings().changed(harvest_at="Thu 00:00-00:20"))  # until 1200 s
+    while core.time_s < 1100.0:
+        core.pool(*NAMES)
+    kept = room(core, "n4", due_s=500.0)  # bf_interval is minutes here
+    while core.time_s < 1199.0:
+        core.pool("n1", "n2", "n3", rooms=[kept])
+        assert "n4" in left_to(core)
+    core.pool("n1", "n2", "n3", rooms=[kept])
+    assert "n4!" in left_to(core)
+
+
 def test_a_restart_on_a_clock_that_was_set_back_keeps_no_pilot_for_longer() -> None:
     core = working()
     core.pool("n1", "n2", "n3", rooms=[room(core, "n4", due_s=30.0)])

@@ -220,6 +220,48 @@ def test_a_node_that_wakes_a_doubt_and_is_taken_again_leaves_the_room_as_it_is()
     assert site.poll() == ({"9": site.memory.rooms["9"]}, [])
 
 
+def test_regression_a_job_that_fits_at_every_other_poll_did_not_make_pilots_leave_and_come_for_ever() -> None:
+    site = waiting("9")
+    site.leased = {"n1": "71"}
+    ends = []
+    for poll in range(3600):
+        site.fits = {"9": ("n1",)} if poll % 2 else {}
+        ends += site.poll()[1]
+    assert ends[:4] == [("9", "no longer fits")] * 3 + [("9", "doubted")]
+    assert len(ends) <= 4 * 7, "in an hour: the doubt doubles"
+
+
+def test_regression_a_job_that_fits_in_turns_is_tried_again_and_keeps_its_room_once_it_fits_for_good() -> None:
+    site = waiting("9")
+    for poll in range(8):
+        site.fits = {"9": ("n1",)} if not poll % 2 else {}
+        site.poll()
+    assert site.memory.doubts
+    site.fits = {"9": ("n1",)}
+    assert site.poll() == ({}, [])
+    site.poll(2 * WAIT_S)
+    assert site.polls(WAIT_S - 1)[-1][0].keys() == {"9"}
+
+
+@pytest.mark.parametrize("ended", ["starts", "late", "gone"])
+def test_a_room_that_is_over_now_and_then_or_led_to_a_start_doubts_nobody(ended: str) -> None:
+    site = waiting("9_[1-99]")
+    for poll in range(20):
+        site.fits = {"9_[1-99]": ("n1",)}
+        site.poll()
+        if ended == "starts":
+            site.runs = [job(f"9_{100 + poll}", "RUNNING", nodes=("n2",))]
+            site.poll()
+            site.runs = []
+        elif ended == "gone":
+            site.waits = []
+            site.poll()
+            site.waits = [job("9_[1-99]")]
+        site.fits = {}
+        site.poll(WAIT_S + 1.0 if ended == "late" else 1.0)
+    assert not site.memory.doubts
+
+
 def test_a_job_that_is_back_in_the_queue_starts_without_doubts() -> None:
     site = waiting("9")
     site.polls(WAIT_S + 2)
@@ -373,6 +415,12 @@ def test_a_job_that_only_backfill_can_start_is_due_at_the_next_cycle() -> None:
 @pytest.mark.parametrize("cycled_s", [None, 990.0, 993.5, 0.0])
 def test_pilots_leave_at_once_where_the_next_cycle_is_near_or_not_known(cycled_s: float | None) -> None:
     assert due_s(behind(cycled_s)) is None
+
+
+@pytest.mark.parametrize("cycled_s", [1002.0, 1030.0, 1e6])
+def test_regression_pilots_had_time_for_the_cycle_after_the_one_that_is_at_work(cycled_s: float) -> None:
+    site = behind(cycled_s)
+    assert due_s(site) is None, "or the clock was set back, and the time is none"
 
 
 def test_pilots_leave_at_once_where_nothing_keeps_the_main_scheduler_from_the_job() -> None:
