@@ -14,10 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bftd.core.domain import (
-    PoolNode,
-    PoolView,
-)
+from bftd.core.domain import PoolNode, PoolView, Room
 from bftd.core.outsiders import ElasticJob
 from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
@@ -27,7 +24,7 @@ from bftd.pool.foresight import make_room
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import AnyNode, Leaving
 from bftd.pool.occupancy import Occupancy, asked, occupy
-from bftd.pool.rooms import RoomMemory, given_up
+from bftd.pool.rooms import RoomMemory, given_up, has_time
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
@@ -114,7 +111,7 @@ def _judge_all(
     """Decide on every node, spares aside; nodes that pilots have to leave are added to `vacated`."""
     now_s, before = snapshot.time_s, NodeMemory()
     claimed = claims(jobs.pending, snapshot.reservations, now_s)
-    room_for = {name: room.job for room in memory.rooms.rooms.values() for name in room.nodes}
+    rooms = {name: room for room in memory.rooms.rooms.values() for name in room.nodes}
     remembered: dict[str, NodeMemory] = {}
     seen: dict[str, PoolNode] = {}
     for name, node in jobs.nodes.items():
@@ -126,8 +123,12 @@ def _judge_all(
         if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
             vacated.setdefault(name, claim.job.id)
         remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
-        left_to = _left_to(vacated.get(name), room_for.get(name))
+        room = rooms.get(name)
+        lingers = ours and other is None and room is not None and has_time(room, now_s)
+        left_to = _left_to(vacated.get(name), None if lingers else room)
         why, in_pool, wanted = _judge(node, kept, taken, claim, left_to, remembered[name], config)
+        if lingers and in_pool and room is not None:
+            why = f"runs a pilot until Slurm's next cycle, in which job {room.job} can start there"
         if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
@@ -147,11 +148,11 @@ def _judge_all(
     return remembered, seen
 
 
-def _left_to(planned: str | None, has_room: str | None) -> str | None:
+def _left_to(planned: str | None, room: Room | None) -> str | None:
     """For which job a node is given up, and why."""
     if planned is not None:
         return f"job {planned}, which waits for it"
-    return None if has_room is None else f"job {has_room}, which can start there"
+    return None if room is None else f"job {room.job}, which can start there"
 
 
 def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:

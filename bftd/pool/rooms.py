@@ -33,6 +33,8 @@ _DOUBT_MOST_S = 3600.0
 _LAPSES_MOST = 4
 # Where the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
 _DUE_LEAST_S = 3.0
+# Where it is later than this, pilots train on until then: time for the end of a step, and for what goes wrong.
+_LINGER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,11 @@ def _moved(room: Room, by_s: float) -> Room:
 def room_wait_s(scheduler: Scheduler) -> float:
     """How long a job may take to start once it has room."""
     return min(_CYCLES * (scheduler.interval_s + (scheduler.cycle_s or 0.0)) + _SLACK_S, _WAIT_MOST_S)
+
+
+def has_time(room: Room, now_s: float) -> bool:
+    """Say whether the next cycle is so far away that pilots need not leave yet."""
+    return room.due_s is not None and room.due_s - now_s > _LINGER_S
 
 
 def key(job_id: str) -> str:

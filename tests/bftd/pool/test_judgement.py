@@ -16,7 +16,7 @@ from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
 from bftd.pool.judgement import PoolMemory, observe
 from bftd.pool.leaving import AnyNode
-from slurm_plugin.types import Job, Request, Reservation, Snapshot
+from slurm_plugin.types import Job, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 
 # Of more nodes than there are: no room can be made for such a job.
@@ -353,6 +353,29 @@ def test_nodes_stay_kept_until_their_job_has_started_and_then_count_as_its_own()
     assert view.rooms == {}
     assert [over.end for over in view.rooms_over] == ["started"]
     assert view.nodes["n1"].why == "runs a job"
+
+
+def test_where_only_a_cycle_that_is_far_away_starts_the_job_its_pilots_train_on_until_then() -> None:
+    nodes = [*BUSY[:2], node("n3", "ALLOCATED")]
+    runs = job("7", "RUNNING", nodes=("n3",), start_s=900.0, time_limit_s=900.0)
+    ahead = job("8", node_count=3, priority=9, time_limit_s=600.0)
+    waits = job("9", node_count=1, priority=1, time_limit_s=60.0)
+    memory, scheduler = PoolMemory(), Scheduler(True, cycle_s=0.1, cycled_s=995.0)
+    seen = {}
+    for time_s in (1000.0, 1014.0, 1016.0, 1024.0):
+        jobs = (*PILOTS, runs, ahead, waits)
+        snapshot = Snapshot(time_s, {one.name: one for one in nodes}, jobs, (), scheduler=scheduler)
+        memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
+        assert view.rooms == {"9": Room("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
+        seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
+    trains_on = (True, False, "runs a pilot until Slurm's next cycle, in which job 9 can start there")
+    goes = (False, True, "is left to job 9, which can start there")
+    assert seen == {1000.0: trains_on, 1014.0: trains_on, 1016.0: goes, 1024.0: goes}
+    gone = Snapshot(
+        1005.0, {**snapshot.nodes, "n1": node("n1")}, (PILOTS[1], runs, ahead, waits), (), scheduler=scheduler
+    )
+    _, view = observe(PoolMemory(), gone, PoolConfig(debounce_polls=1), Harvest.of(PARTITION), {"n2": "72"}, {})
+    assert "n1" not in members(view), "a node without a pilot is lent to nobody in between"
 
 
 def test_nodes_that_a_job_no_longer_fits_on_are_lent_again_at_once() -> None:

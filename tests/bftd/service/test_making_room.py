@@ -70,6 +70,9 @@ def site(tmp_path: Path) -> Site:
 
 def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: Site) -> None:
     one = job("4711", priority=5, time_limit_s=600.0)
+    while site.now < 1019.0:
+        site.see(RUNS, BLOCKED, one)
+        assert (site.told("1"), site.told("2")) == ({}, {}), "they train on until shortly before the cycle"
     site.see(RUNS, BLOCKED, one)
     assert site.told("1") == {}, "it cannot do with fewer"
     ((where, told),) = site.told("2").items()
@@ -82,7 +85,7 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
         site.see(RUNS, BLOCKED, one)
         assert where not in site.pilots.values(), "nobody gets it meanwhile"
     site.see(RUNS, BLOCKED, job("4711", "RUNNING", nodes=(where,), start_s=1030.0, time_limit_s=600.0))
-    assert site.service.state.room_usage == RoomUsage(1, 1, 0, 25.0, 0.0)
+    assert site.service.state.room_usage == RoomUsage(1, 1, 0, 9.0, 0.0)
     assert site.cancelled == []
     assert not [item for item in site.service.ledger.events(0, 10_000) if item["kind"] == "give_back"]
 
