@@ -7,7 +7,8 @@ when it cannot be read again.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Set
+import time
+from collections.abc import Callable, Mapping, Set
 from typing import Protocol
 
 from slurm_plugin import parse, scheduler, sdiag, wishes
@@ -39,11 +40,12 @@ class Ask(Protocol):
 class Background:
     """Reads through `ask`; `everywhere` are the options with which Slurm shows all partitions of this cluster."""
 
-    def __init__(self, ask: Ask, everywhere: tuple[str, ...]) -> None:
+    def __init__(self, ask: Ask, everywhere: tuple[str, ...], clock: Callable[[], float] = time.time) -> None:
         self.reservations: tuple[Reservation, ...] = ()
         self.partitions: Mapping[str, Partition] = {}
         self.scheduler: Scheduler = NO_SCHEDULER
         self._ask = ask
+        self._clock = clock
         self._everywhere = everywhere
         self._turns = Turns(READINGS)
         self._config: Mapping[str, str] = {}
@@ -79,8 +81,9 @@ class Background:
                 self._config = parse_config(self._brief("scontrol", "show", "config"))
                 self.scheduler = scheduler.settings(self._config, self.scheduler)
             else:
+                asked_s = self._clock()
                 load = sdiag.parse(self._brief("sdiag"))
-                self.scheduler = scheduler.with_load(self.scheduler, self._config, load)
+                self.scheduler = scheduler.with_load(self.scheduler, self._config, load, (asked_s, self._clock()))
         except SnapshotError:
             self._turns.done(turn, now_s, worked=False)
             if turn == LOAD:  # when the last cycle was says less with every minute

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from slurm_plugin.types import Job
-from slurm_plugin.waiting import Rules, is_news, is_regular, lacks_plan, may_use, planned_on
+from slurm_plugin.waiting import Rules, is_news, is_regular, lacks_plan, may_use, planned_on, waits_for_backfill
 
 
 def guard(
@@ -28,7 +28,8 @@ def guard(
 
     A regular pending job that is planned on the node sooner than `min_window_s` holds pilots off that node; a start
     that has passed is one that Slurm is just carrying out. One without a plan, of any of the node's partitions, holds
-    them off if it came after the daemon's look. `since` is from `undated_since`.
+    them off if it came after the daemon's look, unless only backfill can start it and no cycle comes before the daemon
+    has looked again. `since` is from `undated_since`.
     """
     for job in jobs:
         if job.state != "PENDING" or not is_regular(job, pilot_partition):
@@ -39,6 +40,7 @@ def guard(
             is_news(job, now_s, rules.looked_s, since)
             and may_use(job, node_partitions)
             and lacks_plan(job, now_s, rules.min_window_s)
+            and not (now_s < rules.calm_s and waits_for_backfill(job))
         ):
             return f"job {job.id} has just come and waits without a plan ({_why(job)})"
     return None

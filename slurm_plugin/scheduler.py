@@ -14,6 +14,8 @@ from slurm_plugin.types import NO_SCHEDULER, Scheduler
 
 # How often a cycle lets go of the controller's locks, and for how long it then sleeps, in microseconds.
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
+# munge refuses what comes from a host whose clock is further away: what looks so is something else.
+_CLOCKS_APART_MOST_S = 300.0
 
 
 def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
@@ -39,13 +41,34 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
     )
 
 
-def with_load(scheduler: Scheduler, config: Mapping[str, str], load: Load | None) -> Scheduler:
-    """Add what sdiag shows of the last cycle; None is nothing."""
+def with_load(
+    scheduler: Scheduler, config: Mapping[str, str], load: Load | None, asked: tuple[float, float] | None = None
+) -> Scheduler:
+    """Add what sdiag shows of the last cycle; None is nothing.
+
+    It was `asked` from the one time to the other by this host's clock: where the controller's is another, its times are
+    made this one's, never later than they were.
+    """
     if load is None or load.last_cycle_s is None:
         return replace(scheduler, cycle_s=None, cycled_s=None)
     cycle_s = min(load.last_cycle_s + _slept_s(config, load), scheduler.max_time_s + load.last_cycle_s)
-    begun_s = load.cycle_begun_s
-    return replace(scheduler, cycle_s=cycle_s, cycled_s=None if begun_s is None else begun_s + cycle_s)
+    least_s, most_s = _ahead_s(load, asked)
+    cycled_s = None
+    if load.cycle_begun_s is not None and not load.works:  # of one that works nobody can say when it ends
+        cycled_s = load.cycle_begun_s + cycle_s
+        if load.shown_s is not None and cycled_s > load.shown_s + 1.0:  # it was over by then: it slept less
+            cycled_s = load.shown_s
+        cycled_s -= most_s
+    return replace(scheduler, cycle_s=cycle_s, cycled_s=cycled_s, behind_s=max(0.0, -least_s))
+
+
+def _ahead_s(load: Load, asked: tuple[float, float] | None) -> tuple[float, float]:
+    """How far the controller's clock is ahead of this host's, at least and at most; (0, 0) where it may be right."""
+    if load.shown_s is None or asked is None:
+        return 0.0, 0.0
+    least_s, most_s = load.shown_s - asked[1], load.shown_s + 1.0 - asked[0]
+    apart = 0.0 < least_s < _CLOCKS_APART_MOST_S or 0.0 < -most_s < _CLOCKS_APART_MOST_S
+    return (least_s, most_s) if apart else (0.0, 0.0)
 
 
 def _slept_s(config: Mapping[str, str], load: Load) -> float:

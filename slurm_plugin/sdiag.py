@@ -24,9 +24,9 @@ class Load:
 
     Cycles are those of the backfill scheduler, without the time that it slept in between with its locks released. The
     last one began at `cycle_begun_s` and has looked at `last_depth` jobs so far; while it `works`, `last_cycle_s` is
-    still that of the one before. `main_max_s` is the longest cycle of the main scheduler. `timeouts` are backfill
-    cycles that bf_max_time ended, which releases after 22.05 count. `threads` are the requests that the controller
-    worked on at that moment.
+    still that of the one before. The controller's clock was at `shown_s`, in whole seconds. `main_max_s` is the longest
+    cycle of the main scheduler. `timeouts` are backfill cycles that bf_max_time ended, which releases after 22.05
+    count. `threads` are the requests that the controller worked on at that moment.
     """
 
     cycles: int | None = None
@@ -42,6 +42,7 @@ class Load:
     cycle_begun_s: float | None = None
     last_depth: int | None = None
     works: bool = False
+    shown_s: float | None = None
 
 
 def parse(text: str) -> Load | None:
@@ -62,6 +63,7 @@ def parse(text: str) -> Load | None:
         cycle_begun_s=_begun_s(text),
         last_depth=backfill.get("Last depth cycle"),
         works=_WORKS.search(text) is not None,
+        shown_s=_shown_s(text),
         rpcs_per_s=_rpcs_per_s(text),
     )
 
@@ -79,6 +81,10 @@ def _figures(text: str) -> dict[str, int]:
 def _begun_s(text: str) -> float | None:
     found = _BEGUN.search(text)
     return float(found[1]) if found else None
+
+
+def _shown_s(text: str) -> float | None:
+    return next((float(time_s) for name, time_s in _TIME.findall(text) if name == "sdiag output at"), None)
 
 
 def _seconds(microseconds: int | None) -> float | None:

@@ -137,7 +137,7 @@ class Scheduler:
     (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window). Jobs
     younger than `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is how long the last cycle took,
     with what it slept as far as that follows from the settings, and `cycled_s` when it ended; None where sdiag does not
-    say.
+    say, as while one works. The controller's clock is `behind_s` behind this host's at most, 0 where it may be right.
     """
 
     read: bool = False
@@ -155,6 +155,12 @@ class Scheduler:
     max_time_s: float = 30.0
     cycle_s: float | None = None
     cycled_s: float | None = None
+    behind_s: float = 0.0
+
+    @property
+    def due_s(self) -> float | None:
+        """Before when no cycle begins; None where that is not known."""
+        return None if self.cycled_s is None else self.cycled_s + self.interval_s
 
 
 NO_SCHEDULER = Scheduler()

@@ -2,7 +2,9 @@
 
 The daemon makes room for the jobs that it sees waiting. So a driver keeps its pilots away from two kinds of regular
 jobs only. One that is planned on a node keeps it free from `min_window_s` before its start on. One that lacks a plan
-keeps all nodes free that it may use, if it came after the daemon's last look: the daemon cannot have thought of it.
+keeps all nodes free that it may use, if it came after the daemon's last look: the daemon cannot have thought of it. But
+where only backfill can start it, and no cycle comes before the daemon has looked again, it keeps nothing free: else no
+pilot would ever start where a job is submitted every second.
 
 On what the daemon could see, both decide alike. One small difference is inherent, and it keeps a pilot away for longer:
 the driver looks a moment later, when a window has shrunk by that much.
@@ -25,11 +27,13 @@ from slurm_plugin.types import Job
 class Rules:
     """What a driver places pilots by: how soon a plan keeps a node free, and when the daemon last looked at the queue.
 
-    What came from `looked_s` on (the daemon's clock, which is Slurm's) the daemon may not have seen.
+    What came from `looked_s` on (the daemon's clock, which is Slurm's) the daemon may not have seen. It will have, and
+    made room for it, before a backfill cycle comes that does not come before `calm_s`.
     """
 
     min_window_s: float
     looked_s: float
+    calm_s: float = 0.0
 
 
 # How far Slurm's clock and the daemon's may be apart, and the whole seconds of one: what is later than that is no time.
@@ -200,6 +204,11 @@ def is_news(job: Job, now_s: float, looked_s: float, since: Mapping[str, float])
     """
     known_s = came_s(job, now_s)
     return (since.get(whole(job), now_s) if known_s is None else known_s) >= math.floor(looked_s)
+
+
+def waits_for_backfill(job: Job) -> bool:
+    """Say whether the main scheduler passes a job over: others are before it in the one partition that it asked for."""
+    return job.reason == "Priority" and len(job.partition) == 1 and not (job.reservation or job.unreadable)
 
 
 def plan_window_s(job: Job, now_s: float) -> float | None:

@@ -30,6 +30,7 @@ _LISTED: dict[str, Any] = {
     "timeout_s": 5.0,
     "now_s": 1795306136.9,
     "looked_s": 1795306136.2,
+    "calm_s": 1795306152.0,
     "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
 }
 _REPORTS: tuple[dict[str, Any], ...] = (

@@ -59,6 +59,7 @@ def moved(state: State, by_s: float) -> State:
             state.pool,
             time_s=-inf,
             looked_s=-inf,
+            cycle_s=-inf,
             rooms={job: at(room) for job, room in state.pool.rooms.items()},
         ),
         trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},

@@ -115,7 +115,8 @@ class PoolView:
     are the nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are
     beyond what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told.
     `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are kept for
-    waiting jobs, by their ids, and `rooms_over` were until the snapshot before.
+    waiting jobs, by their ids, and `rooms_over` were until the snapshot before. Slurm's backfill scheduler begins no
+    cycle before `cycle_s`.
     """
 
     version: int = 0
@@ -135,6 +136,7 @@ class PoolView:
     rooms: Mapping[str, Room] = field(default_factory=dict)
     rooms_over: tuple[RoomOver, ...] = ()
     looked_s: float = float("-inf")
+    cycle_s: float = float("-inf")
 
     @property
     def seen(self) -> bool:

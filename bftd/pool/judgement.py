@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from bftd.core.domain import PoolNode, PoolView, Room
 from bftd.core.outsiders import ElasticJob
@@ -24,7 +25,7 @@ from bftd.pool.foresight import make_room
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import AnyNode, Leaving
 from bftd.pool.occupancy import Occupancy, asked, occupy
-from bftd.pool.rooms import RoomMemory, given_up, has_time
+from bftd.pool.rooms import RoomMemory, cycle_due_s, given_up, has_time
 from bftd.pool.spares import SPARED, spared
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
@@ -217,7 +218,8 @@ def _view(
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
-        looked_s=snapshot.time_s if snapshot.begun_s is None else min(snapshot.begun_s, snapshot.time_s),
+        looked_s=_looked_s(snapshot),
+        cycle_s=_cycle_s(snapshot),
         nodes=seen,
         pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
         owners=_owners(jobs),
@@ -227,6 +229,17 @@ def _view(
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )
+
+
+def _looked_s(snapshot: Snapshot) -> float:
+    """When the reading of a snapshot began; a controller whose clock is behind dates what came later before that."""
+    began_s = snapshot.time_s if snapshot.begun_s is None else min(snapshot.begun_s, snapshot.time_s)
+    return began_s - snapshot.scheduler.behind_s
+
+
+def _cycle_s(snapshot: Snapshot) -> float:
+    due_s = cycle_due_s(snapshot.scheduler, snapshot.time_s)
+    return -inf if due_s is None else due_s
 
 
 def _owners(jobs: Occupancy) -> dict[str, str]:

@@ -229,14 +229,17 @@ def _room(
     return Room(key_, mine, since_s, leaving, due_s)
 
 
+def cycle_due_s(scheduler: Scheduler, now_s: float) -> float | None:
+    """Before when no backfill cycle begins; None where that is not known, or one may be at work."""
+    if scheduler.cycled_s is None or scheduler.cycled_s > now_s:  # or the clock was set back
+        return None
+    return scheduler.due_s
+
+
 def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
     """When the next backfill cycle is expected, if nothing but that starts the job."""
-    if start.first or scheduler.cycled_s is None:
-        return None
-    if scheduler.cycled_s > now_s:  # one is at work and may come to the job at any moment, or the clock was set back
-        return None
-    due_s = scheduler.cycled_s + scheduler.interval_s
-    return due_s if due_s - now_s > _DUE_LEAST_S else None
+    due_s = None if start.first else cycle_due_s(scheduler, now_s)
+    return due_s if due_s is not None and due_s - now_s > _DUE_LEAST_S else None
 
 
 def _sooner(told_s: float | None, due_s: float | None) -> float | None:

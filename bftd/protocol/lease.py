@@ -95,7 +95,8 @@ class Leases:
     by which the pilots name the daemon that they run for. `timeout_s` is after how long a Slurm command has failed at
     this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in the time of its
     controller, and a driver's host may have another one. By the same clock, `looked_s` is when the last look at Slurm
-    began that the daemon had taken in by then, 0 if there was none yet. An older daemon tells none of the four.
+    began that the daemon had taken in by then, 0 if there was none yet. What comes until `calm_s` it sees in time for
+    the next backfill cycle, 0 where that is not known. An older daemon tells none of the five.
     """
 
     version: int
@@ -105,6 +106,7 @@ class Leases:
     timeout_s: float | None = None
     now_s: float | None = None
     looked_s: float | None = None
+    calm_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads, with what a driver of before `looked_s` must be told."""
@@ -117,6 +119,7 @@ class Leases:
             "timeout_s": self.timeout_s,
             "now_s": self.now_s,
             "looked_s": self.looked_s,
+            "calm_s": self.calm_s,
         }
 
     @classmethod
@@ -134,4 +137,5 @@ class Leases:
             timeout_s=told.number("timeout_s", None, COMMAND_LEAST_S, COMMAND_MOST_S),
             now_s=told.number("now_s", None),
             looked_s=told.number("looked_s", None),
+            calm_s=told.number("calm_s", None),
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps
+from bftd.core import caps, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.service import steered
@@ -36,7 +36,9 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
     listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
     timeout_s = config.slurm.timeout_s
     looked_s = max(0.0, state.pool.looked_s)
-    return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s)
+    # a job that comes until then is seen at a poll that begins in time for its nodes to be free when the cycle comes
+    calm_s = max(0.0, state.pool.cycle_s - timing.LEAVE_AHEAD_S - 2.0 * config.slurm.poll_s)
+    return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s, calm_s)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

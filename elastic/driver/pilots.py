@@ -171,7 +171,7 @@ class PilotStarter:
 
     def go_by(self, listed: Leases) -> None:
         """Takes what comes with each list: the rules for pilots, the daemon's clock, how long a command may take."""
-        rules = Rules(listed.min_window_s, looked_of(listed))
+        rules = Rules(listed.min_window_s, looked_of(listed), listed.calm_s or 0.0)
         self._daemon = listed.daemon
         if self._known_launcher is None:
             self._known_launcher = PilotLauncher(self._client, rules, self._mode)

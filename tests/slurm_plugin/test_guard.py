@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,40 @@ def test_a_regular_job_without_a_plan_that_came_after_the_daemons_look_holds_pil
 def test_a_regular_job_without_a_plan_that_the_daemon_could_see_lets_a_pilot_start() -> None:
     assert objection(queued(), looked_s=NOW_S) is None
     assert objection(queued(submit_s=NOW_S - 86400.0)) is None
+
+
+def calm(*jobs: Job, calm_s: float = NOW_S + 1) -> str | None:
+    """What the guard says where the daemon looks again before the cycle that comes after `calm_s`."""
+    return guard(
+        jobs,
+        "n1",
+        NOW_S,
+        Rules(20.0, NOW_S - 2, calm_s),
+        node_partitions={"batch", "elastic"},
+        pilot_partition="elastic",
+        since={},
+    )
+
+
+def test_regression_no_pilot_ever_started_where_a_job_was_submitted_every_second() -> None:
+    assert calm(queued(reason="Priority")) is None
+    assert calm(queued(reason="Priority"), calm_s=NOW_S) is not None, "a cycle may come before the daemon has looked"
+    assert calm(queued(reason="Priority"), calm_s=0.0) is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "Resources"},
+        {"reason": "None"},
+        {"reason": "Priority,Resources"},
+        {"reason": "Priority", "partition": ("batch", "fat")},
+        {"reason": "Priority", "reservation": "r"},
+        {"reason": "Priority", "start_s": NOW_S + 5, "sched_nodes": ("n1",)},
+    ],
+)
+def test_what_may_start_before_the_next_cycle_or_is_planned_holds_pilots_back_as_ever(changes: dict[str, Any]) -> None:
+    assert calm(queued(**changes)) is not None
 
 
 def test_a_job_of_the_same_second_as_the_daemons_look_holds_pilots_back() -> None:

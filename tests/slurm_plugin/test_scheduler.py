@@ -86,6 +86,36 @@ def test_while_a_cycle_works_it_is_taken_to_look_as_deep_as_most() -> None:
     assert scheduler.with_load(NO_SCHEDULER, slow, load).cycle_s == 20.5
 
 
+def test_regression_a_cycle_that_worked_was_taken_to_last_as_long_as_the_one_before_it() -> None:
+    found = scheduler.with_load(NO_SCHEDULER, {}, replace(CYCLE, works=True))
+    assert (found.cycled_s, found.due_s) == (None, None), "it may be shorter, and the next one begin sooner"
+
+
+def test_a_cycle_was_over_when_sdiag_showed_it_however_long_it_may_have_slept() -> None:
+    slow = {"SchedulerParameters": "bf_yield_interval=1,bf_yield_sleep=1000000"}
+    found = scheduler.with_load(NO_SCHEDULER, slow, replace(CYCLE, last_depth=12, shown_s=1005.0))
+    assert (found.cycle_s, found.cycled_s) == (12.5, 1005.0)
+
+
+@pytest.mark.parametrize("ahead_s", [-200.0, -2.0, 2.0, 200.0])
+@pytest.mark.parametrize("second", [0.0, 0.4, 0.99])
+def test_regression_a_controller_with_another_clock_had_pilots_leave_late(ahead_s: float, second: float) -> None:
+    now_s = 2000.0 + second  # by this host's clock; the cycle ended 10 s ago
+    theirs = now_s + ahead_s
+    load = replace(CYCLE, cycle_begun_s=float(int(theirs - 10.5)), last_cycle_s=0.5, shown_s=float(int(theirs)))
+    found = scheduler.with_load(NO_SCHEDULER, {}, load, (now_s - 0.1, now_s + 0.1))
+    assert found.cycled_s is not None
+    assert now_s - 12.2 <= found.cycled_s <= now_s - 10.0
+    assert max(0.0, -ahead_s) <= found.behind_s <= max(0.0, -ahead_s) + 1.2
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 86400.0, -86400.0])
+def test_a_clock_that_may_be_right_or_cannot_be_a_controllers_changes_nothing(ahead_s: float) -> None:
+    load = replace(CYCLE, shown_s=1003.0)
+    found = scheduler.with_load(NO_SCHEDULER, {}, load, (1003.3 - ahead_s, 1003.4 - ahead_s))
+    assert found == scheduler.with_load(NO_SCHEDULER, {}, load)
+
+
 def test_a_long_cycle_sleeps_once_in_two_seconds_by_default() -> None:
     found = scheduler.with_load(NO_SCHEDULER, {}, replace(CYCLE, last_cycle_s=9.0, last_depth=400))
     assert found.cycle_s == 11.0

@@ -27,7 +27,7 @@ from elastic.driver.pilots import PilotStarter
 from elastic.driver.trainer import Trainer
 from slurm_plugin.guard import guard
 from slurm_plugin.pilots import PilotRequest, Refused
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.types import Job, Scheduler, Snapshot
 from slurm_plugin.waiting import Rules
 from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
@@ -130,6 +130,28 @@ def test_S1b_a_list_says_when_the_last_look_began_that_its_leases_were_granted_o
         assert [lease.node for lease in served.leases("7").leases] == ["n1"]
         now_s = 1009.0
         assert served.leases("7").looked_s == 1002.2, "later is when it was told, not when it looked"
+
+
+def test_S1b_a_list_says_until_when_the_daemon_looks_again_before_the_next_backfill_cycle(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        now_s = 1000.0
+        served = Service(Config(), ledger, lambda job_ids: None, lambda: now_s)
+        served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        assert served.leases("7").calm_s == 0.0, "it has not looked yet"
+        for cycled_s, calm_s in ((None, 0.0), (990.0, 1020.0 - 2.0 - 2 * Config().slurm.poll_s), (1e6, 0.0)):
+            now_s += 1.0
+            scheduler = Scheduler(cycled_s=cycled_s)
+            served.observe(Snapshot(now_s, {"n1": node("n1")}, (), (), scheduler=scheduler))
+            assert Leases.from_json(served.leases("7").to_json()).calm_s == calm_s
+
+
+def test_S1b_a_controller_whose_clock_is_behind_dates_what_comes_now_before_the_look(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger")) as ledger:
+        served = Service(Config(), ledger, lambda job_ids: None, lambda: 1000.5)
+        served.apply(Registered(1000.0, Registration("7", "test", "torchrun", Sizes(1, 4), "ada", "elastic")))
+        scheduler = Scheduler(behind_s=2.5)
+        served.observe(Snapshot(1000.5, {"n1": node("n1")}, (), (), scheduler=scheduler, begun_s=1000.2))
+        assert served.leases("7").looked_s == pytest.approx(997.7)
 
 
 def test_S1b_a_clock_that_was_set_makes_nothing_that_came_before_it_seen(tmp_path: Path) -> None:
