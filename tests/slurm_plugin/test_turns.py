@@ -77,19 +77,3 @@ def test_a_reading_that_failed_is_tried_again_a_minute_later() -> None:
     turns.done("rare", 0.0, worked=False)
     assert turns.next(59.0) is None
     assert turns.next(60.0) == "rare"
-
-
-def test_no_reading_of_slurm_is_older_than_the_pages_say() -> None:
-    turns, asked = Turns(READINGS), 0
-    last: dict[str, int] = {}
-    longest_s: dict[str, int] = {}
-    for second in range(7200):
-        if (name := turns.next(float(second))) is not None:
-            turns.done(name, float(second))
-            longest_s[name] = max(longest_s.get(name, 0), second - last.get(name, second))
-            last[name] = second
-            asked += READINGS[name].requests
-    assert longest_s["reservations"] <= 31
-    assert longest_s["load"] <= 120
-    assert max(longest_s["config"], longest_s["partitions"]) <= 900
-    assert asked <= 7200 / PACE_S + 5  # some come one after another at the start
