@@ -230,7 +230,7 @@ class Daemon:
         """Say once of each pending job that cannot be read what becomes of it."""
         found = {job.id: job.unreadable for job in snapshot.jobs if job.unreadable}
         for job_id in found.keys() - self._unreadable:
-            log.warning("pending job %s is taken for one that waits without a plan: %s", job_id, found[job_id])
+            log.warning("no room is made for pending job %s, which cannot be read: %s", job_id, found[job_id])
         self._unreadable = frozenset(found)
 
     async def _looked(self, limit_s: float) -> Snapshot:

@@ -20,6 +20,7 @@ _READING = (
     "REQUEST_RESERVATION_INFO",
     "REQUEST_BUILD_INFO",
     "REQUEST_STATS_INFO",
+    "REQUEST_PING",  # scontrol greets the controller after it has shown the settings
 )
 _ONE_A_POLL = "REQUEST_NODE_INFO"
 _PLAN_READ_RPCS = 2

@@ -8,10 +8,11 @@ from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError
 
 _SHOWING = (("scontrol", "show"), ("sacctmgr", "show"))
+_LOAD = ("sdiag",)  # with options it may reset the controller's counters
 
 
 class ReadingClient(SlurmClient):
-    """Runs `squeue`, `scontrol show` and `sacctmgr show`, refuses every other command, and counts its `calls`."""
+    """Runs `squeue`, `scontrol show`, `sacctmgr show` and plain `sdiag`, refuses all else, and counts its `calls`."""
 
     calls = 0
 
@@ -24,7 +25,8 @@ class ReadingClient(SlurmClient):
         timeout_s: float | None = None,
     ) -> Answer:
         """Run a command that reads; raises CommandError for any other."""
-        if command != "squeue" and (command, *arguments[:1]) not in _SHOWING:
+        shows = (command, *arguments[:1]) in _SHOWING or (command, *arguments) == _LOAD
+        if command != "squeue" and not shows:
             raise CommandError(f"{command} is not run: in shadow mode Slurm is only read")
         self.calls += 1
         return super().run(command, *arguments, stdin=stdin, env=env, timeout_s=timeout_s)

@@ -220,7 +220,7 @@ class ShadowService(Service):
                 continue
             if lease.node not in lent:
                 taken[lease.trainer] += 1
-            elif lease.vacate:
+            elif lease.vacate or lease.leave_by_s is not None:
                 self._totals.nodes_vacated += 1
         self._totals.preemptions += len(taken)
         self._totals.nodes_taken += taken.total()

@@ -68,7 +68,7 @@ def _worth(shadow: Mapping[str, Any]) -> str:
 
 def _preemptions(shadow: Mapping[str, Any]) -> str:
     taken, vacated = shadow["nodes_taken"], shadow["nodes_vacated"]
-    ahead = f"; {nodes(vacated)} left ahead of a job's planned start"
+    ahead = f"; {nodes(vacated)} left to a job before it started"
     return f"{shadow['preemptions']} times a job took nodes from a trainer, {nodes(taken)} in all{ahead}"
 
 

@@ -131,6 +131,12 @@ def test_the_pollers_requests_are_counted_without_the_benchmarks_own() -> None:
     assert figures([replace(one, rpcs={**one.rpcs, **more})])["rpc_per_poll"] == pytest.approx(4.05)
 
 
+def test_regression_the_greeting_of_a_look_at_the_settings_is_a_request_of_the_pollers_too() -> None:
+    one = run("A", 0, job(0, 0.0, 1.0, 2.0))
+    greeted = replace(one, rpcs={**one.rpcs, "REQUEST_BUILD_INFO": 2, "REQUEST_PING": 2})
+    assert figures([greeted])["rpc_per_poll"] == pytest.approx(4.04)
+
+
 INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair))))
 
 

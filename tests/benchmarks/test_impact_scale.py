@@ -89,6 +89,14 @@ def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None
     assert {"read_s", "parse_s", "pool_s", "plan_s", "plan_first_s"} <= found.keys()
 
 
+def test_regression_the_statistics_that_the_daemon_asks_for_are_among_its_requests() -> None:
+    row = "\t{:<40}( 2035) count:{:<6} ave_time:90     total_time:181\n"
+    kinds = {"REQUEST_NODE_INFO": 30, "REQUEST_STATS_INFO": 2, "REQUEST_PING": 1, "REQUEST_COMPLETE_PROLOG": 9}
+    rows = "".join(row.format(kind, count) for kind, count in kinds.items())
+    by_user = "\nRemote Procedure Call statistics by user\n" + row.format("root", 42)
+    assert impact_scale._asked(f"Remote Procedure Call statistics by message type\n{rows}{by_user}") == 33
+
+
 def test_regression_the_large_site_has_no_settings_of_bftd_s_but_those_that_bft_site_config_prints() -> None:
     own = dict(line.split("=", 1) for line in impact_scale._CONF.splitlines())
     advised = {"bf_interval", "bf_max_time", "bf_continue", "preempt_youngest_first", "sched_interval"}

@@ -80,7 +80,7 @@ def test_what_squeue_shows_of_a_job_and_cannot_be_read_is_said_once(
         told = [record.getMessage() for record in caplog.records]
         return [text for text in told if "may preempt pilots" not in text]
 
-    expected = "pending job 7 is taken for one that waits without a plan: not a number: 'many': 7 ann batch"
+    expected = "no room is made for pending job 7, which cannot be read: not a number: 'many': 7 ann batch"
     assert [look(odd), look(odd)] == [[expected], []]
     assert [look(Snapshot(1.0, {}, (), ())), look(odd)] == [[], [expected]]
     error = SnapshotError("squeue shows a job that cannot be read (no job id): ? ann batch RUNNING")

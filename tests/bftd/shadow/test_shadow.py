@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -51,8 +52,9 @@ from bftd.simulated.measured import WARM_UP_S
 from bftd.view import render
 from bftd.whatif import trace
 from bftd.whatif.trace.session import Clock
-from slurm_plugin.errors import CommandError
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.background import READINGS, Background
+from slurm_plugin.errors import CommandError, SnapshotError
+from slurm_plugin.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.test_daemon import environment, running, write_config
 
@@ -70,11 +72,18 @@ class Site:
         self.calls = 0
         self.service = ShadowService(config, Ledger(path, "shadow"), lambda: self.calls, now=lambda: self.now_s)
 
-    def see(self, nodes: Iterable[Node], jobs: Iterable[Job] = (), after_s: float = 1.0) -> None:
+    def see(
+        self,
+        nodes: Iterable[Node],
+        jobs: Iterable[Job] = (),
+        after_s: float = 1.0,
+        scheduler: Scheduler = NO_SCHEDULER,
+    ) -> None:
         """One poll, two calls of Slurm."""
         self.now_s += after_s
         self.calls += 2
-        self.service.observe(Snapshot(self.now_s, {item.name: item for item in nodes}, tuple(jobs), ()))
+        shown = {item.name: item for item in nodes}
+        self.service.observe(Snapshot(self.now_s, shown, tuple(jobs), (), scheduler=scheduler))
         validate_state(self.service.core)
 
     def idle(self, *busy: str, polls: int = 1, after_s: float = 1.0) -> None:
@@ -285,6 +294,20 @@ def test_a_node_planned_for_a_job_is_left_ahead_of_it_and_not_lent_again_before(
     assert (site.shadow["nodes_vacated"], site.shadow["preemptions"]) == (1, 0)
 
 
+def test_regression_a_node_that_is_left_for_a_room_by_a_deadline_counts_as_left(site: Site) -> None:
+    site.idle("n1", polls=3)
+    nodes = [node(name, "ALLOCATED" if name == "n1" else "IDLE") for name in NAMES]
+    scheduler = replace(NO_SCHEDULER, read=True, cycled_s=site.now_s, cycle_s=0.1)
+    runs = job("51", "RUNNING", nodes=("n1",), start_s=site.now_s - 60.0)
+    first, behind = job("7", node_count=8, priority=9), job("8", time_limit_s=600.0)
+    before = site.shadow["nodes_vacated"]
+    for _ in range(3):
+        site.see(nodes, [runs, first, behind], scheduler=scheduler)
+    assert any(re.search(r"would leave n\d by .* to job 8, which can start there", text) for text in site.sentences())
+    assert len(site.lent) == 6
+    assert site.shadow["nodes_vacated"] == before + 1
+
+
 @pytest.mark.parametrize("flag", ["DRAIN", "RESERVED", "NOT_RESPONDING"])
 def test_a_node_that_is_no_longer_fit_is_given_back_without_a_preemption(site: Site, flag: str) -> None:
     site.see([node(name, "IDLE", *([flag] if name == "n5" else [])) for name in NAMES])
@@ -473,7 +496,7 @@ def test_a_partition_that_regular_jobs_use_can_be_watched_before_there_is_one_fo
 
 
 def test_only_reading_commands_are_run(tmp_path: Path) -> None:
-    for name in ("scontrol", "squeue", "sacctmgr"):
+    for name in ("scontrol", "squeue", "sacctmgr", "sdiag"):
         (tmp_path / name).write_text("#!/bin/sh\necho fine\n")
         (tmp_path / name).chmod(0o755)
     client = ReadingClient(commands_dir=tmp_path)
@@ -489,12 +512,39 @@ def test_only_reading_commands_are_run(tmp_path: Path) -> None:
         ("srun",),
         ("scontrol", "update"),
         ("scontrol",),
+        ("sdiag", "--reset"),
+        ("sdiag", "-r"),
     ):
         with pytest.raises(CommandError, match="in shadow mode Slurm is only read"):
             client.run(*command)
     with pytest.raises(CommandError):
         client.cancel(["1"])
     assert client.calls == 3
+
+
+def test_regression_all_that_a_snapshot_reads_may_be_read_in_shadow_mode(tmp_path: Path) -> None:
+    """sdiag was refused: shadow mode did not know when Slurm's next cycle comes, and how long cycles take."""
+    for name in ("scontrol", "squeue", "sdiag"):
+        (tmp_path / name).write_text("#!/bin/sh\necho fine\n")
+        (tmp_path / name).chmod(0o755)
+    client = ReadingClient(commands_dir=tmp_path)
+    asked = []
+
+    def ask(command: str, *arguments: str, timeout_s: float | None = None) -> str:
+        assert client.run(command, *arguments, timeout_s=timeout_s).out == "fine\n"
+        asked.append(command)
+        if arguments[:2] == ("show", "reservation"):
+            return "No reservations in the system\n"
+        raise SnapshotError("nothing of it matters here")
+
+    slow = Background(ask, ("--all",))
+    turns = set()
+    for second in range(900):
+        if (turn := slow.turn(float(second), (job("7"),))) is not None:
+            slow.read(turn, float(second))
+            turns.add(turn)
+    assert turns == READINGS.keys()
+    assert len(asked) == client.calls
 
 
 def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_shadow_mode_submits_and_cancels_nothing_while_regular_jobs_come_and_go(
     others = {name for name, count in sent.items() if count and name not in READING and not FROM_SLURMD.match(name)}
     assert others == {"REQUEST_SUBMIT_BATCH_JOB"}, sent
     assert sent["REQUEST_SUBMIT_BATCH_JOB"] == 2, "the two jobs of this test"
+    assert sent["REQUEST_STATS_INFO"] >= 2, "one is this test's own"
     jobs = site.slurm("scontrol", "show", "jobs", "-o").splitlines()
     assert {line.split()[0] for line in jobs} == {f"JobId={first}", f"JobId={second}"}
     assert all("JobState=COMPLETED" in line for line in jobs)
