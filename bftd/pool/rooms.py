@@ -15,6 +15,7 @@ from typing import Literal
 
 from bftd.core.domain import Room, RoomOver
 from bftd.pool.backfill.wanted import Numbering
+from bftd.pool.patience import Patience
 from slurm_plugin.types import Job, Scheduler
 
 End = Literal["started", "gone", "no longer fits", "doubted"]
@@ -63,12 +64,13 @@ class Foreseen:
 class Kept:
     """A room, and all nodes that its job would start on: those beside the room's are not harvested.
 
-    `begun` are the tasks of an array that run already.
+    `begun` are the tasks of an array that run already, `user` is whose job it is.
     """
 
     room: Room
     nodes: tuple[str, ...]
     begun: frozenset[str] = frozenset()
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,12 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class RoomMemory:
-    """What is remembered of rooms between two snapshots, by `key`."""
+    """What is remembered of rooms between two snapshots, by `key`, and by user; the last one was of `looked_s`."""
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    patience: Mapping[str, Patience] = field(default_factory=dict)
+    looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
     cut: str = ""
@@ -100,7 +104,8 @@ class RoomMemory:
         """With its times moved: the clock was set."""
         kept = {key_: replace(one, room=_moved(one.room, by_s)) for key_, one in self.kept.items()}
         doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
-        return replace(self, kept=kept, doubts=doubts)
+        looked_s = None if self.looked_s is None else self.looked_s + by_s
+        return replace(self, kept=kept, doubts=doubts, looked_s=looked_s)
 
 
 def _moved(room: Room, by_s: float) -> Room:
@@ -143,9 +148,9 @@ def follow(
     `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
     until their job has started or gone or their time is over.
     """
-    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys())
     wait_s = room_wait_s(scheduler)
     starts = foreseen.starts if foreseen is not None else {}
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | starts.keys())
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
     started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
@@ -166,8 +171,9 @@ def follow(
         else:
             nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
-            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
-    after = RoomMemory(kept, doubts, memory.numbering, memory.cut)
+            user = waiting[key_].user if key_ in waiting else ""
+            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user)
+    after = replace(memory, kept=kept, doubts=doubts, fault=None)
     if foreseen is not None:
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
     newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
@@ -207,7 +213,9 @@ def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
     if start.first or scheduler.cycled_s is None:
         return None
     due_s = scheduler.cycled_s + scheduler.interval_s
-    return due_s if due_s - now_s > _DUE_LEAST_S else None
+    # none is farther away: that figure is of a clock which has been set since
+    most_s = (scheduler.cycle_s or 0.0) + scheduler.interval_s
+    return due_s if _DUE_LEAST_S < due_s - now_s <= most_s else None
 
 
 def _sooner(told_s: float | None, due_s: float | None) -> float | None:
