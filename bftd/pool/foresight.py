@@ -16,7 +16,8 @@ from bftd.pool.ground import Ground, survey
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import Leaving
 from bftd.pool.occupancy import Occupancy
-from bftd.pool.rooms import Foreseen, RoomMemory, Start, awake, doubted, follow, key
+from bftd.pool.patience import left_out, tried
+from bftd.pool.rooms import Foreseen, RoomMemory, Start, awake, doubted, follow, key, room_wait_s
 from slurm_plugin.types import Snapshot
 
 
@@ -81,6 +82,9 @@ def make_room(
     Whatever breaks the copy breaks nothing else: it is the memory's `fault`, and no room is made at this snapshot.
     """
     now_s, scheduler = snapshot.time_s, snapshot.scheduler
+    fault: Exception | None = None
+    foreseen: Foreseen | None = None
+    before = memory
     try:
         if jobs.near:
             kept = {name for one in memory.kept.values() for name in one.nodes}
@@ -89,19 +93,37 @@ def make_room(
             foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
         else:  # nobody waits for a harvested node
             foreseen = Foreseen(memory.numbering)
-        return follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
+        after, over = follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
     except Exception as error:
+        fault = error
         after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
-        return replace(after, fault=error), over
+    return _less_patient(before, replace(after, fault=fault), over, now_s, room_wait_s(scheduler))
+
+
+def _less_patient(
+    before: RoomMemory, after: RoomMemory, over: tuple[RoomOver, ...], now_s: float, wait_s: float
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """With what the users' rooms led to since the snapshot before; those of users who were left out were doubted."""
+    having_room = {before.kept[key_].user for key_ in before.rooms}
+    started = [before.kept[one.room.job].user for one in over if one.end == "started"]
+    passed_s = 0.0 if before.looked_s is None else now_s - before.looked_s
+    patience = tried(before.patience, having_room, started, passed_s, wait_s)
+    out = left_out(before.patience)
+    told = (
+        replace(one, end="doubted") if one.end == "no longer fits" and before.kept[one.room.job].user in out else one
+        for one in over
+    )
+    return replace(after, patience=patience, looked_s=now_s), tuple(told)
 
 
 def _foresee(
     memory: RoomMemory, snapshot: Snapshot, jobs: Occupancy, ground: Ground, leaving: Leaving, copy: Copy
 ) -> Foreseen:
     kept = {key_: one.nodes for key_, one in memory.kept.items()}
-    entries, outcome = copy(
-        snapshot, jobs, ground, kept=kept, doubted=doubted(memory, snapshot.time_s), leaving=leaving
-    )
+    unlikely = doubted(memory, snapshot.time_s)
+    if out := left_out(memory.patience):
+        unlikely |= {key(job.id) for job in jobs.near if job.user in out}
+    entries, outcome = copy(snapshot, jobs, ground, kept=kept, doubted=unlikely, leaving=leaving)
     return Foreseen(
         numbering=ground.numbering,
         ready=ground.ready,

@@ -16,6 +16,7 @@ from typing import Literal
 
 from bftd.core.domain import Room, RoomOver
 from bftd.pool.backfill.wanted import Numbering
+from bftd.pool.patience import Patience
 from slurm_plugin.types import Job, Scheduler
 
 End = Literal["started", "gone", "no longer fits", "doubted"]
@@ -69,12 +70,13 @@ class Foreseen:
 class Kept:
     """A room, and all nodes that its job would start on: those beside the room's are not harvested.
 
-    `begun` are the tasks of an array that run already.
+    `begun` are the tasks of an array that run already, `user` is whose job it is.
     """
 
     room: Room
     nodes: tuple[str, ...]
     begun: frozenset[str] = frozenset()
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,13 @@ class Lapses:
 
 @dataclass(frozen=True, slots=True)
 class RoomMemory:
-    """What is remembered of rooms between two snapshots, by `key`."""
+    """What is remembered of rooms between two snapshots, by `key`, and by user; the last one was of `looked_s`."""
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
     lapses: Mapping[str, Lapses] = field(default_factory=dict)
+    patience: Mapping[str, Patience] = field(default_factory=dict)
+    looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
     cut: str = ""
@@ -116,7 +120,8 @@ class RoomMemory:
         kept = {key_: replace(one, room=_moved(one.room, by_s)) for key_, one in self.kept.items()}
         doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
         lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
-        return replace(self, kept=kept, doubts=doubts, lapses=lapses)
+        looked_s = None if self.looked_s is None else self.looked_s + by_s
+        return replace(self, kept=kept, doubts=doubts, lapses=lapses, looked_s=looked_s)
 
 
 def _moved(room: Room, by_s: float) -> Room:
@@ -164,9 +169,9 @@ def follow(
     `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
     until their job has started or gone or their time is over.
     """
-    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | memory.lapses.keys())
     wait_s = room_wait_s(scheduler)
     starts = foreseen.starts if foreseen is not None else {}
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | memory.lapses.keys() | starts.keys())
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
     started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
@@ -187,14 +192,15 @@ def follow(
         else:
             nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
-            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()))
+            user = waiting[key_].user if key_ in waiting else ""
+            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user)
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):
         if lapse.count >= _LAPSES_MOST:
             doubts[key_] = _doubt(doubts.get(key_), frozenset(), wait_s, now_s)
             del lapses[key_]
-    after = RoomMemory(kept, doubts, lapses, memory.numbering, memory.cut)
+    after = replace(memory, kept=kept, doubts=doubts, lapses=lapses, fault=None)
     if foreseen is not None:
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
     newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}

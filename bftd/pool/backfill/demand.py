@@ -7,10 +7,9 @@ not on each node. Such a job may be taken for one that fits: room is made, and d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from bftd.pool.backfill.features import Choice, choose
-from bftd.pool.backfill.layout import Layout
+from bftd.pool.backfill.layout import Layout, remembered
 from bftd.pool.backfill.sizes import Ask, gpus_asked
 from bftd.pool.backfill.wanted import Part
 from slurm_plugin.types import Request
@@ -28,7 +27,7 @@ class Demand:
     together: int
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def demand(layout: Layout, partition: str, request: Request, node_count: int) -> Demand | None:
     """What a job with this request needs; None where these nodes can never do.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bftd.pool.backfill.sizes import Size, Sizes
 from bftd.pool.backfill.wanted import Numbering
 from slurm_plugin.types import Node
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 # Of one node: partitions, features, CPUs, memory and GPUs; None for one that is not there.
 _Kind = tuple[tuple[str, ...], tuple[str, ...], int, int, tuple[tuple[str, int], ...]] | None
@@ -25,10 +29,35 @@ class Layout:
     by_partition: Mapping[str, int]
     by_feature: Mapping[str, int]
     sizes: Sizes
+    # What was worked out for it, by function: it goes with the layout, of which a long life sees thousands.
+    known: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     def mask(self, names: tuple[str, ...]) -> int:
         """The set of some nodes, remembered: the same few thousand sets are asked for at every poll."""
         return _mask(self, names) if names else 0
+
+
+def remembered(most: int) -> Callable[[Callable[Concatenate[Layout, P], T]], Callable[Concatenate[Layout, P], T]]:
+    """Have a function of a layout remember up to `most` answers for as long as there is that layout."""
+
+    def remember(function: Callable[Concatenate[Layout, P], T]) -> Callable[Concatenate[Layout, P], T]:
+        name = f"{function.__module__}.{function.__qualname__}"
+
+        @wraps(function)
+        def answer(layout: Layout, /, *asked: P.args, **named: P.kwargs) -> T:
+            if named:  # by place is faster, and all that is done here
+                return function(layout, *asked, **named)
+            known: dict[Any, T] = layout.known.setdefault(name, {})
+            if asked in known:
+                return known[asked]
+            if len(known) >= most:
+                known.clear()
+            found = known[asked] = function(layout, *asked, **named)
+            return found
+
+        return answer
+
+    return remember
 
 
 def layout_of(nodes: Mapping[str, Node], numbering: Numbering) -> Layout:
@@ -64,6 +93,6 @@ def _layout(names: tuple[str, ...], kinds: tuple[_Kind, ...]) -> Layout:
     return Layout(numbering, by_partition, by_feature, Sizes.of(sizes))
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def _mask(layout: Layout, names: tuple[str, ...]) -> int:
     return layout.numbering.mask(names)

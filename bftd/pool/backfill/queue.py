@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import or_
 
 from bftd.pool.backfill.demand import demand
-from bftd.pool.backfill.layout import Layout, layout_of
+from bftd.pool.backfill.layout import Layout, layout_of, remembered
 from bftd.pool.backfill.order import lines
 from bftd.pool.backfill.shares import Shares
 from bftd.pool.backfill.sizes import Ask
@@ -95,7 +95,7 @@ class _Placed:
     together: int
 
 
-@lru_cache(maxsize=1 << 14)  # most of a long queue is as it was at the poll before
+@remembered(1 << 14)  # most of a long queue is as it was at the poll before
 def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | None:
     """A job in the partition `name`; None where it is over a limit of it."""
     limit_s, least_s = _limits_s(job, rules)

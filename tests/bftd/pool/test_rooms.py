@@ -487,3 +487,73 @@ def test_every_room_that_is_made_is_over_once_and_none_lasts_longer_than_its_tim
         assert set().union(*(room.leaving for room in rooms.values())) <= set().union(
             *(room.nodes for room in rooms.values())
         )
+
+
+# Those whose rooms are in vain again and again
+
+
+def test_regression_a_user_whose_many_jobs_never_start_kept_all_nodes_for_ever() -> None:
+    """Sixty jobs that each fit on all nodes took turns: each was doubted for an hour, and there was always another."""
+    site = waiting(*map(str, range(100, 160)), fits=())
+    kept = []
+    for _ in range(3000):
+        # as the copy would: the first that is not doubted gets all nodes
+        tried = [id_ for id_ in map(str, range(100, 160)) if id_ not in site.asked.get("doubted", ())]
+        site.fits = {tried[0]: ("n1", "n2", "n3")} if tried else {}
+        kept.append(bool(site.poll()[0]))
+    assert sum(kept[: 8 * WAIT_S]) > 7 * WAIT_S, "each has its chance at first"
+    assert 0 < sum(kept[1000:]) <= 0.08 * 2000
+
+
+def test_regression_who_submits_a_job_anew_before_it_is_doubted_gets_no_room_for_ever() -> None:
+    site = Site()
+    kept = 0
+    for count in range(3000):
+        id_ = str(100 + count // 20)
+        site.waits, site.fits = [job(id_)], {id_: ("n1", "n2", "n3")}
+        kept += bool(site.poll()[0])
+    assert kept <= 8 * WAIT_S + 0.07 * 3000
+
+
+def test_the_rooms_of_a_user_who_is_left_out_end_in_doubt_and_those_of_others_stay() -> None:
+    site = Site()
+    ends = []
+    for count in range(8 * WAIT_S + 20):
+        id_ = str(100 + count // 20)
+        site.waits = [job(id_), job(str(500 + count // 20), user="bob")]
+        site.fits = {id_: ("n1", "n2"), str(500 + count // 20): ("n3",)}
+        site.runs = [job(str(500 + count // 20 - 1), "RUNNING", user="bob", nodes=("n4",))]
+        rooms, over = site.poll()
+        ends += [end for job_, end in over if job_.startswith("1")]
+    assert [room.nodes for room in rooms.values()] == [("n3",)], "one whose jobs start has room as ever"
+    assert ends.count("doubted") == 1
+
+
+def test_a_user_whose_jobs_start_has_room_for_them_for_ever() -> None:
+    site = Site()
+    for count in range(1000):
+        id_ = str(100 + count // 20)
+        site.waits, site.fits = [job(id_)], {id_: ("n1",)}
+        site.runs = [job(str(100 + count // 20 - 1), "RUNNING", nodes=("n2",))]
+        assert site.poll()[0].keys() == {id_}
+
+
+def test_a_job_that_waits_alone_is_tried_as_often_as_its_doubts_say() -> None:
+    site = waiting("9")
+    others = 0
+    for _ in range(6000):
+        site.poll()
+        others += any(one.is_over for one in site.memory.patience.values())
+    assert not others
+
+
+def test_regression_a_cycle_that_a_clock_puts_far_ahead_gives_pilots_no_time() -> None:
+    """Set back by an hour, the clock made the last cycle one to come, and pilots stayed until after it."""
+    site = waiting("8", "9")
+    del site.fits["8"]
+    site.scheduler = replace(SCHEDULER, cycled_s=1001.0)
+    assert site.poll()[0]["9"].due_s == 1011.0
+    site = waiting("8", "9")
+    del site.fits["8"]
+    site.scheduler = replace(SCHEDULER, cycled_s=4601.0)
+    assert site.poll()[0]["9"].due_s is None

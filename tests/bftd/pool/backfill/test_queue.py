@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bftd.pool.backfill.queue import YEAR_S, Queue, _placed
+from bftd.pool.backfill import queue as module
+from bftd.pool.backfill.layout import Layout
+from bftd.pool.backfill.queue import YEAR_S, Queue
 from bftd.pool.backfill.wanted import Part, Wanted
 from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
@@ -328,24 +331,49 @@ def test_nothing_read_of_the_controller_leaves_slurms_defaults() -> None:
     assert found.cut
 
 
-def test_fifty_thousand_jobs_are_cut_at_the_depth_and_only_those_looked_at_are_worked_out() -> None:
+@pytest.fixture
+def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The limits of each job that is worked out, which is the first thing of it."""
+    done: list[Any] = []
+    limits_s = module._limits_s
+
+    def noted(job: Job, rules: Any) -> tuple[float, float]:
+        done.append(job.id)
+        return limits_s(job, rules)
+
+    monkeypatch.setattr(module, "_limits_s", noted)
+    return done
+
+
+def test_fifty_thousand_jobs_are_cut_at_the_depth_and_only_those_looked_at_are_worked_out(
+    worked_out: list[Any],
+) -> None:
     pending = [waits(str(number), priority=number) for number in range(1, 50_001)]
-    before = _placed.cache_info().misses
     found = queued(pending, nodes(100), depth=500)
-    assert _placed.cache_info().misses - before == 500
+    assert len(worked_out) == 500
     assert ids(found) == [str(number) for number in range(50_000, 49_500, -1)]
     assert found.cut.startswith("looks at the first 500 of 50,000 waiting jobs")
 
 
-def test_what_is_as_it_was_at_the_snapshot_before_is_not_worked_out_again() -> None:
+def test_what_is_as_it_was_at_the_snapshot_before_is_not_worked_out_again(worked_out: list[Any]) -> None:
     pending = [waits(str(number), node_count=number % 7 + 1, features="x|y") for number in range(1, 101)]
     some = nodes(9, features=("x",))
     queued(pending, some)
-    before = _placed.cache_info().misses
+    before = len(worked_out)
     queued(pending, {name: replace(one, state="ALLOCATED") for name, one in some.items()})
-    assert _placed.cache_info().misses == before
+    assert len(worked_out) == before
     queued([*pending[1:], waits("1", node_count=9)], some)
-    assert _placed.cache_info().misses == before + 1
+    assert worked_out[before:] == ["1"]
+
+
+def test_regression_layouts_of_sites_long_gone_are_not_kept_by_what_was_worked_out_for_them() -> None:
+    """The nodes that count change whenever another partition has a job that waits: three months are 8 million polls."""
+    gc.collect()
+    before = sum(isinstance(one, Layout) for one in gc.get_objects())
+    for count in range(1, 41):
+        queued([waits("1", sched_nodes=("n1",), start_s=NOW_S + 60.0)], nodes(count))
+    gc.collect()
+    assert sum(isinstance(one, Layout) for one in gc.get_objects()) <= before + 2
 
 
 def test_no_node_no_job_and_nodes_that_are_not_numbered_raise_nothing() -> None:
