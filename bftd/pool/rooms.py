@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import Literal
 
 from bftd.core.domain import Room, RoomOver
@@ -36,6 +38,9 @@ _LAPSES_MOST = 4
 _DUE_LEAST_S = 3.0
 # Where it is later than this, pilots train on until then: time for the end of a step, and for what goes wrong.
 _LINGER_S = 10.0
+# A cycle goes by what it saw when it began. One that takes longer than this may start a job that no longer fits.
+_LONG_CYCLE_S = 2.0
+_STALE_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,14 @@ class Foreseen:
 class Kept:
     """A room, and all nodes that its job would start on: those beside the room's are not harvested.
 
-    `begun` are the tasks of an array that run already, `user` is whose job it is.
+    `begun` are the tasks of an array that run already, `user` is whose job it is. It fitted last at `fitted_s`.
     """
 
     room: Room
     nodes: tuple[str, ...]
     begun: frozenset[str] = frozenset()
     user: str = ""
+    fitted_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,10 @@ class RoomMemory:
 
     def moved(self, by_s: float) -> RoomMemory:
         """With its times moved: the clock was set."""
-        kept = {key_: replace(one, room=_moved(one.room, by_s)) for key_, one in self.kept.items()}
+        kept = {
+            key_: replace(one, room=_moved(one.room, by_s), fitted_s=one.fitted_s + by_s)
+            for key_, one in self.kept.items()
+        }
         doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
         lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
         looked_s = None if self.looked_s is None else self.looked_s + by_s
@@ -176,8 +185,13 @@ def follow(
     started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
     kept: dict[str, Kept] = {}
+    taken = reduce(or_, (start.nodes for start in starts.values()), 0)
     for key_, before in memory.kept.items():
-        stays = foreseen is None or (key_ not in starts and key_ in waiting and bool(waiting[key_].unreadable))
+        stays = foreseen is None or (
+            key_ not in starts
+            and key_ in waiting
+            and (bool(waiting[key_].unreadable) or _outlives(before, foreseen, taken, scheduler, now_s))
+        )
         if stays and key_ in waiting and key_ not in started:
             if now_s - before.room.since_s <= wait_s:
                 kept[key_] = before
@@ -193,7 +207,7 @@ def follow(
             nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
             user = waiting[key_].user if key_ in waiting else ""
-            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user)
+            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user, now_s)
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):
@@ -205,6 +219,19 @@ def follow(
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
     newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
     return after, tuple(_over(memory, after, waiting.keys(), started, newly))
+
+
+def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler, now_s: float) -> bool:
+    """Say whether a cycle may be at work that began while the job of a room still fitted, on nodes that are still free.
+
+    Slurm's cycles on a large machine take many seconds, and what happens meanwhile changes little in the one at work.
+    """
+    cycle_s = scheduler.cycle_s or 0.0
+    if cycle_s < _LONG_CYCLE_S or now_s - before.fitted_s > min(cycle_s, _STALE_MOST_S):
+        return False
+    due_s = cycle_due_s(scheduler, now_s)
+    nodes = foreseen.numbering.mask(before.nodes)
+    return (due_s is None or due_s <= now_s) and not nodes & (taken | ~foreseen.ready)
 
 
 def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:

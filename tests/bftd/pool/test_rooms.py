@@ -557,3 +557,46 @@ def test_regression_a_cycle_that_a_clock_puts_far_ahead_gives_pilots_no_time() -
     del site.fits["8"]
     site.scheduler = replace(SCHEDULER, cycled_s=4601.0)
     assert site.poll()[0]["9"].due_s is None
+
+
+LONG = replace(SCHEDULER, cycle_s=20.0, cycled_s=None)
+
+
+def no_longer_fits(scheduler: Scheduler) -> Site:
+    """A job had room on n1 and n2, and does not fit any more."""
+    site = waiting("9", fits=("n1", "n2"), scheduler=scheduler)
+    site.polls(3)
+    del site.fits["9"]
+    return site
+
+
+def test_regression_a_cycle_at_work_preempted_for_a_job_that_had_just_lost_its_room() -> None:
+    site = no_longer_fits(LONG)
+    held = [bool(rooms) for rooms, _ in site.polls(25)]
+    assert held == [True] * 20 + [False] * 5, "as long as the cycle takes that may have begun before"
+    assert site.memory.lapses.keys() == {"9"}
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [replace(LONG, cycle_s=1.0), replace(LONG, cycle_s=None), replace(LONG, cycled_s=1002.0, interval_s=30.0)],
+)
+def test_a_room_ends_at_once_where_no_cycle_can_be_at_work_that_knew_better(scheduler: Scheduler) -> None:
+    site = no_longer_fits(scheduler)
+    rooms, over = site.poll()
+    assert (rooms, over) == ({}, [("9", "no longer fits")])
+
+
+def test_nodes_that_outlast_what_fits_are_for_the_next_job_that_fits_on_them() -> None:
+    site = no_longer_fits(LONG)
+    assert site.poll()[0].keys() == {"9"}
+    site.waits.append(job("10"))
+    site.fits["10"] = ("n2",)
+    assert {one: room.nodes for one, room in site.poll()[0].items()} == {"10": ("n2",)}
+    site = no_longer_fits(LONG)
+    site.runs = [job("7", "RUNNING", nodes=("n1",), start_s=1000.0)]
+    assert site.poll()[0] == {}
+    site = no_longer_fits(LONG)
+    site.memory = site.memory.moved(-500.0)
+    site.time_s -= 500.0
+    assert [bool(rooms) for rooms, _ in site.polls(21)] == [True] * 20 + [False]
