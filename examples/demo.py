@@ -53,6 +53,9 @@ PAUSE_S = 14.0
 ALONE = tuple(replace(job, at_s=job.at_s - PAUSE_S) if job.at_s >= 40.0 else job for job in JOBS)
 
 ALLOWED_DELAY_S = 1.0
+# Slurm looks at a batch job up to 3 s after its submission (batch_sched_delay), by chance: alone, the median of these
+# jobs was 0.2 to 1.3 s in six runs. Less than what is to be expected is luck, and nothing to compare with.
+EXPECTED_DELAY_S = 1.5
 ALLOWED_UNUSED_SHARE = 0.2
 
 
@@ -199,7 +202,8 @@ def faults(summary: dict[str, Any], baseline: Sequence[dict[str, Any]]) -> list[
         found.append("a regular job did not start")
     else:
         delay_s = median_delay_s(rows)
-        if delay_s is None or delay_s - summary["regular_jobs_baseline_delay_s"] > ALLOWED_DELAY_S:
+        alone_s = max(summary["regular_jobs_baseline_delay_s"], EXPECTED_DELAY_S)
+        if delay_s is None or delay_s - alone_s > ALLOWED_DELAY_S:
             found.append(f"regular jobs waited more than {ALLOWED_DELAY_S:g} s longer than without harvesting (median)")
     if len(summary["trainers"]) != 2:
         found.append("not two trainers took part")
