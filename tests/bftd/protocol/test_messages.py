@@ -274,13 +274,14 @@ def test_regression_control_letters_and_halves_of_letters_reached_the_administra
 
 
 def test_a_list_tells_the_daemons_clock_its_last_look_and_the_sites_time_out_within_bounds_or_not_at_all() -> None:
-    body = Leases(1, 20.0, (), timeout_s=12.0, now_s=1000.5, looked_s=999.5).to_json()
+    body = Leases(1, 20.0, (), timeout_s=12.0, now_s=1000.5, looked_s=999.5, calm_s=1020.0).to_json()
     told = Leases.from_json(body)
-    assert (told.timeout_s, told.now_s, told.looked_s) == (12.0, 1000.5, 999.5)
+    assert (told.timeout_s, told.now_s, told.looked_s, told.calm_s) == (12.0, 1000.5, 999.5, 1020.0)
     wrongs: tuple[dict[str, Any], ...] = ({"timeout_s": 0.0}, {"timeout_s": 61.0}, {"timeout_s": "x"})
+    wrongs += ({"calm_s": -1.0}, {"calm_s": "soon"})
     for wrong in (*wrongs, {"now_s": -1.0}, {"now_s": True}, {"looked_s": -1.0}, {"looked_s": "yesterday"}):
         with pytest.raises(Malformed, match=next(iter(wrong))):
             Leases.from_json(body | wrong)
-    del body["timeout_s"], body["now_s"], body["looked_s"]
+    del body["timeout_s"], body["now_s"], body["looked_s"], body["calm_s"]
     older = Leases.from_json(body)
-    assert (older.timeout_s, older.now_s, older.looked_s) == (None, None, None)
+    assert (older.timeout_s, older.now_s, older.looked_s, older.calm_s) == (None, None, None, None)
