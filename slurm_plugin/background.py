@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Set
+from math import inf
 from typing import Protocol
 
 from slurm_plugin import parse, scheduler, sdiag, wishes
@@ -26,8 +27,10 @@ READINGS = {
     CONFIG: Reading(600.0, requests=2),  # it greets the controller as well
     PARTITIONS: Reading(600.0),
     WISHES: Reading(300.0, requests=2, first=False),
-    LOAD: Reading(30.0),
+    LOAD: Reading(30.0, prompt=True),
 }
+# After the time at which a cycle was due, until sdiag is asked for it: most cycles are over by then.
+_SETTLED_S = 1.0
 _LIMIT_S = 2.0  # a snapshot does not wait longer for what it can do without
 
 
@@ -57,12 +60,20 @@ class Background:
     def turn(self, now_s: float, jobs: tuple[Job, ...] = ()) -> str | None:
         """What is to be read now, if anything; RESERVATIONS before all else.
 
-        Wishes only where one of the `jobs` that wait has not been looked at for them.
+        Wishes only where one of the `jobs` that wait has not been looked at for them, and the load not before the next
+        cycle, as long as it is known when that comes.
         """
-        turn = self._turns.next(now_s)
+        unwanted = {LOAD} if self._awaits_cycle() else set()
+        turn = self._turns.next(now_s, unwanted)
         if turn == WISHES and all(wishes.key(job.id) in self._heard for job in jobs if job.state == "PENDING"):
-            return self._turns.next(now_s, unwanted=(WISHES,))
+            return self._turns.next(now_s, unwanted | {WISHES})
         return turn
+
+    def _awaits_cycle(self) -> bool:
+        """Whether the next cycle is known to lie ahead; one that is farther away than any is of another clock."""
+        known = self.scheduler
+        ahead_s = -inf if known.due_s is None else known.due_s + _SETTLED_S - self._clock()
+        return 0.0 < ahead_s <= known.interval_s + (known.cycle_s or 0.0) + _SETTLED_S
 
     def read(self, turn: str, now_s: float) -> None:
         """Take a turn; only that of the reservations may end in a SnapshotError, and comes again at once then."""

@@ -49,7 +49,7 @@ _RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
 _GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d+)")
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
-_TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
+_TIME_LIMIT = re.compile(r"(?:(?:(\d{1,12})-)?(\d{1,12}):)?(\d{1,12}):(\d{1,12})$")
 _NO_RESERVATION = "No reservations in the system"
 
 

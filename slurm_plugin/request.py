@@ -27,7 +27,7 @@ _NO = frozenset({"0", "NO", "FALSE"})
 # Words of %h for a job beside which others may have the rest of a node; all others keep its nodes to some degree. Since
 # 26.05 an ordinary job has NO there as well: see `wishes`.
 _SHARING = frozenset({"OK", "YES"})
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)$")
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([KMGTP]?)$")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 # 22.05 writes gres:gpu:a100:2, later releases gres/gpu:a100:2; neither is what --gres takes.
 _GRES_PREFIX = re.compile(r"(?<![^,])gres[:/]")

@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_FIGURE = re.compile(r"\s*([^:]+?)\s*:\s*(\d+)\s*$")
-_TIME = re.compile(r"^(sdiag output at|Data since)\s.*\((\d+)\)\s*$", re.MULTILINE)
-_RPC = re.compile(r"^\s+(?:REQUEST|MESSAGE|RESPONSE|ACCOUNTING|SRUN)_\w*\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
-_BEGUN = re.compile(r"^\s+Last cycle when:.*\((\d+)\)\s*$", re.MULTILINE)
+_FIGURE = re.compile(r"\s*([^:]+?)\s*:\s*(\d{1,18})\s*$")
+_TIME = re.compile(r"^(sdiag output at|Data since)\s.*\((\d{1,18})\)\s*$", re.MULTILINE)
+_RPC = re.compile(
+    r"^\s+(?:REQUEST|MESSAGE|RESPONSE|ACCOUNTING|SRUN)_\w*\s*\(\s*\d+\)\s+count:(\d{1,18})\b", re.MULTILINE
+)
+_BEGUN = re.compile(r"^\s+Last cycle when:.*\((\d{1,18})\)\s*$", re.MULTILINE)
 _WORKS = re.compile(r"^Backfilling stats .*in the middle of", re.MULTILINE)
 _MAIN, _BACKFILL, _EXIT = "Main schedule statistics", "Backfilling stats", "Backfill exit"
 

@@ -9,7 +9,7 @@ from slurm_plugin.errors import SnapshotError
 _SETTING = re.compile(r"(\S+)\s*=\s?(.*)$")
 _FIRST_LINE = "Configuration data as of"
 _LAST_KEYS = ("SLURM_CONF", "SLURM_VERSION", "UnkillableStepTimeout")  # an answer that is cut short lacks one of them
-_NUMBER = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"-?\d{1,18}(?!\d)")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
@@ -43,6 +43,6 @@ def is_nothing(text: str) -> bool:
 
 
 def number(text: str) -> int | None:
-    """The number a text such as "30 sec" starts with; None where there is none."""
+    """The number a text such as "30 sec" starts with; None where there is none, or one that nothing could hold."""
     found = _NUMBER.match(text)
     return int(found[0]) if found else None

@@ -17,13 +17,15 @@ _AGAIN_S = 60.0  # after one that failed, where it would else be longer
 class Reading:
     """A kind of reading: read again after `every_s` at the earliest, for so many requests of Slurm.
 
-    One that `must` be read is not put off because all together cost too much. The `first` time of some comes at once.
+    One that `must` be read is not put off because all together cost too much; a `prompt` one has credit, which is
+    saved afterwards, while nothing else waits for its turn. The `first` time of some comes at once.
     """
 
     every_s: float
     requests: int = 1
     must: bool = False
     first: bool = True
+    prompt: bool = False
 
 
 @dataclass
@@ -45,7 +47,8 @@ class Turns:
             if name not in self._due_s:
                 self._due_s[name] = now_s if reading.first else now_s + reading.every_s
                 self._early |= {name} if reading.first else set()
-        due = [name for name in self.readings if name not in unwanted and self._is_due(name, now_s)]
+        wait = {name for name in self.readings if name not in unwanted and now_s >= self._due_s[name]}
+        due = [name for name in self.readings if name in wait and self._is_paid(name, now_s, alone=wait == {name})]
         due.sort(key=lambda name: (name == self._last, not self.readings[name].must, self._due_s[name]))
         return due[0] if due else None
 
@@ -57,6 +60,7 @@ class Turns:
         self._paid_until_s = max(self._paid_until_s, now_s) + PACE_S * reading.requests
         self._last = name
 
-    def _is_due(self, name: str, now_s: float) -> bool:
-        is_paid = self.readings[name].must or name in self._early or now_s >= self._paid_until_s
-        return is_paid and now_s >= self._due_s[name]
+    def _is_paid(self, name: str, now_s: float, alone: bool) -> bool:
+        reading = self.readings[name]
+        paid_s = self._paid_until_s - (PACE_S if reading.prompt and alone else 0.0)
+        return reading.must or name in self._early or now_s >= paid_s

@@ -15,7 +15,7 @@ from slurm_plugin.types import Job
 
 _FIELDS = ("JobArrayID", "MinTime", "ReqSwitch", "tres-alloc")
 _EXCLUSIVE = "Exclusive"  # known since 26.05, and needed since: there %h no longer tells which jobs share their nodes
-_MEMORY = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
+_MEMORY = re.compile(r"(?:^|,)mem=(\d{1,18}(?:\.\d{1,18})?)([KMGTP]?)")
 _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _ROUNDED = 0.01  # Slurm may write 15.62G
 
@@ -90,7 +90,7 @@ def _wish(least: str, switches: str, tres: str, exclusive: str = "") -> Wish:
     found = _MEMORY.search(tres)
     return Wish(
         least_s=least_s or None,
-        switches=int(switches) if switches.isdecimal() else 0,
+        switches=int(switches) if switches.isdecimal() and len(switches) < 10 else 0,
         memory_bytes=float(found[1]) * _UNITS[found[2]] if found else 0.0,
         shares=exclusive == "NO",
     )

@@ -87,11 +87,15 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A job that did not start though room was made `count` times; any node of `lacks` lets it try again."""
+    """A job that did not start though room was made `count` times; any node of `lacks` lets it try again.
+
+    That is a mask of the `numbering`: hundreds of jobs may each lack thousands of nodes.
+    """
 
     until_s: float
     count: int
-    lacks: frozenset[str] = frozenset()
+    lacks: int = 0
+    numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +162,15 @@ def key(job_id: str) -> str:
 def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) -> RoomMemory:
     """With the doubts ended whose job finds a node that was not ready before."""
 
-    def woken(doubt: Doubt) -> bool:
-        return doubt.until_s > now_s and bool(numbering.mask(doubt.lacks) & ready)
+    def woken(doubt: Doubt) -> Doubt:
+        if not doubt.lacks or doubt.until_s <= now_s:
+            return doubt
+        if doubt.numbering is not numbering:
+            lacks = numbering.mask(doubt.numbering.of_mask(doubt.lacks))
+            doubt = replace(doubt, lacks=lacks, numbering=numbering)
+        return Doubt(now_s, doubt.count) if doubt.lacks & ready else doubt
 
-    doubts = {key_: Doubt(now_s, doubt.count) if woken(doubt) else doubt for key_, doubt in memory.doubts.items()}
-    return replace(memory, doubts=doubts)
+    return replace(memory, doubts={key_: woken(doubt) for key_, doubt in memory.doubts.items()})
 
 
 def doubted(memory: RoomMemory, now_s: float) -> frozenset[str]:
@@ -196,13 +204,13 @@ def follow(
             if now_s - before.room.since_s <= wait_s:
                 kept[key_] = before
             else:
-                doubts[key_] = _doubt(doubts.get(key_), frozenset(), wait_s, now_s)
+                doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
     for key_, start in starts.items():
         assert foreseen is not None
         last = None if key_ in started else memory.kept.get(key_)
         if last is not None and now_s - last.room.since_s > wait_s:
-            lacks = frozenset(foreseen.numbering.of_mask(start.allowed & ~foreseen.ready))
-            doubts[key_] = _doubt(doubts.get(key_), lacks, wait_s, now_s)
+            lacks = start.allowed & ~foreseen.ready
+            doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
         else:
             nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
@@ -212,7 +220,7 @@ def follow(
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):
         if lapse.count >= _LAPSES_MOST:
-            doubts[key_] = _doubt(doubts.get(key_), frozenset(), wait_s, now_s)
+            doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
             del lapses[key_]
     after = replace(memory, kept=kept, doubts=doubts, lapses=lapses, fault=None)
     if foreseen is not None:
@@ -303,10 +311,10 @@ def _lapses(
     return before | new
 
 
-def _doubt(before: Doubt | None, lacks: frozenset[str], wait_s: float, now_s: float) -> Doubt:
+def _doubt(before: Doubt | None, lacks: int, numbering: Numbering, wait_s: float, now_s: float) -> Doubt:
     count = 1 + (before.count if before is not None else 0)
     while_s = min(wait_s * 2.0 ** min(count, 10), _DOUBT_MOST_S)
-    return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else frozenset())
+    return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else 0, numbering)
 
 
 def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin import background
-from slurm_plugin.background import Background
+from slurm_plugin.background import LOAD, Background
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import NO_SCHEDULER, Job, Request
+from slurm_plugin.types import NO_SCHEDULER, Job, Request, Scheduler
 from tests.slurm_plugin.pending import QUEUED
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
@@ -151,3 +151,29 @@ def test_wishes_are_asked_for_only_while_a_job_waits_that_was_not_looked_at() ->
     assert slurm.kinds.count("squeue") == 1
     polled(slow, 1000, (QUEUED, replace(QUEUED, id="9")), from_s=3000.0)
     assert slurm.kinds.count("squeue") > 1  # it is not in the answer, and looked for again
+
+
+def test_sdiag_is_asked_right_after_the_cycle_that_was_due_and_not_before() -> None:
+    now_s = 1000.0
+    slow = Background(Slurm(), EVERYWHERE, clock=lambda: now_s)
+    asked_s = []
+    for _ in range(600):
+        known = slow.scheduler
+        if (turn := slow.turn(now_s)) is not None:
+            slow.read(turn, now_s)
+        if turn == LOAD:
+            asked_s.append((now_s, known.due_s))
+            # the last cycle began when this one was due
+            slow.scheduler = replace(slow.scheduler, cycle_s=0.1, cycled_s=now_s - 1.0)
+        now_s += 1.0
+    late_s = [at_s - due_s for at_s, due_s in asked_s if due_s is not None]
+    assert len(late_s) >= 10
+    assert min(late_s) >= 1.0, "before it nothing new could be told"
+    assert sorted(late_s)[len(late_s) // 2] <= 2.0
+
+
+def test_a_cycle_that_is_due_in_hours_by_a_clock_that_was_set_keeps_nobody_from_asking() -> None:
+    slow = Background(Slurm(), EVERYWHERE, clock=lambda: 1000.0)
+    slow.scheduler = Scheduler(True, cycle_s=0.1, cycled_s=8200.0)
+    polled(slow, 4)
+    assert slow.scheduler.cycled_s != 8200.0

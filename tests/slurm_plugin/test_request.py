@@ -87,6 +87,12 @@ def test_nonsense_is_an_unknown_request(text: str) -> None:
     assert request.read(text) == NO_REQUEST
 
 
+@pytest.mark.parametrize("field", ["cpus", "cpus_per_node", "memory"])
+@pytest.mark.parametrize("digits", [30, 400, 5000])
+def test_regression_a_number_that_nothing_can_hold_broke_the_whole_answer(field: str, digits: int) -> None:
+    assert request.read(asked(**{field: "9" * digits})) == NO_REQUEST
+
+
 def test_what_a_user_writes_into_a_request_reaches_no_other_job() -> None:
     first, second = parse.jobs(HEADER + job_record(asked=asked(features="a\x1fb\nc")) + job_record(id="13"), SEPARATOR)
     assert (first.request, first.name) == (NO_REQUEST, "train")

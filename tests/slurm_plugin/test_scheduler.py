@@ -153,3 +153,14 @@ def test_a_cycle_that_works_is_told_by_its_warning() -> None:
     )
     assert load is not None
     assert (load.cycle_begun_s, load.works) == (1795255200.0, True)
+
+
+@pytest.mark.parametrize("digits", [30, 400, 5000])
+def test_regression_figures_that_nothing_can_hold_broke_the_poll(digits: int) -> None:
+    many = "9" * digits
+    assert of(f"bf_interval={many},bf_resolution={many},bf_max_job_test={many}") == replace(NO_SCHEDULER, read=True)
+    load = sdiag.parse(
+        f"sdiag output at Mon (1700000000)\nMain schedule statistics\n\tMax cycle: {many}\n"
+        f"Backfilling stats\n\tLast cycle when: Mon ({many})\n\tLast cycle: {many}\n"
+    )
+    assert scheduler.with_load(NO_SCHEDULER, {}, load) == NO_SCHEDULER

@@ -57,10 +57,10 @@ def test_the_load_is_read_about_once_in_a_cycle_of_slurms_default_length() -> No
     at_s = times(polled(HOUR_S), LOAD)
     assert HOUR_S / len(at_s) <= 48.0
     gaps = [later - earlier for earlier, later in pairwise(at_s)]
-    assert max(gaps) <= 120.0
+    assert max(gaps) <= 180.0
 
 
-@pytest.mark.parametrize(("name", "within_s"), [(CONFIG, 700.0), (PARTITIONS, 760.0), (WISHES, 360.0)])
+@pytest.mark.parametrize(("name", "within_s"), [(CONFIG, 700.0), (PARTITIONS, 760.0), (WISHES, 420.0)])
 def test_what_is_read_rarely_is_not_starved(name: str, within_s: float) -> None:
     at_s = times(polled(HOUR_S), name)
     assert max(later - earlier for earlier, later in pairwise([0.0, *at_s])) <= within_s

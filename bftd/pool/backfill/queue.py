@@ -33,6 +33,8 @@ from slurm_plugin.waiting import Standing, standing
 YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a partition without one
 # Each task costs the planner time. Slurm plans no more of an array (bf_max_job_array_resv); it may start more at once.
 _MOST_TASKS = 1000
+# What is worked out and then not tried, as no nodes could ever do it, counts nowhere else, and costs as much.
+_MOST_PLACED = 10_000
 _CLOSED = frozenset({"DOWN", "INACTIVE"})
 
 
@@ -59,6 +61,9 @@ def queue(snapshot: Snapshot, pending: Iterable[Job], nodes: Mapping[str, Node],
     for index, (jobs, name) in enumerate(waits.in_order()):
         if tried >= snapshot.scheduler.depth:
             cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs, as Slurm does (bf_max_job_test)"
+            break
+        if desk.placed >= max(_MOST_PLACED, snapshot.scheduler.depth):
+            cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs: more would take too long"
             break
         wanted, tries = desk.entry(jobs, name)
         tried += tries
@@ -125,6 +130,7 @@ class _Desk:
     """Makes entries of lines, from the first on, and counts the jobs of users and partitions as Slurm does."""
 
     def __init__(self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering) -> None:
+        self.placed = 0
         self._now_s = snapshot.time_s
         self._jobs = snapshot.jobs
         self._scheduler = snapshot.scheduler
@@ -149,7 +155,7 @@ class _Desk:
         job = jobs[0]
         if _is_barred(job):
             return self._barred(jobs), 0
-        if (placed := self._place(job, name)) is None:
+        if self._is_full(job.user, name) or (placed := self._place(job, name)) is None:
             return None, 0
         tasks = self._tasks(job)
         if tasks <= 0:  # as many of its tasks run as may
@@ -212,6 +218,7 @@ class _Desk:
     def _place(self, job: Job, name: str) -> _Placed | None:
         """A job in one of its partitions; None where Slurm does not queue it there."""
         rules = self._rules.get(name, _NO_RULES)
+        self.placed += 1
         return None if rules is None else _placed(self._layout, job, name, rules)
 
     def _tasks(self, job: Job) -> int:
@@ -227,17 +234,27 @@ class _Desk:
         """How many of some tasks Slurm still looks at for their user and partition; they are counted."""
         if not self._is_limited:
             return tasks
-        limits = {
-            (user, partition): self._scheduler.depth_user_partition,
-            ("", partition): self._scheduler.depth_partition,
-            (user, ""): self._scheduler.depth_user,
-        }
+        limits = self._limits(user, partition)
         for key, most in limits.items():
             if most > 0:
                 tasks = min(tasks, most - self._used.get(key, 0))
         for key in limits:
             self._used[key] = self._used.get(key, 0) + tasks
         return tasks
+
+    def _is_full(self, user: str, partition: str) -> bool:
+        """Whether no job of a user in a partition is looked at any more: seen before it is worked out."""
+        if not self._is_limited:
+            return False
+        return any(0 < most <= self._used.get(key, 0) for key, most in self._limits(user, partition).items())
+
+    def _limits(self, user: str, partition: str) -> dict[tuple[str, str], int]:
+        """The most jobs that are looked at of a user and of a partition; 0 is any number."""
+        return {
+            (user, partition): self._scheduler.depth_user_partition,
+            ("", partition): self._scheduler.depth_partition,
+            (user, ""): self._scheduler.depth_user,
+        }
 
     def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:
         """The parts of a job that shares nodes, with the nodes in use that have room for it."""

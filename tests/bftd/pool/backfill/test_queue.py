@@ -355,6 +355,20 @@ def test_fifty_thousand_jobs_are_cut_at_the_depth_and_only_those_looked_at_are_w
     assert found.cut.startswith("looks at the first 500 of 50,000 waiting jobs")
 
 
+def test_regression_jobs_that_no_node_could_ever_do_were_all_worked_out_however_many(worked_out: list[Any]) -> None:
+    """They are not tried, so bf_max_job_test never ended the look: 50,000 of them took a second of each poll."""
+    pending = [waits(str(number), node_count=1000) for number in range(1, 12_001)]
+    found = queued(pending, nodes(4), depth=50)
+    assert len(worked_out) == 10_000
+    assert found.cut == "looks at the first 10,000 of 12,000 waiting jobs: more would take too long"
+
+
+def test_jobs_beyond_a_limit_of_their_user_are_not_worked_out(worked_out: list[Any]) -> None:
+    pending = [waits(str(number)) for number in range(1, 1001)] + [waits("2000", user="bob")]
+    assert ids(queued(pending, depth_user=3)) == ["1", "2", "3", "2000"]
+    assert len(worked_out) == 4
+
+
 def test_what_is_as_it_was_at_the_snapshot_before_is_not_worked_out_again(worked_out: list[Any]) -> None:
     pending = [waits(str(number), node_count=number % 7 + 1, features="x|y") for number in range(1, 101)]
     some = nodes(9, features=("x",))
