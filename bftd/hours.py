@@ -67,6 +67,12 @@ def weekday_and_time(zone: Zone, at_s: float) -> str:
     return f"{_DAYS[day]} {second // _HOUR_S:02d}:{second % _HOUR_S // _MINUTE_S:02d}"
 
 
+def time_of_day(zone: Zone, at_s: float) -> str:
+    """A unix time as the wall shows it, to the second: "20:00:05"."""
+    second = int(_local_s(zone, at_s)[0] % _DAY_S)
+    return f"{second // _HOUR_S:02d}:{second % _HOUR_S // _MINUTE_S:02d}:{second % _MINUTE_S:02d}"
+
+
 def _local_s(zone: Zone, at_s: float) -> tuple[float, float]:
     """Local seconds since a Monday 00:00, and the unix time of the next change of the clock."""
     place = max(0, bisect_right(zone, (at_s, inf)) - 1)

@@ -164,13 +164,14 @@ def _whose(item: Mapping[str, Any]) -> str:
 
 
 def _notices(status: Mapping[str, Any]) -> list[Text]:
-    """A line for each pause, alarm, bound, stray job, cap and setting that hides the file's, and on a full ledger."""
+    """A line for each pause, alarm, bound, stray job, cap and hidden setting, one on rooms, one on a full ledger."""
     lines = [Text(alarm["text"], style="red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
         lines.append(Text(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", style="yellow"))
     for item in (status.get("hours"), status.get("bound")):
         lines += [Text(item["text"], style="yellow")] if item and item["text"] else []
+    lines += _rooms(status)
     for stray in status.get("strays", ()):
         done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
         what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
@@ -188,6 +189,22 @@ def _notices(status: Mapping[str, Any]) -> list[Text]:
     if ledger.get("failure"):
         lines.append(Text(ledger["failure"], style="red"))
     return lines
+
+
+def _rooms(status: Mapping[str, Any]) -> list[Text]:
+    """How many nodes are kept for jobs that can start there, and what all rooms so far have brought; none without."""
+    rooms, usage = status.get("rooms", ()), status.get("room_usage", {})
+    if not rooms and not usage.get("made"):
+        return []
+    now = f"{_count(len(rooms), 'job')} can start on nodes that are kept for {'it' if len(rooms) == 1 else 'them'}"
+    kept_s, vain_s = usage["kept_node_seconds"], usage["vain_node_seconds"]
+    vain = f", {vain_s / kept_s:.0%} of {kept_s / 3600:,.1f} node-hours" if kept_s > 0 else ""
+    ends = f"{usage['started']:,} led to a start, {usage['in_vain']:,} were in vain{vain}"
+    return [Text(f"{now}; room was made {_count(usage['made'], 'time')} so far: {ends}", style="dim")]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _moment(time_s: float) -> str:

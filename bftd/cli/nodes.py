@@ -1,8 +1,9 @@
-"""`bft nodes`: what is read from Slurm, without the daemon."""
+"""`bft nodes`: what is read from Slurm without the daemon, and, where one answers, for whom it keeps nodes."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import click
 
 from bftd import config
 from bftd.cli import common, options
+from bftd.errors import BftError
 
 if TYPE_CHECKING:
     from bftd.keys import Config
@@ -22,21 +24,29 @@ if TYPE_CHECKING:
 @options.config
 @options.as_json
 def nodes(config_path: str | None, as_json: bool) -> None:
-    """Show what is read from Slurm: nodes, and with --json also jobs and reservations."""
+    """Show what is read from Slurm: nodes, and with --json also jobs and reservations.
+
+    Where the daemon answers, also for which job it keeps a node, and since when.
+    """
     from slurm_plugin.nodeset import fold
 
     settings = config.load_found(config_path)
     snapshot = common.slurm_client(settings).snapshot()
     class_of = _class_of(snapshot.nodes, settings)
+    kept = _kept(config_path)
     if as_json:
         seen = asdict(snapshot)
-        seen["nodes"] = [{**item, "class": class_of.get(name, "")} for name, item in seen["nodes"].items()]
+        seen["nodes"] = [
+            {**item, "class": class_of.get(name, ""), "kept_for": kept.get(name)}
+            for name, item in seen["nodes"].items()
+        ]
         click.echo(json.dumps(seen, indent=2, default=_plain))
         return
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in snapshot.nodes.values():
         state = "+".join((node.state, *sorted(node.flags)))
-        key = (state, ",".join(node.partitions), node.gres or "-", class_of.get(node.name, "-"))
+        whom = _whom(kept[node.name]) if node.name in kept else "-"
+        key = (state, ",".join(node.partitions), node.gres or "-", class_of.get(node.name, "-"), whom)
         groups[key].append(node.name)
     from bftd.tables import Column
 
@@ -46,8 +56,31 @@ def nodes(config_path: str | None, as_json: bool) -> None:
         Column("PARTITIONS", rank=1, least=12, folds=True),
         Column("GRES", rank=2, least=8, folds=True),
         Column("CLASS", rank=3, least=8),
+        Column("KEPT FOR", least=12, folds=True),
     ]
-    click.echo("\n".join(common.table(columns, [(fold(names), *key) for key, names in groups.items()])))
+    rows = [(fold(names), *key) for key, names in groups.items()]
+    if not kept:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    click.echo("\n".join(common.table(columns, rows)))
+
+
+def _kept(config_path: str | None) -> dict[str, dict[str, Any]]:
+    """The nodes that the daemon keeps, each with the job and since when; none where no daemon can be asked."""
+    from bftd.http import client
+    from slurm_plugin.nodeset import expand
+
+    try:
+        rooms = client.find(config_path).status(folded=True).get("rooms", ())
+    except BftError:
+        return {}
+    told = ((room["nodes"], {"job": room["job"], "since_s": room["since_s"]}) for room in rooms)
+    return {node: whom for nodes, whom in told for node in expand(nodes)}
+
+
+def _whom(kept: Mapping[str, Any]) -> str:
+    """A job and since when; one of others', where Slurm keeps jobs private, has no name."""
+    job = f"job {kept['job']}" if kept["job"] else "a job"
+    return f"{job} since {time.strftime('%H:%M:%S', time.localtime(kept['since_s']))}"
 
 
 def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:

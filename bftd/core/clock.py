@@ -16,6 +16,7 @@ from bftd.core.domain import (
     Failure,
     Lease,
     Planned,
+    Room,
     State,
     Trainer,
 )
@@ -30,12 +31,18 @@ PAST: Mapping[type, tuple[str, ...]] = {
     Planned: ("time_s",),
     Failure: ("at_s",),
     Stray: ("seen_s", "cancelled_s"),
+    Room: ("since_s",),
 }
 # Times until which something is left alone.
-AHEAD: Mapping[type, tuple[str, ...]] = {Trainer: ("no_growth_until_s",), Backoff: ("until_s",)}
+AHEAD: Mapping[type, tuple[str, ...]] = {
+    Lease: ("leave_by_s",),
+    Room: ("due_s",),
+    Trainer: ("no_growth_until_s",),
+    Backoff: ("until_s",),
+}
 
 
-_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff)
+_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room)
 
 
 def moved(state: State, by_s: float) -> State:
@@ -48,7 +55,12 @@ def moved(state: State, by_s: float) -> State:
 
     return replace(
         at(state),
-        pool=replace(state.pool, time_s=-inf, looked_s=-inf),
+        pool=replace(
+            state.pool,
+            time_s=-inf,
+            looked_s=-inf,
+            rooms={job: at(room) for job, room in state.pool.rooms.items()},
+        ),
         trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},
         leases={id_: at(item) for id_, item in state.leases.items()},
         planned=at(state.planned),

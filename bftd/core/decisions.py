@@ -110,6 +110,26 @@ class GaveBack(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
+class Left(_Deed):
+    """A trainer leaves nodes to the regular job `to`, which can start there, and has `left` of its nodes.
+
+    `by` is the time of day until which it may take a step to its end first; "" where it leaves at once.
+    """
+
+    kind = "left"
+
+    lost: tuple[str, ...]
+    left: int
+    to: str
+    by: str = ""
+
+    @property
+    def verb(self) -> Verb:
+        """It has left by the time that anybody reads of it, but for a step in flight."""
+        return Verb("leaves" if self.by else "left", "leave")
+
+
+@dataclass(frozen=True, slots=True)
 class Waits(_Deed):
     """A trainer without nodes gets none."""
 
@@ -282,7 +302,20 @@ class ForeignPilots:
 
 
 Deed = (
-    Started | Resumed | Grew | Shrank | Suspended | GaveBack | Waits | Stays | Keeps | Saved | Lost | Ended | Cancelled
+    Started
+    | Resumed
+    | Grew
+    | Shrank
+    | Suspended
+    | GaveBack
+    | Left
+    | Waits
+    | Stays
+    | Keeps
+    | Saved
+    | Lost
+    | Ended
+    | Cancelled
 )
 Notice = (
     Noted

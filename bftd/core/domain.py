@@ -16,6 +16,7 @@ from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import Cancels, ElasticJob, Stray
 from bftd.core.pause import Pause
+from bftd.core.room_usage import RoomUsage
 from bftd.core.sentences import Mood, sentence
 from bftd.hours import UTC, Zone
 from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
@@ -177,6 +178,8 @@ class Lease:
     working_s: float | None = None
     leaving_s: float | None = None
     ended_s: float | None = None
+    # Until then it may leave at a step's end, for a job that can start there; None where it is to leave as ever.
+    leave_by_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -332,6 +335,7 @@ class State:
     preempted_s: float = float("-inf")
     grants: tuple[float, ...] = field(default=(), metadata=KEPT)
     usage: Usage = field(default=Usage(), metadata=KEPT)
+    room_usage: RoomUsage = field(default=RoomUsage(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     plan_due: bool = False
 

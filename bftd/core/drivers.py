@@ -130,8 +130,8 @@ def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
 
     Where its clock cannot be right, it began when the pilot was last known to run: a give-back never looks shorter.
     """
-    if lease.live:
-        if refusals.unproven(turn, lease):
+    if lease.live or (lease.leave_by_s is not None and not lease.vacate):
+        if lease.live and refusals.unproven(turn, lease):
             refusals.count(turn, lease)
         asked_s = report.at_s
         if not lease.granted_s <= asked_s <= turn.now:

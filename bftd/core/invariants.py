@@ -23,6 +23,8 @@ def validate_state(state: State) -> None:
     usage = state.usage
     _require(usage.training_node_seconds <= usage.used_node_seconds + 1e-6, "S10: more training than used time")
     _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more used than pool time")
+    rooms = state.room_usage
+    _require(rooms.vain_node_seconds <= rooms.kept_node_seconds + 1e-6, "rooms: more was in vain than was kept")
     _require(len(state.grants) <= state.settings.slurm.submit_rate_per_min, "S8: more grants in a minute than allowed")
 
 
@@ -43,6 +45,7 @@ def _check_leases(state: State) -> None:
         _require(state.trainers[lease.trainer].active or not lease.live, f"{id_} is live but its trainer has finished")
         _require(lease.limit_s >= 60.0 and lease.limit_s % 60.0 == 0.0, f"S1: {id_} has no limit of whole minutes")
         _require(not lease.vacate or not lease.live, f"{id_} is to be vacated but not revoked")
+        _require(lease.leave_by_s is None or not lease.live, f"{id_} has a time to leave by but is not revoked")
         _require(
             lease.phase == "granted" or lease.placed_s is not None or not lease.live, f"{id_} works but was not placed"
         )

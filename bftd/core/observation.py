@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from operator import attrgetter
 
-from bftd.core import accounting, caps, confines, drivers, failures, refusals, strays, timing
+from bftd.core import accounting, caps, confines, drivers, failures, refusals, rooms, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView
 from bftd.core.turn import Turn, growth_allowed, is_silent
@@ -21,7 +21,9 @@ def observe(turn: Turn, view: PoolView) -> None:
     if view.time_s <= turn.pool.time_s:
         return
     view = strays.guarded(turn, view)
-    accounting.account(turn, accounting.counted_s(view.time_s - turn.pool.time_s, turn.settings))
+    passed_s = accounting.counted_s(view.time_s - turn.pool.time_s, turn.settings)
+    accounting.account(turn, passed_s)
+    rooms.account(turn, passed_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
@@ -35,6 +37,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     changed |= turn.pool.barred != before.barred
     if changed:
         record_change(turn, before)
+    rooms.follow(turn, before)
     _expire(turn, since_s)
     pilots = view.pilots
     for lease in list(turn.leases.values()):
@@ -124,9 +127,10 @@ def take_back_lost_nodes(turn: Turn) -> None:
     """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
     lost: dict[str, dict[str, str]] = defaultdict(dict)
     seen = turn.pool.nodes
+    unhurried = rooms.leave(turn)
     for lease in list(turn.leases.values()):
         node = seen.get(lease.node)
-        if node is not None and node.in_pool:
+        if (node is not None and node.in_pool) or lease.node in unhurried:
             continue
         if lease.node in turn.pool.barred:  # for one reason, however many nodes
             why = turn.halt or turn.pool.bound
@@ -175,7 +179,11 @@ def _grace_s(turn: Turn, lease: Lease) -> float:
     if lease.vacate:
         return timing.VACATE_GRACE_S
     trainer = turn.trainers.get(lease.trainer)
-    return timing.GRACEFUL_GRACE_S if trainer is not None and trainer.active else timing.FINISHED_GRACE_S
+    if trainer is None or not trainer.active:
+        return timing.FINISHED_GRACE_S
+    if lease.leave_by_s is None or lease.revoked_s is None:
+        return timing.GRACEFUL_GRACE_S
+    return max(timing.GRACEFUL_GRACE_S, lease.leave_by_s - lease.revoked_s)  # nobody needs the node before
 
 
 def _follow_drivers(turn: Turn) -> None:

@@ -18,6 +18,7 @@ from bftd.core.decisions import (
     GrowthPaused,
     JobStrays,
     Keeps,
+    Left,
     Lost,
     MapKept,
     NodeAvoided,
@@ -72,8 +73,10 @@ def _rest(deed: Deed) -> str:
         case Suspended():
             return f" {fold(deed.dropped)}: {deed.why}"
         case GaveBack():
-            left = f"{nodes(deed.left)} left" if deed.left else "none is left"
-            return f" {fold(deed.lost)} ({left}): {deed.why}"
+            return f" {fold(deed.lost)} ({_still(deed.left)}): {deed.why}"
+        case Left():
+            by = f" by {deed.by}" if deed.by else ""
+            return f" {fold(deed.lost)}{by} to {deed.to}, which can start there ({_still(deed.left)})"
         case Stays():
             return f" at {nodes(deed.held)}: {deed.why}"
         case Keeps():
@@ -114,6 +117,10 @@ def _notice(notice: Notice) -> str:
             )
         case ForeignPilots():
             return foreign_pilots(notice.identity, notice.job_ids, notice.users)
+
+
+def _still(left: int) -> str:
+    return f"{nodes(left)} left" if left else "none is left"
 
 
 def _rate(deed: Started | Resumed) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, clock, confines, drivers, learn, observation, refusals
+from bftd.core import caps, clock, confines, drivers, learn, observation, refusals, rooms
 from bftd.core.domain import (
     Action,
     Lease,
@@ -86,8 +86,12 @@ def _on_pool(turn: Turn, event: PoolObserved) -> None:
 
 
 def _on_tick(turn: Turn, event: Tick) -> None:
-    """Take nodes back at closing time; that a snapshot has become too old to grow on is noticed by `Turn.may_grow`."""
+    """Take nodes back at closing time, and those whose time to leave is over.
+
+    That a snapshot has become too old to grow on is noticed by `Turn.may_grow`.
+    """
     _confine(turn)
+    rooms.leave(turn)
 
 
 def _on_paused(turn: Turn, event: Paused) -> None:

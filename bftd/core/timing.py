@@ -25,6 +25,11 @@ MISSED_POLLS = 2
 VACATE_GRACE_S = 1.5
 # A graceful leave takes as long as the step in flight and one commit; after this the worker is taken to hang.
 GRACEFUL_GRACE_S = 60.0
+# Where Slurm's next backfill cycle is further away, the pilots on a job's nodes may leave at a step's end until so long
+# before it, and a poll: the cycle may come early, and a pilot whose time is over takes VACATE_GRACE_S at most.
+LEAVE_AHEAD_S = 0.5 + VACATE_GRACE_S
+# Below this it is not worth a deadline: few steps end in less.
+LEAVE_LEAST_S = 1.0
 # A finished trainer's driver ends its pilots before it exits.
 FINISHED_GRACE_S = 5.0
 # A driver reports a pilot within a second of placing it; one that belongs to no lease for longer was left behind.

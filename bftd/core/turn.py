@@ -35,6 +35,7 @@ from bftd.core.domain import (
 )
 from bftd.core.outsiders import Cancels, Stray
 from bftd.core.pause import Pause
+from bftd.core.room_usage import RoomUsage
 from bftd.core.sentences import sentence
 from bftd.core.staggering import Ends
 from bftd.core.timing import (
@@ -78,6 +79,7 @@ class Turn:
     preempted_s: float
     grants: tuple[float, ...]
     usage: Usage
+    room_usage: RoomUsage
     pauses: dict[str, Pause]
     plan_due: bool
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -21,7 +22,9 @@ from bftd.http.encoding import answered, encoded
 from bftd.http.gate import caller_of
 from bftd.http.notes import Notes
 from bftd.http.ownership import objection
+from bftd.http.privacy import Privacy
 from bftd.http.slices import Slices
+from bftd.protocol.lease import Leases
 from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
 from bftd.service.live import Service
 
@@ -55,6 +58,7 @@ async def register(request: web.Request) -> web.Response:
         _check_number(service, caller)
     apply(request, Registered(service.now(), asked))
     welcome = service.welcome(asked.id)  # of this moment: meanwhile another driver may come
+    welcome = replace(welcome, listed=_told(request, welcome.listed))
     return answered(await beside(request, lambda: encoded(welcome.to_json())))
 
 
@@ -102,10 +106,20 @@ async def _poll(request: web.Request) -> web.Response:
     if service.stopping:
         raise Refused(503, "the daemon is stopping: ask again")
     apply(request, Heard(service.now(), trainer.id))
-    listed = service.leases(trainer.id)
+    listed = _told(request, service.leases(trainer.id))
     if len(listed.leases) <= _FEW:
         return answered(encoded(listed.to_json()))
     return answered(await beside(request, lambda: encoded(listed.to_json())))
+
+
+def _told(request: web.Request, listed: Leases) -> Leases:
+    """The leases with reasons that name no jobs and trainers of others, where the driver's user may not know them."""
+    service = request.app[SERVICE]
+    privacy = Privacy(caller_of(request), service.state, service.private)
+    if not privacy.hides:
+        return listed
+    texts = {reason: privacy.text(reason) for reason in {lease.reason for lease in listed.leases}}
+    return replace(listed, leases=tuple(replace(lease, reason=texts[lease.reason]) for lease in listed.leases))
 
 
 async def report(request: web.Request) -> web.Response:

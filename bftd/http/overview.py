@@ -73,7 +73,7 @@ class Folds:
 
 
 def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
-    """A status with nodes grouped by what they do and why, and with each trainer's nodes as one text."""
+    """A status with nodes grouped by what they do and why, and with those of each trainer and room as one text."""
     folds.begin()
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)
@@ -92,10 +92,12 @@ def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
         }
         for (kind, trainer, state, in_pool, why), names in groups.items()
     ]
+    rooms = [item | {name: folds.fold(item[name]) for name in ("nodes", "leaving")} for item in shown["rooms"]]
     trainers = [item | {"on": folds.fold(on.get(item["id"], ()))} for item in shown["trainers"]]
     return {name: value for name, value in shown.items() if name != "nodes"} | {
         "node_groups": listed,
         "trainers": trainers,
+        "rooms": rooms,
     }
 
 

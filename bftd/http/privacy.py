@@ -84,6 +84,8 @@ class Privacy:
         hidden = {
             "hold": None if shown["hold"] is None else self.text(shown["hold"]),
             "nodes": [self._node(item) for item in shown["nodes"]],
+            # of his own as well: who has no trainer gets the same answer as all others without one
+            "rooms": [item | {"job": ""} for item in shown["rooms"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
             "alarms": [item for item in shown["alarms"] if item["kind"] == "overdue"],
@@ -103,8 +105,7 @@ class Privacy:
         return pause["kind"] == "user" and all(self.sees(name) for name in pause["names"])
 
     def _node(self, node: dict[str, Any]) -> dict[str, Any]:
-        if node["trainer"] is None or not self.sees_trainer(node["trainer"]):
-            node = node | {"why": self.text(node["why"])}
+        node = node | {"why": self.text(node["why"])}  # a job that needs one's own node is another's as well
         if node["trainer"] is None or self.sees_trainer(node["trainer"]):
             return node
         return node | {"trainer": NAMELESS, "lease": None}

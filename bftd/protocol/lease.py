@@ -33,7 +33,8 @@ class LeaseView:
 
     A lease that is `revoked` is to be given back, at once with `vacate`. `limit_s` is the pilot's time limit in
     seconds; `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `partition` is the pilot's,
-    or "" where the driver knows the only one. `reason` is a sentence.
+    or "" where the driver knows the only one. `reason` is a sentence. A lease that is revoked in order may take until
+    `leave_in_s` seconds after the list was told: nobody needs the node before. An older daemon does not tell it.
     """
 
     id: str
@@ -45,6 +46,7 @@ class LeaseView:
     gpus: int = 0
     reason: str = ""
     partition: str = ""
+    leave_in_s: float | None = None
 
     @property
     def revoked(self) -> bool:
@@ -53,8 +55,8 @@ class LeaseView:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads."""
-        told = {name: getattr(self, name) for name in _VIEW}
-        return told if self.partition else {name: value for name, value in told.items() if name != "partition"}
+        told = ((name, getattr(self, name)) for name in _VIEW)
+        return {name: value for name, value in told if name not in _MAY_LACK or value != _MAY_LACK[name]}
 
     @classmethod
     def from_json(cls, data: object) -> LeaseView:
@@ -71,9 +73,12 @@ class LeaseView:
             gpus=told.whole("gpus", 0),
             reason=told.text("reason", ""),
             partition=told.name("partition", ""),
+            leave_in_s=told.number("leave_in_s", None),
         )
 
 
+# Not told where they say nothing.
+_MAY_LACK: Mapping[str, object] = {"partition": "", "leave_in_s": None}
 # A driver of a bftd without `looked_s` understands no list that lacks this. It keeps pilots away from a job that has no
 # plan for so long after it has first seen it itself: long enough for the daemon to see the job too.
 _OLDER_DRIVERS = {"plan_wait_s": 3.0}

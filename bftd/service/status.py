@@ -13,8 +13,9 @@ from bftd.protocol.lease import Leases, LeaseView
 from bftd.service import steered
 
 
-def lease(item: Lease) -> LeaseView:
+def lease(item: Lease, now_s: float) -> LeaseView:
     """One lease as its driver sees it."""
+    leave_in_s = None if item.leave_by_s is None or item.vacate else max(0.0, item.leave_by_s - now_s)
     return LeaseView(
         id=item.id,
         node=item.node,
@@ -25,13 +26,14 @@ def lease(item: Lease) -> LeaseView:
         gpus=item.gpus,
         reason=item.reason,
         partition=item.partition,
+        leave_in_s=leave_in_s,
     )
 
 
 def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, daemon: str = "") -> Leases:
     """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
-    listed = tuple(lease(item) for item in (*own, *trainer.strays))
+    listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
     timeout_s = config.slurm.timeout_s
     looked_s = max(0.0, state.pool.looked_s)
     return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s)
@@ -91,6 +93,32 @@ def nodes(state: State) -> list[dict[str, Any]]:
             }
         )
     return shown
+
+
+def rooms(state: State) -> list[dict[str, Any]]:
+    """The nodes that are kept for jobs that can start there; pilots were on those `leaving` when they were chosen."""
+    return [
+        {
+            "job": room.job,
+            "nodes": list(room.nodes),
+            "since_s": room.since_s,
+            "leaving": list(room.leaving),
+            "due_s": room.due_s,
+        }
+        for room in state.pool.rooms.values()
+    ]
+
+
+def room_usage(state: State) -> dict[str, Any]:
+    """What all rooms so far have brought and cost."""
+    usage = state.room_usage
+    return {
+        "made": usage.made,
+        "started": usage.started,
+        "in_vain": usage.in_vain,
+        "kept_node_seconds": usage.kept_node_seconds,
+        "vain_node_seconds": usage.vain_node_seconds,
+    }
 
 
 def strays(state: State) -> list[dict[str, Any]]:
@@ -153,6 +181,8 @@ def overview(
         "nodes": nodes(state),
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "strays": strays(state),
+        "rooms": rooms(state),
+        "room_usage": room_usage(state),
         "caps": caps.at_caps(state),
         **steered.shown(state, now_s),
         "decisions": list(decisions),

@@ -70,7 +70,7 @@ class Crew:
             if pilot is None:
                 self._new_lease(lease)
             elif lease.revoked:
-                self._revoke(pilot, lease.vacate, lease.reason)
+                self._revoke(pilot, lease.vacate, lease.reason, lease.leave_in_s or 0.0)
         for pilot in self.all:
             if pilot.lease not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
@@ -244,7 +244,8 @@ class Crew:
             self._failed_on(pilot, what)
             await self.give_back(pilot)
 
-    def _revoke(self, pilot: Pilot, vacate: bool, reason: str) -> None:
+    def _revoke(self, pilot: Pilot, vacate: bool, reason: str, leave_in_s: float = 0.0) -> None:
+        """Asks training to leave; without `vacate` it has as long as a step may take, or until nodes are needed."""
         if pilot.revoked and pilot.vacate >= vacate:
             return
         pilot.revoked, pilot.vacate, pilot.reason = True, vacate, reason
@@ -253,7 +254,7 @@ class Crew:
         if vacate:
             self.leave_at_once(pilot)
         else:
-            self.spawn(self._force_leave(pilot), pilot)
+            self.spawn(self._force_leave(pilot, max(GRACEFUL_LEAVE_S, leave_in_s)), pilot)
         self._owner.wake()
 
     async def _leave(self, pilot: Pilot) -> None:
@@ -264,9 +265,9 @@ class Crew:
         else:
             pilot.tell({"op": "go"})
 
-    async def _force_leave(self, pilot: Pilot) -> None:
-        await asyncio.sleep(GRACEFUL_LEAVE_S)
-        self._owner.log(f"{pilot.node} did not leave training within {GRACEFUL_LEAVE_S:g} s; its workers are ended")
+    async def _force_leave(self, pilot: Pilot, within_s: float) -> None:
+        await asyncio.sleep(within_s)
+        self._owner.log(f"{pilot.node} did not leave training within {within_s:.3g} s; its workers are ended")
         await self.give_back(pilot)
 
     def _forget(self, pilot: Pilot, state: LeaseState, reason: str) -> None:

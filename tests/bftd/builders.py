@@ -13,6 +13,8 @@ from bftd.core.domain import (
     LeaseChanged,
     PoolNode,
     PoolView,
+    Room,
+    RoomOver,
     Settings,
     State,
     Trainer,
@@ -171,10 +173,12 @@ class Core:
         out: Mapping[str, PoolNode] | None = None,
         after_s: float = 1.0,
         windows: Mapping[str, float] | None = None,
+        rooms: Iterable[Room] = (),
+        over: Iterable[RoomOver] = (),
     ) -> tuple[Action, ...]:
         """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not.
 
-        Drivers whose jobs run have asked for their leases meanwhile.
+        Drivers whose jobs run have asked for their leases meanwhile. The nodes of `rooms` are kept for their jobs.
         """
         self.time_s += after_s
         there = self.state.trainers.keys() - self.silent if self.job_ids is None else self.job_ids - self.silent
@@ -186,6 +190,11 @@ class Core:
             name: PoolNode(name, "IDLE", True, "is idle", pilot=on.get(name), window_s=windows.get(name))
             for name in names
         }
+        kept = {room.job: room for room in rooms}
+        for room in kept.values():
+            why = f"is left to job {room.job}, which can start there"
+            left = (PoolNode(name, "IDLE", False, why, wanted=True, pilot=on.get(name)) for name in room.nodes)
+            seen |= {item.name: replace(item, window_s=windows.get(item.name)) for item in left}
         if frozenset(names) != self._members:
             self._members = frozenset(names)
             self._version += 1
@@ -195,7 +204,7 @@ class Core:
         elastic |= self.elastic
         view = PoolView(
             self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
-            elastic, dict(self.accounts),
+            elastic, dict(self.accounts), rooms=kept, rooms_over=tuple(over),
         )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bftd.config import parse
 from bftd.errors import ConfigError
-from bftd.hours import ALWAYS, UTC, Opening, Zone, check, opening, weekday_and_time
+from bftd.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
 from bftd.service.zone import local_zone
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -118,6 +118,11 @@ def test_hours_without_days_are_of_every_day_and_days_go_round_the_week() -> Non
     assert opening("Sat-Mon", UTC, monday_s) == Opening(True, monday_s + 86400)
     assert opening("tue", UTC, monday_s) == Opening(False, monday_s + 86400)
     assert weekday_and_time(UTC, monday_s + 20 * 3600) == "Mon 20:00"
+
+
+def test_a_time_of_day_is_that_of_the_zone_to_the_second() -> None:
+    assert time_of_day(UTC, 20 * 3600 + 65.9) == "20:01:05"
+    assert time_of_day(((float("-inf"), 7200.0),), 22 * 3600) == "00:00:00"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,26 @@ def test_the_owner_of_a_trainer_that_is_forgotten_still_has_it_explained(
     run(test, tmp_path)
 
 
+def test_regression_a_driver_was_told_whose_job_takes_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        await scene(served)
+        nodes = {name: node(name) for name in ("n1", "n2", "n3")}
+        takes = job("4712", "RUNNING", user="eve", nodes=("n1",))
+        served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
+        as_user(monkeypatch, "ann")
+        epoch = served.service.state.trainers["run-here-1"].epoch
+        for private, reason in ((False, "n1 has job 4712 on it"), (True, "n1 has a job on it")):
+            served.service.private = private
+            _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
+            assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]
+        _, again = await served.ask("POST", "/v1/trainers", TRAINER | {"name": "her script.py"})
+        assert "4712" not in json.dumps(again)
+        _, seen = await served.ask("GET", "/v1/status")
+        assert "4712" not in json.dumps(seen), "nor does her own node say so"
+
+    run(test, tmp_path)
+
+
 def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:
         await scene(served)

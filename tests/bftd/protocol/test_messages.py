@@ -56,8 +56,9 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
 REPORTS: st.SearchStrategy[Report] = st.one_of([messages(kind) for kind in KINDS.values()])
 SIZES = st.builds(lambda low, more: Sizes(low, low + more), st.integers(1, 50), st.integers(0, 50))
 VIEWS = st.builds(
-    LeaseView, LEASE_IDS, NAMES, st.sampled_from(["granted", "revoked"]), st.booleans(), NUMBERS, TEXTS, COUNTS, TEXTS
-)
+    LeaseView, LEASE_IDS, NAMES, st.sampled_from(["granted", "revoked"]), st.booleans(), NUMBERS, TEXTS, COUNTS, TEXTS,
+    leave_in_s=MAYBE_NUMBERS,
+)  # fmt: skip
 CURVES = st.dictionaries(st.integers(1, 1000), NUMBERS, max_size=5).map(lambda points: tuple(sorted(points.items())))
 REGISTRATIONS = st.builds(
     Registration,
@@ -219,6 +220,14 @@ def test_regression_one_trainers_senseless_number_failed_the_solver_for_all(name
     body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, name: value}
     with pytest.raises(Malformed, match=f"{name} must be"):
         Registration.from_json(body)
+
+
+def test_a_lease_says_when_it_must_be_gone_only_where_that_is_known() -> None:
+    plain = LeaseView("n1.1", "n1", "revoked", False, 60.0)
+    assert "leave_in_s" not in plain.to_json(), "a driver of an older bftd gets what it knows"
+    other = LeaseView("n1.1", "n1", "revoked", False, 60.0, leave_in_s=0.0)
+    assert LeaseView.from_json(sent(other)) == other
+    assert LeaseView.from_json(sent(plain)) == plain
 
 
 def test_a_lease_says_a_partition_only_where_there_are_several() -> None:

@@ -221,6 +221,22 @@ def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.Monke
     scene(body)
 
 
+def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+
+    async def body(stage: Stage) -> None:
+        patient, other = await stage.placed("n1"), await stage.placed("n2")
+        patient.agent, other.agent = agent, gone = peer(role="agent"), peer(role="agent")
+        first = replace(lease("n1", state="revoked"), leave_in_s=30.0)
+        stage.crew.on_leases([first, replace(lease("n2", state="revoked"), leave_in_s=0.0)])
+        await until("told to end", lambda: ops(gone) == ["end"])
+        assert ops(agent) == []
+        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        assert patient.leaving, "the daemon may want it sooner"
+
+    scene(body)
+
+
 def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "CONNECT_S", 0.01)
 

@@ -1,0 +1,38 @@
+"""What rooms that were made for regular jobs have cost and brought so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class RoomUsage:
+    """Rooms and node-seconds since the ledger began. None of the counters ever decreases.
+
+    A room that did not lead to a start was in vain. A node is kept from the time on when no pilot is left on it; `open`
+    has by job the node-seconds so far of the rooms of the moment.
+    """
+
+    made: int = 0
+    started: int = 0
+    in_vain: int = 0
+    kept_node_seconds: float = 0.0
+    vain_node_seconds: float = 0.0
+    open: Mapping[str, float] = field(default_factory=dict)
+
+    def kept(self, node_seconds: Mapping[str, float]) -> RoomUsage:
+        """With what the rooms of the moment, by job, have kept for a while."""
+        grown = {job: self.open.get(job, 0.0) + seconds for job, seconds in node_seconds.items()}
+        return replace(self, kept_node_seconds=self.kept_node_seconds + sum(node_seconds.values()), open=grown)
+
+    def ended(self, job: str, started: bool) -> RoomUsage:
+        """With the room of a job over."""
+        vain_s = 0.0 if started else self.open.get(job, 0.0)
+        return replace(
+            self,
+            started=self.started + started,
+            in_vain=self.in_vain + (not started),
+            vain_node_seconds=self.vain_node_seconds + vain_s,
+            open={other: seconds for other, seconds in self.open.items() if other != job},
+        )

@@ -1,0 +1,101 @@
+"""From a snapshot to what a driver is told: a job that Slurm can start finds nodes that pilots have left in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bftd.core.events import Registered
+from bftd.core.invariants import validate_state
+from bftd.core.room_usage import RoomUsage
+from bftd.keys import Config
+from bftd.protocol.lease import LeaseView
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from slurm_plugin.types import Job, Scheduler, Snapshot
+from tests.bftd.builders import job, lease, node, pilot, registration, reported
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+# n5 is busy for an hour, so that a job on five nodes waits, and a shorter one on two may pass it by backfill alone.
+RUNS = job("4000", "RUNNING", nodes=("n5",), start_s=900.0, time_limit_s=3600.0)
+BLOCKED = job("4710", node_count=5, priority=10)
+SHORT = job("4711", node_count=2, priority=5, time_limit_s=600.0)
+
+
+class Site:
+    """A service beside a Slurm whose backfill cycle ended at 1000 s, and a driver of two trainers that does as told."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = 1000.0
+        self.cancelled: list[str] = []
+        self.service = Service(Config(), Ledger(path / "ledger"), self.cancelled.extend, lambda: self.now)
+        self.pilots: dict[str, str] = {}
+
+    def see(self, *jobs: Job) -> None:
+        self.now += 1.0
+        taken = {*self.pilots.values(), *(name for item in jobs for name in item.nodes)}
+        nodes = {name: node(name, "ALLOCATED" if name in taken else "IDLE") for name in NAMES}
+        shown = (*jobs, *(pilot(id_, where) for id_, where in self.pilots.items()))
+        self.service.observe(Snapshot(self.now, nodes, shown, (), scheduler=Scheduler(cycled_s=1000.0)))
+        validate_state(self.service.state)
+        for item in self.service.state.leases.values():
+            if item.job_id is None:
+                id_ = f"7{item.id.rpartition('.')[2]}"
+                self.pilots[id_] = item.node
+                reports = lease(item.id, "placed", job_id=id_), lease(item.id, "working")
+                self.service.apply(reported(self.now, item.trainer, *reports))
+
+    def told(self, trainer: str) -> dict[str, LeaseView]:
+        return {item.node: item for item in self.service.leases(trainer).leases if item.revoked}
+
+    def end(self, trainer: str, *nodes: str) -> None:
+        for item in list(self.service.state.leases.values()):
+            if item.node in nodes:
+                del self.pilots[item.job_id or ""]
+                self.service.apply(reported(self.now, trainer, lease(item.id, "ended")))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Two trainers work on two nodes each; one of them cannot do with fewer."""
+    found = Site(tmp_path)
+    for id_, low in (("1", 2), ("2", 1)):
+        found.service.apply(Registered(found.now, registration(id_, low, 2, curve=((1, 10.0), (2, 20.0)))))
+    for _ in range(3):
+        found.see(RUNS)
+    assert {item.phase for item in found.service.state.leases.values()} == {"working"}
+    return found
+
+
+def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: Site) -> None:
+    one = job("4711", priority=5, time_limit_s=600.0)
+    site.see(RUNS, BLOCKED, one)
+    assert site.told("1") == {}, "it cannot do with fewer"
+    ((where, told),) = site.told("2").items()
+    assert not told.vacate
+    assert told.leave_in_s == 1030.0 - 3.0 - site.now
+    assert told.reason == f"{where} is left to job 4711, which can start there, by 00:17:07"
+    site.see(RUNS, BLOCKED, one)
+    site.end("2", where)
+    while site.now < 1029.0:
+        site.see(RUNS, BLOCKED, one)
+        assert where not in site.pilots.values(), "nobody gets it meanwhile"
+    site.see(RUNS, BLOCKED, job("4711", "RUNNING", nodes=(where,), start_s=1030.0, time_limit_s=600.0))
+    assert site.service.state.room_usage == RoomUsage(1, 1, 0, 25.0, 0.0)
+    assert site.cancelled == []
+    assert not [item for item in site.service.ledger.events(0, 10_000) if item["kind"] == "give_back"]
+
+
+def test_a_step_that_never_ends_is_ended_before_the_cycle(site: Site) -> None:
+    while site.now < 1030.0:
+        site.see(RUNS, BLOCKED, SHORT)
+    whose = {site.pilots[id_] for id_ in site.cancelled}
+    assert whose == set(site.service.state.pool.rooms["4711"].nodes)
+    assert len(whose) == 2
+
+
+def test_a_job_that_is_first_in_line_gets_its_nodes_at_once(site: Site) -> None:
+    site.see(RUNS, SHORT)
+    left = [*site.told("1").values(), *site.told("2").values()]
+    assert [(item.vacate, item.leave_in_s) for item in left] == [(True, None)] * 2

@@ -1,0 +1,160 @@
+"""Rooms in the ledger and in the status: what was made, what came of it, and who may know for whom."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bftd.core.domain import PoolNode, PoolView, Room, RoomOver
+from bftd.core.events import PoolObserved
+from bftd.core.room_usage import RoomUsage
+from bftd.http.caller import Caller
+from bftd.http.overview import Folds, folded
+from bftd.http.privacy import Privacy
+from bftd.keys import Config
+from bftd.service import status
+from bftd.service.ledger import Ledger
+from bftd.service.live import Service
+from bftd.service.status import overview
+from bftd.view import render
+from tests.bftd.builders import Core, registration
+
+ANYBODY, ADMIN = Caller("bob", False, 7), Caller("root", True, 0)
+
+
+class Kept:
+    """A service that sees rooms a second apart."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = 1000.0
+        self.service = Service(Config(), Ledger(path / "ledger"), lambda job_ids: None, lambda: self.now)
+
+    def see(self, *rooms: Room, over: tuple[RoomOver, ...] = ()) -> None:
+        self.now += 1.0
+        nodes = {name: PoolNode(name, "IDLE", False, "", wanted=True) for room in rooms for name in room.nodes}
+        view = PoolView(1, self.now, None, nodes, rooms={room.job: room for room in rooms}, rooms_over=over)
+        self.service.apply(PoolObserved(self.now, view))
+
+    def restarted(self) -> None:
+        path = self.service.ledger.path
+        self.service.ledger.close()
+        self.service = Service(Config(), Ledger(path), lambda job_ids: None, lambda: self.now)
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        found = self.service.ledger.events(0, 1000)
+        return [(item["kind"], item["data"]) for item in found if item["kind"].startswith("room")]
+
+
+def test_rooms_are_in_the_ledger_and_their_counts_survive_a_restart(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    room = Room("4711", ("n1", "n2"), 1001.0, ("n2",), 1030.0)
+    kept.see(room)
+    kept.see(room)
+    kept.restarted()
+    kept.see(room)
+    kept.see(room)
+    kept.see(over=(RoomOver(room, "started"),))
+    made = ("room", {"job": "4711", "nodes": "n[1-2]", "leaving": "n2", "due_s": 1030.0})
+    end = {"job": "4711", "end": "started", "duration_s": 4.0, "kept_node_seconds": 6.0}
+    # the daemon that was started had made none, and makes it anew
+    assert kept.events == [made, made, ("room_over", end)]
+    assert kept.service.state.room_usage == RoomUsage(2, 1, 0, 6.0, 0.0)
+    kept.restarted()
+    assert kept.service.state.room_usage == RoomUsage(2, 1, 0, 6.0, 0.0)
+    kept.service.ledger.close()
+
+
+def test_a_ledger_that_knows_no_rooms_is_read(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.see(Room("4711", ("n1",), 1001.0))
+    with sqlite3.connect(tmp_path / "ledger") as db:
+        assert db.execute("DELETE FROM meta WHERE key = 'room_usage'").rowcount == 1
+    db.close()
+    kept.restarted()
+    assert kept.service.state.room_usage == RoomUsage()
+    kept.service.ledger.close()
+
+
+def test_what_a_room_of_a_whole_machine_takes_in_the_ledger_is_bounded(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    names = tuple(f"node{number:04d}" for number in range(5000))
+    before = kept.service.ledger.written_bytes
+    kept.see(Room("4711", names, 1001.0, names))
+    assert len(str(kept.events)) < 500
+    assert kept.service.ledger.written_bytes - before < 2000
+    kept.service.ledger.close()
+
+
+def seen_by(caller: Caller, private: bool) -> dict[str, Any]:
+    """The status of a daemon that keeps n3 and n4 for a job, as one caller sees it."""
+    core = Core()
+    core.arrive(registration("1", nodes_max=4, user="ann"))
+    core.pool("n1", "n2", "n3", "n4")
+    core.place_all()
+    core.pool("n1", "n2", rooms=[Room("4711", ("n3", "n4"), core.time_s + 1.0, ("n3", "n4"))])
+    decisions = [{"at_s": core.time_s, "trainer": "1", "text": text} for text in core.sentences()]
+    shown = overview(core.state, core.time_s, "1.0", "live", decisions, [])
+    return Privacy(caller, core.state, private).overview(shown)
+
+
+def test_where_jobs_are_private_nobody_but_an_administrator_learns_for_which_a_node_is_kept() -> None:
+    assert "4711" in str(seen_by(ANYBODY, False))
+    assert "4711" in str(seen_by(ADMIN, True))
+    for user in ("ann", "bob"):
+        seen = seen_by(replace(ANYBODY, user=user), True)
+        assert "4711" not in str(seen)
+        assert [(room["job"], room["nodes"]) for room in seen["rooms"]] == [("", ["n3", "n4"])]
+        texts = " ".join(item["text"] for item in seen["decisions"])
+        assert ("left n[3-4] to a job which can start there" in texts) == (user == "ann"), texts
+
+
+def test_a_driver_is_told_how_long_its_pilot_may_take_until_it_is_to_leave_at_once() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pool("n1", rooms=[Room("4711", ("n2",), core.time_s + 1.0, ("n2",), core.time_s + 31.0)])
+
+    def told(later_s: float) -> list[float | None]:
+        listed = status.leases(core.state, core.state.trainers["1"], Config(), core.time_s + later_s)
+        return [item.leave_in_s for item in listed.leases]
+
+    (by_s,) = (item.leave_by_s for item in core.leases("1", live=False) if item.leave_by_s is not None)
+    assert told(10.0) == [None, by_s - core.time_s - 10.0]
+    assert told(1000.0) == [None, 0.0]
+    core.pool("n1", rooms=core.state.pool.rooms.values(), after_s=30.0)
+    assert told(0.0) == [None, None]
+
+
+def drawn(status: dict[str, Any]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None).print(render(status))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_the_status_counts_rooms_in_a_line_where_there_are_any(fold: bool) -> None:
+    core = Core()
+    core.pool("n1", "n2", "n3")
+    assert "room was made" not in drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
+    room = Room("4711", ("n1", "n2"), core.time_s + 1.0)
+    core.pool("n3", rooms=[room])
+    core.pool("n3", rooms=[room], after_s=2.0)
+    shown = overview(core.state, core.time_s, "1.0", "live", [], [])
+    text = drawn(folded(shown, Folds()) if fold else shown)
+    assert "is left to job 4711, which can start there" in text
+    made = (
+        "1 job can start on nodes that are kept for it; room was made 1 time so far: 0 led to a start, 0 were in vain"
+    )
+    assert made in text
+    core.pool("n1", "n2", "n3", over=[RoomOver(room, "no longer fits")], after_s=1.0)
+    text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
+    assert "0 jobs can start on nodes that are kept for them; room was made 1 time so far" in text
+    assert "0 led to a start, 1 were in vain, 100% of 0.0 node-hours" in text
