@@ -1,9 +1,8 @@
-"""Slurm's own account of its backfill cycles, from the log of a slurmctld with DebugFlags=Backfill (22.05 to 24.11).
+"""Slurm's own account of its backfill cycles, from slurmctld's log with DebugFlags=Backfill, SlurmctldDebug=verbose.
 
 A cycle goes through the waiting jobs in their order. For each it works out when and where the job can start; what can
-start now is started, or pilots are preempted for it and it is looked at again in the next cycle. That a start failed
-stands in the log of a more talkative slurmctld only; in any it is a job that was to start now, and of which no start is
-told.
+start now is started, or pilots are preempted for it and it is looked at again in the next cycle. A start that failed is
+that of a job that was to start now, and of which no start is told. 22.05 tells all of this at level info, too.
 """
 
 from __future__ import annotations

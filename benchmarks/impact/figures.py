@@ -49,6 +49,7 @@ def figures(runs: Sequence[Run]) -> Figures:
         "rpc_per_s": {kind: _rpc_rates(some) for kind, some in (("a", a), ("b", b))},
         "pilots_per_run": stats.mean([len(run.pilots) for run in b]),
         "slurmctld_cpu_share": {kind: _cpu_share(some) for kind, some in (("a", a), ("b", b))},
+        "notes": [f"{run.kind}, seed {run.seed}, pair {run.pair}: {run.note}" for run in runs if run.note],
         "never_started": sum(row.start_s is None for run in runs for row in run.jobs),
         "stream_s": {
             kind: stats.mean([occupancy.standing_s(run) for run in some]) for kind, some in (("a", a), ("b", b))

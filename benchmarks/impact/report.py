@@ -93,6 +93,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         _columns_table(_ROOMS, [row for row in rows if row["rooms"]["made"]]),
         _columns_table(_WAITS, rows),
         _lost_table(rows),
+        _notes_table(rows),
     ]
     if found.get("scale"):
         parts.append(_table(("scale", "value"), [(name, _number(value)) for name, value in found["scale"].items()]))
@@ -185,6 +186,12 @@ def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
     return (
         _table(("recipe", "Slurm", "seed.pair", "job", "took (s)", "load", "what the log says"), lost) if lost else ""
     )
+
+
+def _notes_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """What was not as it should be in single runs: their figures say little."""
+    notes = [(str(row["recipe"]), str(row["release"]), str(note)) for row in rows for note in row["notes"]]
+    return _table(("recipe", "Slurm", "what was not as it should be"), notes) if notes else ""
 
 
 def _lost_cell(row: Mapping[str, Any]) -> str:

@@ -31,6 +31,12 @@ PLANNED_AHEAD_S = 10.0
 """A plan counts when it was seen so long ahead: bftd had the time to leave."""
 
 _PLANS_EVERY_S = 1.0
+_AHEAD_S = 1.0
+"""What is to be done in the last second before the stream: the reservation and a look at the counters."""
+
+_LATE_S = 1.0
+"""A job that is submitted so late makes another stream of it: the machine was too busy."""
+
 _OVER_AFTER_S = 600.0  # as often as the stream is stretched
 _POLL_S = 0.5
 
@@ -106,8 +112,12 @@ def perform(setting: Setting, stream: Stream, release: str, keep_logs: Path, log
             else:
                 site.start_daemon()
                 site.start_trainers(setting.training)
-            begin_s = math.ceil(up_s + setting.warm_up_s)
+            # Later where the machine was so busy that the warm-up was not enough; the run's note tells it.
+            planned_s = math.ceil(up_s + setting.warm_up_s)
+            begin_s = max(planned_s, math.ceil(time.time() + _AHEAD_S))
             run = _measure(setting, stream, release, site, begin_s, log)
+            if begin_s > planned_s:
+                run = replace(run, note=_joined(f"the stream began {begin_s - planned_s} s late", run.note))
             if poller is not None and poller.poll() is not None:
                 raise BftError(f"the process that reads the cluster ended early; see {keep_logs / 'poller.log'}")
             return run
@@ -165,7 +175,7 @@ def _measure(
         pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
         rooms=_room_rows(site, submitted, begin_s),
         cycles_s=tuple(round(cycle.end_s - cycle.begin_s, 3) for cycle in cycles if cycle.end_s is not None),
-        note=_note(over, length_s, ran),
+        note=_note(over, length_s, ran, _most_late_s(stream, submitted)),
     )
     return _explained(run, submitted.ids, cycles, begin_s)
 
@@ -183,11 +193,21 @@ def _explained(run: Run, ids: dict[int, str], cycles: list[Cycle], begin_s: floa
     )
 
 
-def _note(over: bool, length_s: float, ran: list[logs.Ran]) -> str:
+def _most_late_s(stream: Stream, submitted: _Submitted) -> float:
+    """How much later than drawn the latest of the stream's jobs was submitted."""
+    return max(submitted.submit_s[job.number] - job.at_s for job in stream.jobs)
+
+
+def _note(over: bool, length_s: float, ran: list[logs.Ran], late_s: float) -> str:
     """What was not as it should be in a run."""
     faults = [] if over else [f"not every job had started after {length_s:.0f} s"]
     faults += [f"the trainer {job.name} ended" for job in ran if job.partition == DRIVERS and job.end_s is not None]
-    return "; ".join(faults)
+    faults += [f"jobs were submitted up to {late_s:.1f} s late"] if late_s > _LATE_S else []
+    return _joined(*faults)
+
+
+def _joined(*faults: str) -> str:
+    return "; ".join(fault for fault in faults if fault)
 
 
 def _submit(site: Site, stream: Stream, begin_s: float) -> _Submitted:

@@ -22,8 +22,9 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval={_EVERY
 KillWait=2
 MinJobAge=3600
 DebugFlags=Backfill,BackfillMap
+SlurmctldDebug=verbose
 """
-_MOST_S = 60.0
+_MOST_S = 90.0
 
 
 def main() -> None:

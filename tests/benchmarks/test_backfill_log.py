@@ -145,3 +145,7 @@ def test_recorded_cycles_preempt_start_plan_and_find_every_job_a_cycle_later(pat
     for number, (job, _) in failures:
         later = {id_.partition("_")[0] for one in found[number + 1 : number + 3] for id_ in one.started}
         assert job in later
+
+
+def test_two_releases_are_recorded_and_one_of_them_as_it_tells_less() -> None:
+    assert {path.stem for path in RECORDED} == {"backfill-22.05", "backfill-22.05-info", "backfill-24.11"}

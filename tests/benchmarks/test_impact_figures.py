@@ -213,7 +213,7 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     room = RoomRow(0, ("n3",), 0.5, 1.0, "started")
     lost = job(0, 0.0, 9.0, 12.0, preempt_s=1.0, freed=("n1",), lost="nobody got them")
     runs = [run(kind, pair, job(0, 0.0, 1.0, 5.0)) for kind in ("A", "B") for pair in range(2)]
-    runs += [run("B", pair, lost, recipe="default-no-room", rooms=(room,)) for pair in range(2)]
+    runs += [run("B", pair, lost, recipe="default-no-room", rooms=(room,), note="it was late") for pair in range(2)]
     found = report.summary(runs, measure_scale=False, log=lambda text: None)
     assert found["default"]["pairs"] == 2
     assert found["slow"] is None
@@ -223,4 +223,5 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 (2 to nobody) | 8.00 / 8.00 (2 jobs) |" in text
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 | 0 |" in text
     assert "| default-no-room | 22.05.8 | 1.0 | 0 | 8.00 | 0 | nobody got them |" in text
+    assert "| default-no-room | 22.05.8 | B, seed 1, pair 1: it was late |" in text
     assert "| default | requests to slurmctld a poll | 4.00 | at most 4.07 | met |" in text
