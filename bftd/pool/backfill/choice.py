@@ -57,7 +57,7 @@ def for_room(
     free: int,
     need: Need,
     weights: Sequence[int],
-    wishes: Sequence[Preferred],
+    wishes: Iterable[Preferred],
     leave: Callable[[int, int], int],
 ) -> int:
     """The nodes that a job is given to start now, by preference. `free` meets the need.
@@ -68,8 +68,11 @@ def for_room(
         return _window(_best_place(_places(free, need), need.count, [wish.mask for wish in wishes]), need)
     chosen = need.required
     for wish in wishes:
-        pick = leave if wish.leased else _neighbours
-        chosen = _filled(chosen, free & wish.mask, need, weights, pick)
+        some = free & wish.mask
+        if some:
+            chosen = _filled(chosen, some, need, weights, leave if wish.leased else _neighbours)
+            if chosen.bit_count() >= need.count:
+                return chosen
     return _filled(chosen, free, need, weights, _neighbours)
 
 

@@ -21,6 +21,10 @@ from slurm_plugin.types import Scheduler
 
 _DEFAULTS = Scheduler()
 _MINUTE_S = 60.0
+# What it takes to look at one time, to find when enough nodes are free, and to choose among nodes, in slots looked at.
+_TRY_WORK = 30
+_FIND_WORK = 250
+_CHOICE_WORK = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class Calendar:
 
     def planned(self, spot: Spot, part: Part) -> int:
         """The nodes that Slurm would plan a part on."""
+        self.work += _CHOICE_WORK
         return for_plan(spot.free, need_of(part), self.weights)
 
     def longest(self, mask: int, least_s: float, limit_s: float) -> float:
@@ -116,35 +121,39 @@ def need_of(part: Part) -> Need:
     return Need(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
 
 
-def place(
-    calendar: Calendar,
-    part: Part,
-    limit_s: float,
-    begin_s: float,
-    *,
-    extra: int,
-    only_now: bool = False,
-    taken: int = 0,
-) -> Spot | None:
-    """When a part may start, from `begin_s` on, as Slurm finds it; None where it has no plan or (`only_now`) not now.
+def place_now(calendar: Calendar, part: Part, limit_s: float, extra: int, taken: int) -> Spot | None:
+    """Where a part may start now; None where it cannot.
 
     `extra` are nodes in use that count as ready for it, `taken` nodes that are not for it.
     """
     need = need_of(part)
-    allowed = part.allowed & calendar.everything & ~taken
-    if only_now:
-        allowed &= calendar.ends.ready | extra
+    mask = part.allowed & (calendar.ends.ready | extra) & ~taken
+    if mask.bit_count() < need.count or need.required & ~mask:
+        return None
+    end_s = calendar.now_s + limit_s
+    slots = calendar.space.slots(calendar.now_s, end_s)
+    calendar.work += slots[1]
+    mask = calendar.space.free(mask, slots)
+    mask = calendar.booked.free(mask, calendar.booked.slots(calendar.now_s, end_s))
+    for kind in part.either or (-1,):
+        if need.met(mask & kind):
+            return Spot(calendar.now_s, mask & kind)
+    return None
+
+
+def place(calendar: Calendar, part: Part, limit_s: float, begin_s: float, extra: int) -> Spot | None:
+    """When a part may start, from `begin_s` on, as Slurm finds it; None where it gets no plan. `extra` as above."""
+    need = need_of(part)
+    allowed = part.allowed & calendar.everything
     if allowed.bit_count() < need.count or need.required & ~allowed:
         return None
-    earliest_s = calendar.now_s if only_now else calendar.ends.earliest(allowed, extra, need.met)
+    earliest_s = calendar.ends.earliest(allowed, extra, need.met)
     if earliest_s == inf:
         return None
     later_s: float | None = begin_s
     while later_s is not None and later_s <= calendar.now_s + calendar.window_s:
         begin_s = later_s
         spot, later_s = _try(calendar, part, need, allowed, extra, limit_s, begin_s, earliest_s)
-        if only_now:
-            return spot if spot is not None and spot.start_s <= calendar.now_s else None
         if spot is not None:
             return spot
     return None
@@ -164,7 +173,7 @@ def _try(
     space, booked = calendar.space, calendar.booked
     slots = space.slots(begin_s, begin_s + limit_s)
     later_s = space.grown(part.within, slots)
-    calendar.work += 8
+    calendar.work += _TRY_WORK
     held = booked.slots(begin_s, begin_s + limit_s)
     hindered = len(booked.begins) > 1 and booked.free(allowed, held) != allowed
     by_s = -inf if later_s is None or hindered else max(later_s, calendar.now_s + 1.0)
@@ -202,6 +211,7 @@ def _try(
 def _earliest(calendar: Calendar, part: Part, need: Need, mask: int, extra: int) -> Spot | None:
     """When enough nodes of a set are free, of one kind where no kinds may be mixed; the first kind of equal ones."""
     best: Spot | None = None
+    calendar.work += _FIND_WORK
     for kind in part.either or (-1,):
         some = mask & kind
         if some.bit_count() < need.count:

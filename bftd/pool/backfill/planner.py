@@ -23,16 +23,20 @@ from operator import or_
 
 from bftd.pool.backfill.choice import Preferred, for_room, leaver
 from bftd.pool.backfill.opened import Opened
-from bftd.pool.backfill.place import Calendar, Spot, need_of, place
+from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.space import Space
 from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Plan, Wanted
 from bftd.pool.leaving import Leaving
 from slurm_plugin.types import Scheduler
 
-# Work is counted in slots of time looked at, about a tenth of a microsecond each for thousands of nodes. Beyond the
-# first bound only what could start now is worked out, beyond the second nothing.
-_PLANS_WORK = 600_000
+# Work is counted, not timed, so that the same queue has the same answer: a unit is what it takes to look at a slot of
+# time, about a tenth of a microsecond for thousands of nodes. Beyond the first bound only what could start now is
+# worked out, beyond the second nothing.
+_PLANS_WORK = 800_000
 _MOST_WORK = 1_200_000
+_ENTRY_WORK = 40
+_START_WORK = 200
+_NAMES_A_SLOT = 5
 _MINUTE_S = 60.0
 
 
@@ -74,18 +78,21 @@ def simulate(
         if cycle.calendar.work > _MOST_WORK:
             break
         looked += 1
+        cycle.calendar.work += _ENTRY_WORK
         planless += cycle.calendar.work > _PLANS_WORK
         if entry.barred or entry.id in doubted:
             cycle.keep_plan(entry)
         else:
             cycle.consider(entry, cycle.calendar.work <= _PLANS_WORK)
-    return Outcome(cycle.now, cycle.later, looked, len(queue), _cut(looked, planless, len(queue)))
+    cut = _cut(looked, planless, len(queue), cycle.left_tasks)
+    return Outcome(cycle.now, cycle.later, looked, len(queue), cut)
 
 
-def _cut(looked: int, planless: int, queued: int) -> str:
+def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
     """What of the queue was not worked out, in words; "" where all was."""
-    if looked < queued:
-        return f"looks at the first {looked} of {queued} waiting jobs: planning for more would take too long"
+    if looked < queued or left_tasks:
+        tasks = ", at not all of their tasks" if left_tasks else ""
+        return f"looks at the first {looked} of {queued} waiting jobs{tasks}: more would take too long"
     if planless:
         return (
             f"plans for the first {queued - planless} of {queued} waiting jobs: of those behind, it only sees which "
@@ -116,6 +123,7 @@ class _Cycle:
         self.calendar = calendar
         self.now: dict[str, int] = {}
         self.later: dict[str, Plan] = {}
+        self.left_tasks = False
         self._numbering = numbering
         self._ours = ours
         self._kept = kept
@@ -141,6 +149,9 @@ class _Cycle:
         reserves = entry.reserves and not (self._one_plan_a_job and entry.id in self.later)
         planned = 0
         while tasks > 0 and entry.parts:
+            if self.calendar.work > _MOST_WORK and self._begun.get(entry.id, 0) + planned:
+                self.left_tasks = True
+                return
             found = self._now(entry, least_s)
             if found:
                 if not self._start(entry, found):
@@ -166,7 +177,7 @@ class _Cycle:
         # what has least choice comes first: Slurm may find a way, and we are not to say that there is none
         for part in sorted(entry.parts, key=_choices):
             extra = self._extra(part)
-            spot = place(self.calendar, part, limit_s, self.calendar.now_s, extra=extra, only_now=True, taken=taken)
+            spot = place_now(self.calendar, part, limit_s, extra, taken)
             if spot is None:
                 return []
             nodes = self._chosen(spot, part, extra, limit_s, mine & ~taken)
@@ -182,6 +193,7 @@ class _Cycle:
         """Give a job that starts now its nodes; whether that takes anything from the others."""
         calendar = self.calendar
         room, shares = 0, False
+        calendar.work += _START_WORK * len(found)
         runs_s = calendar.longest(_union(nodes for _, nodes in found), *_limits(entry))
         for part, nodes in found:
             fresh = nodes & calendar.ends.ready
@@ -200,26 +212,33 @@ class _Cycle:
         need = need_of(part)
         if spot.free.bit_count() == need.count:
             return spot.free
-        shown = self._shown
-        good = shown.free(spot.free, shown.slots(spot.start_s, spot.start_s + limit_s))
-        leave = leaver(self._numbering, self._leaving, _Names(self._numbering, self._gone))
-        wishes = [Preferred(extra), *self._wishes(good, mine), *self._wishes(-1, mine)]
-        return for_room(spot.free, need, self.calendar.weights, wishes, leave)
+        wishes = self._wishes(spot, extra, limit_s, mine)
+        return for_room(spot.free, need, self.calendar.weights, wishes, self._leave)
 
-    def _wishes(self, among: int, mine: int) -> Iterator[Preferred]:
-        """Idle and kept, idle, leased and leaving, leased."""
-        yield Preferred(among & mine & ~self._ours)
-        yield Preferred(among & ~self._ours)
-        yield Preferred(among & self._ours & mine)
-        yield Preferred(among & self._ours & self._orphans)
-        yield Preferred(among & self._ours, leased=True)
+    def _leave(self, mask: int, count: int) -> int:
+        """Choose among leased nodes as the core says."""
+        self.calendar.work += mask.bit_count() // _NAMES_A_SLOT
+        already = _Names(self._numbering, self._gone)
+        return leaver(self._numbering, self._leaving, already)(mask, count)
+
+    def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
+        """Nodes in use with room; idle and kept, idle, leased and leaving, leased: first what no shown plan needs."""
+        yield Preferred(extra)
+        good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
+        for among in (good, spot.free) if good != spot.free else (good,):
+            idle, leased = among & ~self._ours, among & self._ours
+            yield Preferred(idle & mine)
+            yield Preferred(idle)
+            yield Preferred(leased & mine)
+            yield Preferred(leased & self._orphans)
+            yield Preferred(leased, leased=True)
 
     def _plan(self, entry: Wanted, limit_s: float) -> bool:
         """Plan a job for later, each part by itself; whether all parts have a plan."""
         calendar = self.calendar
         start_s, nodes = calendar.now_s, 0
         for part in entry.parts:
-            spot = place(calendar, part, limit_s, start_s, extra=self._extra(part))
+            spot = place(calendar, part, limit_s, start_s, self._extra(part))
             if spot is None:
                 return False
             start_s = spot.start_s

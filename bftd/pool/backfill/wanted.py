@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
+
+_DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Numbering:
 
     def of_mask(self, mask: int) -> tuple[str, ...]:
         """The names of a set, in order."""
-        return tuple(name for name, bit in zip(self.names, bin(mask)[:1:-1], strict=False) if bit == "1")
+        return tuple(compress(self.names, bin(mask)[:1:-1].encode().translate(_DIGITS)))
 
 
 @dataclass(frozen=True, slots=True)

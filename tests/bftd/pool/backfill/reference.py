@@ -188,9 +188,9 @@ class Cycle:
         found: Nodes = frozenset()
         for one in self.bookings:
             # a slot of the calendar begins at the start and ends at the end of a reservation
-            if one.end_s > self.now and max(one.start_s, self.now) <= end and one.end_s > begin and one.mask:
-                if max(one.start_s, self.now) < one.end_s:
-                    found |= members(one.mask, self.count)
+            start = max(one.start_s, self.now)
+            if self.now < one.end_s and start < one.end_s and start <= end and one.end_s > begin:
+                found |= members(one.mask, self.count)
         return found
 
     def reserve(self, space: Space, nodes: Nodes, start: float, limit: float) -> None:

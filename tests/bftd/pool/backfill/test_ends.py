@@ -45,6 +45,10 @@ def test_a_job_without_nodes_of_the_set_is_skipped_and_the_one_behind_it_joins_h
     assert start({60: nodes(0), 5000: nodes(1)}, 1, mask=nodes(0, 1)) == 60
 
 
+def test_a_last_group_ends_with_the_last_job_that_has_nodes_of_the_set() -> None:
+    assert start({60: nodes(0), 80: nodes(1), 85: nodes(9)}, 1, mask=nodes(0, 1)) == 80
+
+
 def test_nodes_that_are_ready_are_enough_at_once() -> None:
     assert start({60: nodes(0)}, 1, ready=nodes(3)) == 0
     assert start({60: nodes(0)}, 1, ready=nodes(3), mask=nodes(0)) == 60

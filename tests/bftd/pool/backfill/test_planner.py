@@ -92,6 +92,11 @@ def test_one_kind_of_nodes_must_hold_all_where_kinds_may_not_be_mixed() -> None:
     assert cluster.look(job("a", 4, either=(high, low))) == Outcome({}, {}, 1, 1)
 
 
+def test_of_kinds_that_are_free_at_the_same_time_the_first_is_taken() -> None:
+    cluster = Cluster(2, ready=0, ends={600: nodes(0, 1)})
+    assert cluster.look(job("a", 1, either=(nodes(1), nodes(0)))).later == {"a": Plan(NOW + 600, nodes(1))}
+
+
 def test_a_reservation_keeps_its_nodes_and_is_looked_behind_to_the_next_step_and_a_second() -> None:
     cluster = Cluster(2, bookings=[(nodes(0), 300, 650)])
     found = cluster.look(job("long", 2, 10), job("short", 1, 4))
@@ -105,6 +110,12 @@ def test_a_job_waits_for_the_end_of_the_last_of_several_reservations() -> None:
     assert starts(found) == {"a": 421}
 
 
+def test_an_end_of_a_plan_before_that_of_the_reservation_is_looked_at_first() -> None:
+    planned = job("planned", 1, 4, barred=True, plan_s=NOW + 60, plan=nodes(1))
+    found = Cluster(2, bookings=[(nodes(0), 0, 900)]).look(planned, job("b", 1, 5))
+    assert found.later == {"b": Plan(NOW + 300, nodes(1))}
+
+
 def test_a_job_with_a_minimal_limit_is_placed_with_it_and_runs_as_long_as_no_plan_is_in_its_way() -> None:
     cluster = Cluster(2, ready=nodes(0), ends={1815: nodes(1)})
     found = cluster.look(job("first", 2, 60), job("flexible", 1, 60, least=10), job("next", 1, 20))
@@ -112,6 +123,17 @@ def test_a_job_with_a_minimal_limit_is_placed_with_it_and_runs_as_long_as_no_pla
     # it ends after thirty minutes, and not after its hour or its ten minutes; then the first job has both nodes
     assert starts(found)["next"] == 1800 + 3600
     assert cluster.look(job("first", 2, 60), job("rigid", 1, 60)).now == {}
+
+
+def test_all_nodes_of_a_job_with_a_minimal_limit_are_free_when_a_plan_needs_one_of_them() -> None:
+    cluster = Cluster(3, ready=nodes(0, 2), ends={1815: nodes(1)})
+    found = cluster.look(
+        job("first", 2, 60, allowed=nodes(0, 1)),
+        job("flexible", 2, 60, allowed=nodes(0, 2), least=10),
+        job("next", 1, allowed=nodes(2)),
+    )
+    assert found.now == {"flexible": nodes(0, 2)}
+    assert starts(found) == {"first": 1815, "next": 1800}
 
 
 def test_the_plan_of_a_job_with_a_minimal_limit_is_as_long_as_that() -> None:
@@ -172,9 +194,7 @@ def test_tasks_of_an_array_start_one_after_another_and_the_first_few_of_the_othe
     found = cluster.look(job("array", 1, 20, count=5), job("other", 1, 20))
     assert found.now == {"array": nodes(0, 1)}
     assert starts(found) == {"array": 600, "other": 600}
-    busier = replace(cluster, scheduler=Scheduler(array_most=2)).look(
-        job("array", 1, 20, count=5), job("other", 1, 20)
-    )
+    busier = replace(cluster, scheduler=Scheduler(array_most=2)).look(job("array", 1, 20, count=5), job("other", 1, 20))
     assert starts(busier) == {"array": 600, "other": 1200}
 
 
@@ -267,7 +287,7 @@ def test_requests_that_make_no_sense_are_no_error() -> None:
         Wanted("partless", (), 60.0, 60.0),
         job("nothing", 1, either=(0,)),
         job("together", 1, together=0),
-        job("crowd", 1, together=10**12, count=10**6),
+        job("crowd", 1, together=10**12),
     ]
     found = Cluster(4).look(*queue)
     assert set(found.now) == {"none", "negative", "together", "crowd"}
@@ -286,11 +306,19 @@ def test_work_is_bounded_and_the_outcome_says_what_was_left_out(monkeypatch: pyt
     monkeypatch.setattr(planner, "_PLANS_WORK", 200)
     found = cluster.look(*queue, job("small", 1, 5))
     assert found.now == {"small": nodes(0)}, "what could start now is still seen"
-    assert "plans for the first" in found.cut and "of 51 waiting jobs" in found.cut
+    assert "plans for the first" in found.cut
+    assert "of 51 waiting jobs" in found.cut
     monkeypatch.setattr(planner, "_MOST_WORK", 200)
     found = cluster.look(*queue)
     assert found.looked < found.queued == 50
     assert found.cut.startswith(f"looks at the first {found.looked} of 50 waiting jobs")
+
+
+def test_an_array_that_never_ends_ends_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_MOST_WORK", 5_000)
+    found = Cluster(4).look(job("crowd", 1, together=10**12, count=10**9))
+    assert found.now == {"crowd": nodes(0)}
+    assert found.cut == "looks at the first 1 of 1 waiting jobs, at not all of their tasks: more would take too long"
 
 
 def test_the_shown_plan_counts_for_jobs_whose_own_is_no_longer_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""When Slurm itself plans a job to start that waits for several running ones to end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bftd.pool.backfill.ends import Ends
+from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.types import Job
+
+pytestmark = pytest.mark.cluster
+PATIENCE_S = 60.0
+# Minutes that each job may run, and seconds until the next one is submitted: ends of all distances.
+RUNNING = ((6, 3), (5, 2), (4, 1), (4, 3), (6, 1), (10, 2), (8, 3), (20, 0))
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(nodes=len(RUNNING)) as cluster:
+        yield cluster
+
+
+def submit(sandbox: Sandbox, nodes: int, minutes: int) -> str:
+    argv = ["sbatch", "--parsable", "-p", "batch", f"-N{nodes}", "-t", str(minutes), "-o", "/dev/null"]
+    done = subprocess.run(
+        [*argv, "--wrap", "sleep 500"],
+        env=sandbox.env(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return done.stdout.strip()
+
+
+def jobs(sandbox: Sandbox, state: str) -> list[Job]:
+    return [job for job in sandbox.client().snapshot().jobs if job.state == state]
+
+
+def planned(sandbox: Sandbox, name: str) -> float:
+    """When Slurm plans to start a job, once it has a plan."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        for job in jobs(sandbox, "PENDING"):
+            if job.id == name and job.sched_nodes and job.start_s is not None:
+                return job.start_s
+        time.sleep(0.3)
+    raise AssertionError(f"job {name} has no plan")
+
+
+def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sandbox) -> None:
+    for minutes, pause_s in RUNNING:
+        submit(sandbox, 1, minutes)
+        time.sleep(pause_s)
+    until = time.monotonic() + PATIENCE_S
+    while len(jobs(sandbox, "RUNNING")) < len(RUNNING) and time.monotonic() < until:
+        time.sleep(0.3)
+    ends: dict[float, int] = {}
+    for number, job in enumerate(jobs(sandbox, "RUNNING")):
+        assert job.start_s is not None
+        assert job.time_limit_s is not None
+        end_s = job.start_s + job.time_limit_s
+        ends[end_s] = ends.get(end_s, 0) | 1 << number
+    copy = Ends(0, ends, time.time())
+    theirs, ours = [], []
+    for need in range(1, len(RUNNING) + 1):
+        name = submit(sandbox, need, 1)
+        theirs.append(planned(sandbox, name))
+        found = copy.start(-1, 0, lambda free, need=need: free.bit_count() >= need)  # type: ignore[misc]
+        assert found is not None
+        ours.append(found[0])
+        subprocess.run(["scancel", name], env=sandbox.env(), check=True, timeout=30)
+    first_s = min(ends)
+    assert [at - first_s for at in ours] == [at - first_s for at in theirs]
