@@ -5,6 +5,7 @@ What cannot be read, or makes no sense to Slurm either, is Slurm's default.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from slurm_plugin.types import NO_SCHEDULER, Scheduler
 
 # How often a cycle lets go of the controller's locks, and for how long it then sleeps, in microseconds.
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
+# This release plans by other rules than 22.05 (both seen). Of those between nothing is known: there a job is rather
+# thought to fit than not to, as plans are shorter in 22.05.
+_NEWER = (24, 11)
 
 
 def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
@@ -36,7 +40,14 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
         reserve_age_s=float(_at_least(found, "bf_min_age_reserve", 0, 0)),
         reserve_priority=_at_least(found, "bf_min_prio_reserve", 0, 0),
         max_time_s=float(_at_least(found, "bf_max_time", 1, interval_s)),
+        newer=_release(config) >= _NEWER,
     )
+
+
+def _release(config: Mapping[str, str]) -> tuple[int, int]:
+    """The release of the controller, as (24, 11); one that is not told is the oldest."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def with_load(scheduler: Scheduler, config: Mapping[str, str], load: Load | None) -> Scheduler:

@@ -28,7 +28,9 @@ BEGIN_S = datetime.fromisoformat("2026-11-22T10:40:30").timestamp()
 
 
 def waits(id_: str, nodes: int, **more: object) -> Job:
-    job = Job(id_, "ann", ("batch",), "PENDING", "", (), (), None, BEGIN_S - 60, 600.0, "Resources", nodes, "", "", 9, "")
+    job = Job(
+        id_, "ann", ("batch",), "PENDING", "", (), (), None, BEGIN_S - 60, 600.0, "Resources", nodes, "", "", 9, ""
+    )
     return replace(job, **more)  # type: ignore[arg-type]
 
 
