@@ -11,7 +11,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from benchmarks import backfill_log, snapshot_log
 from benchmarks.backfill_log import Cycle, Failure, Planned, Start
 from benchmarks.impact import logs, record
 from slurm_plugin.nodeset import expand, fold
+from slurm_plugin.scheduler import is_newer
 from slurm_plugin.types import Snapshot
 
 
@@ -72,7 +73,10 @@ def load(file: Path) -> Recording:
             head = snapshot_log.head(next(packed))
             lines = list(packed)
         cycles = [_to_cycle(json.loads(line)) for line in lines if line.startswith('{"begin_s"')]
-        snapshots = list(snapshot_log.read(line for line in lines if not line.startswith('{"begin_s"')))
+        read = snapshot_log.read(line for line in lines if not line.startswith('{"begin_s"'))
+        # Worked out anew: a recording may be older than what is known of its release.
+        newer = is_newer(head["release"])
+        snapshots = [replace(one, scheduler=replace(one.scheduler, newer=newer)) for one in read]
     except (lzma.LZMAError, KeyError, TypeError, StopIteration, ValueError) as error:
         raise ValueError(f"{file} is no recording of benchmarks.record_backfill ({error})") from error
     cycles = [cycle for cycle in cycles if snapshots and cycle.begin_s > snapshots[0].time_s]

@@ -40,14 +40,14 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
         reserve_age_s=float(_at_least(found, "bf_min_age_reserve", 0, 0)),
         reserve_priority=_at_least(found, "bf_min_prio_reserve", 0, 0),
         max_time_s=float(_at_least(found, "bf_max_time", 1, interval_s)),
-        newer=_release(config) >= _NEWER,
+        newer=is_newer(config.get("SLURM_VERSION", "")),
     )
 
 
-def _release(config: Mapping[str, str]) -> tuple[int, int]:
-    """The release of the controller, as (24, 11); one that is not told is the oldest."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+def is_newer(release: str) -> bool:
+    """Whether a release ("24.11.5") plans by the newer rules; one that cannot be read does not."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
+    return found is not None and (int(found[1]), int(found[2])) >= _NEWER
 
 
 def with_load(scheduler: Scheduler, config: Mapping[str, str], load: Load | None) -> Scheduler:
