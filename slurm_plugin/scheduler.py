@@ -5,6 +5,7 @@ What cannot be read, or makes no sense to Slurm either, is Slurm's default.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ from slurm_plugin.types import NO_SCHEDULER, Scheduler
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
 # munge refuses what comes from a host whose clock is further away: what looks so is something else.
 _CLOCKS_APART_MOST_S = 300.0
+# This release plans by other rules than 22.05 (both seen). Of those between nothing is known: there a job is rather
+# thought to fit than not to, as plans are shorter in 22.05.
+_NEWER = (24, 11)
 
 
 def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
@@ -38,7 +42,14 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
         reserve_age_s=float(_at_least(found, "bf_min_age_reserve", 0, 0)),
         reserve_priority=_at_least(found, "bf_min_prio_reserve", 0, 0),
         max_time_s=float(_at_least(found, "bf_max_time", 1, interval_s)),
+        newer=is_newer(config.get("SLURM_VERSION", "")),
     )
+
+
+def is_newer(release: str) -> bool:
+    """Whether a release ("24.11.5") plans by the newer rules; one that cannot be read does not."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
+    return found is not None and (int(found[1]), int(found[2])) >= _NEWER
 
 
 def with_load(

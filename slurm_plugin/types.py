@@ -134,10 +134,11 @@ class Scheduler:
 
     A cycle begins `interval_s` after the last one ended and looks `depth` jobs deep (bf_max_job_test), at most so many
     of a user, of a partition and of a user in a partition (0: any number), and of the waiting tasks of an array
-    (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window). Jobs
-    younger than `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is how long the last cycle took,
-    with what it slept as far as that follows from the settings, and `cycled_s` when it ended; None where sdiag does not
-    say, as while one works. The controller's clock is `behind_s` behind this host's at most, 0 where it may be right.
+    (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window), by the
+    rules of 24.11 where it is so new (`newer`). Jobs younger than `reserve_age_s` or below `reserve_priority` get no
+    plan. `cycle_s` is how long the last cycle took, with what it slept as far as that follows from the settings, and
+    `cycled_s` when it ended; None where sdiag does not say, as while one works. The controller's clock is `behind_s`
+    behind this host's at most, 0 where it may be right.
     """
 
     read: bool = False
@@ -153,6 +154,7 @@ class Scheduler:
     reserve_age_s: float = 0.0
     reserve_priority: int = 0
     max_time_s: float = 30.0
+    newer: bool = False
     cycle_s: float | None = None
     cycled_s: float | None = None
     behind_s: float = 0.0

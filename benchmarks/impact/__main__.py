@@ -76,23 +76,23 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.impact", description="What harvesting costs a queue.")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
     parser.add_argument(
-        "--pairs", type=_whole, default=PAIRS, help=f"pairs of runs a seed, without bftd and with it [{PAIRS}]"
+        "--pairs", type=whole, default=PAIRS, help=f"pairs of runs a seed, without bftd and with it [{PAIRS}]"
     )
     parser.add_argument(
-        "--seeds", type=_seeds, default=SEEDS, metavar="N,...", help=f"of the streams [{','.join(map(str, SEEDS))}]"
+        "--seeds", type=seeds_of, default=SEEDS, metavar="N,...", help=f"of the streams [{','.join(map(str, SEEDS))}]"
     )
     parser.add_argument("--jobs", type=int, default=60, help="regular jobs in the stream [60]")
     parser.add_argument(
-        "--stretch", type=_whole, default=STRETCH, help=f"show the stream so many times slower [{STRETCH}]"
+        "--stretch", type=whole, default=STRETCH, help=f"show the stream so many times slower [{STRETCH}]"
     )
     parser.add_argument(
-        "--parallel", type=_whole, default=1, help="runs at a time; each takes a fifth of a core, more at its start [1]"
+        "--parallel", type=whole, default=1, help="runs at a time; each takes a fifth of a core, more at its start [1]"
     )
     parser.add_argument("--dry-run", action="store_true", help="print which runs are missing and when they would go on")
     parser.add_argument("--quick", action="store_true", help="one pair of a very short stream: to see that it works")
     parser.add_argument(
         "--recipes",
-        type=_recipes,
+        type=recipes_of,
         metavar="NAME,...",
         help=f"what to run, of: {', '.join(RECIPES)} [{','.join(recipe.name for recipe in MAIN)}; quick: {TUNED.name}]",
     )
@@ -111,17 +111,20 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Read a number of the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("a whole number from 1 is needed")
     return int(text)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_whole(word) for word in text.split(",")))
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Read seeds of the command line, each once."""
+    return tuple(dict.fromkeys(whole(word) for word in text.split(",")))
 
 
-def _recipes(text: str) -> list[str]:
+def recipes_of(text: str) -> list[str]:
+    """Read names of recipes of the command line."""
     names = [name for name in text.split(",") if name]
     for name in names:
         if name not in RECIPES:

@@ -53,7 +53,8 @@ _ENDS = (signal.SIGINT, signal.SIGTERM)
 class Comparison:
     """How often and on what to run recipes; runs whose file is in `folder` are not repeated.
 
-    `parallel` runs go on at a time: they wait for most of their time.
+    `parallel` runs go on at a time: they wait for most of their time. To `record` is to do only the runs without bftd,
+    and to keep what their pollers read.
     """
 
     folder: Path
@@ -65,6 +66,7 @@ class Comparison:
     stretch: int = 1
     parallel: int = 1
     warm_up_s: float = WARM_UP_S
+    record: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) ->
     """The runs whose file is not there, each with that file, in turn."""
     runs: dict[Path, Setting] = {}
     for recipe, seed, pair, kind in product(recipes, comparison.seeds, range(comparison.pairs), _KINDS):
+        if kind == "B" and comparison.record:
+            continue
         # Without bftd, recipes that differ in bftd's settings only are one.
         ran, training = (recipe, comparison.training) if kind == "B" else (without_bftd(recipe), NO_TRAINING)
         of_stream = (NODES, comparison.jobs, seed, comparison.stretch)
@@ -166,6 +170,11 @@ def _missing(recipes: Iterable[Recipe], comparison: Comparison, release: str) ->
             setting = Setting(ran, kind, pair, seed, NODES, training, comparison.stretch, comparison.warm_up_s)
             runs.setdefault(path, setting)
     return list(runs.items())
+
+
+def logs_of(path: Path) -> Path:
+    """The folder with the logs of the run in a file."""
+    return path.parent / "logs" / path.stem
 
 
 def _perform(setting: Setting, comparison: Comparison, release: str, path: Path) -> None:
@@ -180,7 +189,7 @@ def _perform(setting: Setting, comparison: Comparison, release: str, path: Path)
     began_s = time.time()
     stream = make_stream(setting.seed, comparison.jobs, NODES, brief=comparison.brief, stretch=comparison.stretch)
     try:
-        run = perform(setting, stream, release, comparison.folder / "logs" / path.stem, say)
+        run = perform(setting, stream, release, logs_of(path), say, record=comparison.record)
     except KeyboardInterrupt:
         sys.exit(130)
     except (BftError, SlurmError, OSError) as error:

@@ -1,17 +1,20 @@
-"""`python -m benchmarks.impact.poller SLURM_CONF`: reads snapshots as the daemon does, until SIGTERM.
+"""`python -m benchmarks.impact.poller SLURM_CONF [FILE]`: reads snapshots as the daemon does, until SIGTERM.
 
-What it costs a controller to be looked at is no part of what harvesting costs it, so runs without bftd have it too.
+What it costs a controller to be looked at is no part of what harvesting costs it, so runs without bftd have it too. The
+snapshots are written to FILE, compressed with xz.
 """
 
 from __future__ import annotations
 
-import contextlib
+import lzma
 import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from benchmarks import snapshot_log
 from bftd.daemon import next_delay_s
 from bftd.keys import SlurmConfig
 from slurm_plugin.client import SlurmClient
@@ -24,12 +27,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     settings = SlurmConfig()
     client = SlurmClient(Path(sys.argv[1]), settings.timeout_s)
-    while not stop.is_set():
-        begun = time.monotonic()
-        with contextlib.suppress(SlurmError):
-            client.snapshot()
-        took_s = time.monotonic() - begun
-        stop.wait(max(0.0, next_delay_s(settings.poll_s, client.waited_s, 0) - took_s))
+    with ExitStack() as files:
+        record = None
+        if len(sys.argv) > 2:
+            # Most lines are alike: more effort would save little and take seconds of a core in each run.
+            file = files.enter_context(lzma.open(sys.argv[2], "wt", preset=1))
+            record = snapshot_log.Writer(file, {})
+        while not stop.is_set():
+            begun = time.monotonic()
+            with suppress(SlurmError):
+                snapshot = client.snapshot()
+                if record is not None:
+                    record.add(snapshot)
+            took_s = time.monotonic() - begun
+            stop.wait(max(0.0, next_delay_s(settings.poll_s, client.waited_s, 0) - took_s))
 
 
 if __name__ == "__main__":

@@ -101,14 +101,25 @@ class _Submitted:
     submit_s: dict[int, float] = field(default_factory=dict)
 
 
-def perform(setting: Setting, stream: Stream, release: str, keep_logs: Path, log: Callable[[str], None]) -> Run:
-    """Run the stream once; the logs of Slurm, daemon and drivers go to the folder `keep_logs`."""
+def perform(
+    setting: Setting,
+    stream: Stream,
+    release: str,
+    keep_logs: Path,
+    log: Callable[[str], None],
+    *,
+    record: bool = False,
+) -> Run:
+    """Run the stream once; the logs of Slurm, daemon and drivers go to the folder `keep_logs`.
+
+    To `record` a run without bftd, what its poller reads is kept there as well.
+    """
     with Site(setting.recipe, setting.nodes) as site:
         up_s = time.time()
         poller = None
         try:
             if setting.kind == "A" or setting.recipe.displaced:
-                poller = site.start_poller()
+                poller = site.start_poller(record=record)
             else:
                 site.start_daemon()
                 site.start_trainers(setting.training)
@@ -328,7 +339,7 @@ def _stamp(site: Site, number: int) -> Path:
 
 def _keep(site: Site, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (site.log_path, site.root / "poller.log", *site.work.glob("*.log")):
+    for path in (site.log_path, site.root / "poller.log", site.snapshots, *site.work.glob("*.log")):
         if path.exists():
             shutil.copy(path, folder / path.name)
     if site.controller_log.exists():

@@ -140,10 +140,14 @@ class Site(SandboxSite):
         """The daemon's socket."""
         return str(self.root / "bftd.sock")
 
-    def start_poller(self) -> subprocess.Popen[bytes]:
-        """Start a process that reads what the daemon would read, as often, and nothing else."""
+    def start_poller(self, *, record: bool) -> subprocess.Popen[bytes]:
+        """Start a process that reads what the daemon would read, as often, and writes it to a file to `record` it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.impact.poller", str(self.cluster.conf)],
+            [
+                sys.executable,
+                *("-m", "benchmarks.impact.poller", str(self.cluster.conf)),
+                *([str(self.snapshots)] if record else []),
+            ],
             env=self.env(),
             cwd=self.work,
             stdin=subprocess.DEVNULL,
@@ -160,6 +164,11 @@ class Site(SandboxSite):
     def ledger(self) -> Path:
         """The daemon's ledger."""
         return self.root / "ledger.sqlite"
+
+    @property
+    def snapshots(self) -> Path:
+        """The snapshots that the poller has recorded."""
+        return self.root / "snapshots.xz"
 
     @property
     def controller_log(self) -> Path:

@@ -56,6 +56,8 @@ def survey(
     nodes = {name: node for name, node in snapshot.nodes.items() if not open_.isdisjoint(node.partitions)}
     numbering = before if before.names == tuple(nodes) else Numbering.of(nodes)
     last_s = _last_ends(snapshot, jobs, harvest)
+    # Nodes are read before jobs: of one whose job has ended in between, the jobs are the younger answer.
+    free = {name for job in snapshot.jobs if job.state == "COMPLETING" for name in job.nodes}.union(kept)
     ready, ours = [], []
     ending: dict[float, list[str]] = {}
     for name, node in nodes.items():
@@ -64,7 +66,7 @@ def survey(
         if (end_s := last_s.get(name)) is not None:
             if end_s < inf:
                 ending.setdefault(end_s, []).append(name)
-        elif _is_ready(node, jobs.pilots.get(name), leased, kept):
+        elif _is_ready(node, jobs.pilots.get(name), leased, free):
             ready.append(name)
             if name in leased:
                 ours.append(name)
@@ -95,11 +97,11 @@ def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[st
     return last_s
 
 
-def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], kept: Collection[str]) -> bool:
+def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], free: Collection[str]) -> bool:
     """Whether a node without a job of others is free, or will be once our pilot leaves."""
     if pilot is not None:  # a pilot that no lease stands behind is not ours to move
         return node.name in leased and leased[node.name] in (None, pilot)
-    return node.state == "IDLE" or (node.state in BUSY and (node.name in leased or node.name in kept))
+    return node.state == "IDLE" or (node.state in BUSY and (node.name in leased or node.name in free))
 
 
 def _bookings(reservations: Collection[Reservation], numbering: Numbering, now_s: float) -> tuple[Booking, ...]:

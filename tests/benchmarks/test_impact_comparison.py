@@ -79,3 +79,8 @@ def test_a_run_waits_for_the_machine_to_calm_down_but_not_for_ever(monkeypatch: 
     monkeypatch.setattr(comparison.os, "getloadavg", lambda: (0.1, 1.0, 1.0))
     assert not comparison._may_begin(apart_s - 1.0, beside=True)
     assert comparison._may_begin(apart_s + 1.0, beside=True)
+
+
+def test_only_runs_without_bftd_are_recorded(tmp_path: Path) -> None:
+    runs = comparison.planned([RECIPES["slow"]], replace(of(tmp_path), record=True))
+    assert names(runs) == ["slow-none-s1-p00A", "slow-none-s2-p00A"]

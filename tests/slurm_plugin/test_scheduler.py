@@ -22,10 +22,15 @@ def of(parameters: str) -> Scheduler:
     return scheduler.settings({"SchedulerParameters": parameters})
 
 
-@pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
-def test_a_recorded_stock_configuration_has_slurms_defaults(release: str) -> None:
+@pytest.mark.parametrize(("release", "newer"), [("22.05", False), ("24.11", True), ("26.05", True)])
+def test_a_recorded_stock_configuration_has_slurms_defaults(release: str, newer: bool) -> None:
     config = parse_config((ASSETS / release / "stock" / "config.txt").read_text())
-    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True)
+    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True, newer=newer)
+
+
+@pytest.mark.parametrize("text", ["", "unknown", "9.12.1", "22.05.8", "23.11.4"])
+def test_of_a_release_of_which_it_is_not_known_plans_end_early_and_more_jobs_fit(text: str) -> None:
+    assert not scheduler.settings({"SLURM_VERSION": text}).newer
 
 
 def test_every_setting_is_read_in_its_own_unit() -> None:

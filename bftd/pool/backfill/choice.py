@@ -48,8 +48,9 @@ _Pick = Callable[[int, int], int]
 def for_plan(free: int, need: Need, weights: Iterable[int]) -> int:
     """The nodes that Slurm would plan a job on. `free` meets the need."""
     if need.contiguous:
-        places = _places(free, need)
-        return _window(places & -places, need)
+        if need.required:  # from the first required node upwards, as far as there are neighbours
+            return _window(1 << _places(free, need).bit_length() - 1, need)
+        return _window(_smallest(free, need.count), need)
     return _filled(need.required, free, need, weights, _neighbours)
 
 

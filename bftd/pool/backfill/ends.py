@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import inf, isfinite
 
 _STEP_S = 30.0
 
@@ -56,19 +56,32 @@ class Ends:
         index = bisect_right(self._times, at_s)
         return (self.ready | extra | (self._summed()[index - 1] if index else 0)) & mask
 
-    def start(self, mask: int, extra: int, enough: Callable[[int], bool]) -> tuple[float, int] | None:
+    def start(
+        self,
+        mask: int,
+        extra: int,
+        enough: Callable[[int], bool],
+        begin_s: float = -inf,
+        until_s: float = inf,
+    ) -> tuple[float, int] | None:
         """When enough nodes of `mask` are free as Slurm counts, with these; None where it is never.
 
         The time is that of now where they are free already. `extra` nodes count as ready. What is `enough` stays so
-        when nodes are added.
+        when nodes are added. Newer releases take all that ends by `begin_s` for free, and look as far as `until_s`.
         """
-        now = (self.ready | extra) & mask
+        sums = self._summed()
+        # a job that should have ended by now has its nodes still
+        low = bisect_right(self._times, begin_s) if begin_s > self._now_s else 0
+        stop = bisect_right(self._times, until_s)
+        now = (self.ready | extra | (sums[low - 1] if low else 0)) & mask
         if enough(now):
             return self._now_s, now
         index = self._first(mask, extra, enough)
-        if index is None:
+        if index is None or index >= stop:
             return None
-        last = self._last_of_group(index, mask)
+        last = self._last_of_group(index, mask, low)
+        if last >= stop:
+            last = self._previous(stop - 1, mask) or index
         return self._at(last), (self.ready | extra | self._sums[last]) & mask
 
     def _at(self, index: int) -> float:
@@ -97,18 +110,18 @@ class Ends:
             self._sums.append(before | self._masks[self._times[index]])
         return self._sums
 
-    def _last_of_group(self, index: int, mask: int) -> int:
-        """The last end of the group of one that has nodes of `mask`.
+    def _last_of_group(self, index: int, mask: int, low: int) -> int:
+        """The last end of the group of one that has nodes of `mask`, where the first `low` ends are not looked at.
 
         A group is cut behind an end whose follower comes after the next of the fixed times, and the next group lasts at
         least until the follower does. So the end of a group depends on nothing but the follower of the last end that
         was looked at before `index`.
         """
-        first = self._next(0, mask)
+        first = self._next(low, mask)
         edge_s = self._times[first or 0] // _STEP_S * _STEP_S + _STEP_S
         before = self._previous(index - 1, mask)
         reach_s = _STEP_S
-        if before is not None:
+        if before is not None and before >= low:
             while edge_s + reach_s < self._times[before + 1]:
                 reach_s *= 2
         # the first end that is followed by a later one

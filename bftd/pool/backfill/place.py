@@ -1,9 +1,11 @@
 """When and where one job may start: the part of Slurm's planner that looks at the time to come.
 
 What is reserved for others is looked at with both ends of the job's time included, so a job never starts where its
-limit ends just as a plan begins. A plan itself is reserved in whole steps of bf_resolution, both ends rounded down and
-at least one step long, and may begin where another one ends. Times at which a reservation of Slurm's ends count up to
-the next step, and a second.
+limit ends just as a plan begins. A plan itself is reserved in whole steps of bf_resolution, at least one, and may begin
+where another one ends. Times at which a reservation of Slurm's ends count up to the next step, and a second.
+
+Releases differ, as recorded clusters show: 22.05 rounds both ends of a plan down; 24.11 rounds the end up, takes what
+ends before the time of which it asks for free, and looks at the ends of jobs only until it would ask next.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Calendar:
     weights: Sequence[int]
     step_s: float
     window_s: float
+    newer: bool = False
     work: int = field(default=0)
 
     @classmethod
@@ -83,6 +86,7 @@ class Calendar:
             weights=weights,
             step_s=step_s,
             window_s=_time(scheduler.window_s, _DEFAULTS.window_s),
+            newer=scheduler.newer,
         )
 
     def steps(self, start_s: float, limit_s: float) -> tuple[float, float]:
@@ -91,7 +95,8 @@ class Calendar:
         end_s = start_s + limit_s
         if end_s >= self.now_s + self.window_s:
             return begin_s, inf
-        return begin_s, max(end_s // self.step_s * self.step_s, begin_s + self.step_s)
+        steps = ceil(end_s / self.step_s) if self.newer else end_s // self.step_s
+        return begin_s, max(steps * self.step_s, begin_s + self.step_s)
 
     def reserve(self, space: Space, mask: int, start_s: float, limit_s: float) -> None:
         """Reserve nodes for a plan, as far as it lies in bf_window."""
@@ -191,7 +196,7 @@ def _try(
         index = bisect_right(calendar.freed, begin_s)
         if index < len(calendar.freed) and (later_s is None or calendar.freed[index] < later_s):
             later_s = calendar.freed[index]
-    found = _earliest(calendar, part, need, mask, extra)
+    found = _earliest(calendar, part, need, mask, extra, (begin_s, inf if later_s is None else later_s))
     if found is None:
         return None, later_s
     start_s = max(found.start_s, begin_s)
@@ -208,7 +213,9 @@ def _try(
     return Spot(start_s, chosen), later_s
 
 
-def _earliest(calendar: Calendar, part: Part, need: Need, mask: int, extra: int) -> Spot | None:
+def _earliest(
+    calendar: Calendar, part: Part, need: Need, mask: int, extra: int, within_s: tuple[float, float]
+) -> Spot | None:
     """When enough nodes of a set are free, of one kind where no kinds may be mixed; the first kind of equal ones."""
     best: Spot | None = None
     calendar.work += _FIND_WORK
@@ -216,7 +223,7 @@ def _earliest(calendar: Calendar, part: Part, need: Need, mask: int, extra: int)
         some = mask & kind
         if some.bit_count() < need.count:
             continue
-        found = calendar.ends.start(some, extra, need.met)
+        found = calendar.ends.start(some, extra, need.met, *(within_s if calendar.newer else ()))
         if found is not None and (best is None or found[0] < best.start_s):
             best = Spot(*found)
     return best

@@ -201,6 +201,9 @@ class _Cycle:
             self._opened.add(fresh, part.together)
             calendar.ends.ready &= ~fresh
             calendar.ends.add(fresh, calendar.now_s + runs_s)
+            if part.together <= 1:
+                # Slurm takes it for a plan as well, so that no other job is looked for there before it ends.
+                calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)
             room |= fresh
         self._gone |= room & self._ours
         self.now[entry.id] = self.now.get(entry.id, 0) | room

@@ -130,3 +130,10 @@ def test_the_nodes_are_numbered_anew_only_where_they_are_others() -> None:
     first = ground([node("n1"), node("n2")])
     assert ground([node("n1"), node("n2")], before=first.numbering).numbering is first.numbering
     assert ground([node("n1")], before=first.numbering).numbering.names == ("n1",)
+
+
+def test_a_node_that_was_busy_when_nodes_were_read_is_ready_if_its_job_is_over_when_jobs_are() -> None:
+    nodes = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")]
+    over, on = job("5", "COMPLETING", nodes=("n1", "n2")), job("6", "RUNNING", nodes=("n2",))
+    found = ground(nodes, [over, on])
+    assert names(found, found.ready) == ("n1",)

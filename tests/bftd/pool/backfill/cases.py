@@ -97,6 +97,7 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
         window_s=draw(st.sampled_from((86_400.0, 900.0, 300.0))),
         one_plan_a_job=draw(st.booleans()),
         array_most=draw(st.integers(1, 3)),
+        newer=draw(st.booleans()),
     )
     queue = [draw(jobs(size, str(draw(st.integers(1, 12))))) for _ in range(draw(st.integers(1, 9)))]
     cluster = Cluster(

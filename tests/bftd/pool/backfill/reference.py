@@ -71,6 +71,9 @@ def choose(free: Nodes, part: Part, weights: Sequence[int], wishes: Sequence[Wis
     need = max(1, part.need, len(required))
     if part.contiguous:
         places = windows(free, need, required)
+        if not wishes:  # Slurm's own choice: up from the first required node, or in the smallest run
+            run = min((run for run in runs(free) if len(run) >= need), key=len)
+            return places[-1] if required else frozenset(run[:need])
         return max(places, key=lambda window: [len(window & wish) for wish, _ in wishes] + [-min(window)])
     chosen = set(required)
     for wish, leased in (*wishes, (free, False)):
@@ -202,7 +205,8 @@ class Cycle:
         begin = start // step * step
         if start + limit >= self.now + self.scheduler.window_s:
             return begin, inf
-        return begin, max((start + limit) // step * step, begin + step)
+        whole = ceil((start + limit) / step) if self.scheduler.newer else (start + limit) // step
+        return begin, max(whole * step, begin + step)
 
     def place(self, part: Part, limit: float, begin: float) -> tuple[float, Nodes] | None:
         """When and where; for a start later than now the nodes are chosen already."""
@@ -215,24 +219,30 @@ class Cycle:
             mask = self.space.free(allowed, begin, end)
             hindered = mask & self.booked(begin, end)
             if hindered:
-                freed = [
+                freed_s = [
                     at
                     for one in self.bookings
                     if self.now < one.end_s < inf and (at := ceil(one.end_s / step) * step + 1.0) > begin
                 ]
-                later = min([*freed, *([] if later is None else [later])], default=None)
+                later = min([*freed_s, *([] if later is None else [later])], default=None)
                 mask -= hindered
+            ends, ready = self.ends, self.ready
+            if self.scheduler.newer:
+                freed = {at for at in ends if at <= begin and begin > self.now}
+                ready = ready.union(*(ends[at] for at in freed))
+                until = inf if later is None else later
+                ends = {at: nodes for at, nodes in ends.items() if at not in freed and at <= until}
             found: tuple[float, Nodes] | None = None
             for kind in part.either or (-1,):
                 some = mask & members(kind, self.count)
-                if enough(some & self.ready, part, self.count):
-                    one: tuple[float, Nodes] | None = (self.now, some & self.ready)
+                if enough(some & ready, part, self.count):
+                    one: tuple[float, Nodes] | None = (self.now, some & ready)
                 else:
                     one = next(
                         (
-                            (at, some & self.ready | gone)
-                            for at, gone in groups(self.ends, some, self.now)
-                            if enough(some & self.ready | gone, part, self.count)
+                            (at, some & ready | gone)
+                            for at, gone in groups(ends, some, self.now)
+                            if enough(some & ready | gone, part, self.count)
                         ),
                         None,
                     )
@@ -283,6 +293,7 @@ class Cycle:
                 self.ready -= chosen
                 end = self.now + self.runs(chosen, least, entry.limit_s)
                 self.ends[end] = self.ends.get(end, frozenset()) | chosen
+                self.reserve(self.space, chosen, self.now, end - self.now)
                 continue
             if not reserves:
                 return

@@ -51,6 +51,14 @@ def test_neighbours_hold_all_required_nodes() -> None:
     assert not Need(2, contiguous=True).met(nodes(0, 2))
 
 
+def test_neighbours_are_planned_in_the_smallest_run_or_from_the_first_required_node_upwards() -> None:
+    # the first run that was long enough was taken, and the plans behind it were others than Slurm's
+    free = nodes(0, 1, 2, 3, 6, 7, 8)
+    assert for_plan(free, Need(2, contiguous=True), EVERY) == nodes(6, 7)
+    assert for_plan(free, Need(2, nodes(1), contiguous=True), EVERY) == nodes(1, 2)
+    assert for_plan(free, Need(3, nodes(2), contiguous=True), EVERY) == nodes(1, 2, 3)
+
+
 def room(free: int, count: int, *wishes: Preferred, contiguous: bool = False, required: int = 0) -> int:
     leave = leaver(names(64), AnyNode(), ())
     return for_room(free, Need(count, required, contiguous), EVERY, wishes, leave)

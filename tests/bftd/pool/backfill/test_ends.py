@@ -75,5 +75,17 @@ def test_nodes_that_are_given_away_come_back_at_their_end() -> None:
     assert ends.start(-1, 0, lambda free: bool(free)) == (NOW + 60, nodes(0))
 
 
+def test_newer_releases_take_what_has_ended_for_free_and_stop_where_they_would_look_next() -> None:
+    ends = Ends(0, {NOW + at: nodes(number) for number, at in enumerate((60, 600, 610, 625))}, NOW)
+
+    def found(need: int, begin: int, until: int) -> tuple[float, int] | None:
+        return ends.start(-1, 0, lambda free: free.bit_count() >= need, NOW + begin, NOW + until)
+
+    assert found(1, 60, 620) == (NOW, nodes(0))
+    assert found(2, 60, 620) == (NOW + 610, nodes(0, 1, 2))
+    assert found(2, 60, 3600) == (NOW + 625, nodes(0, 1, 2, 3))
+    assert found(4, 60, 620) is None
+
+
 def test_an_enormous_time_is_no_error() -> None:
     assert start({60: nodes(0), 1e300: nodes(1)}, 2) == pytest.approx(1e300)

@@ -20,7 +20,7 @@ RUNNING = ((6, 3), (5, 2), (4, 1), (4, 3), (6, 1), (10, 2), (8, 3), (20, 0))
 
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=len(RUNNING)) as cluster:
+    with Sandbox(nodes=len(RUNNING), tuned=True) as cluster:
         yield cluster
 
 

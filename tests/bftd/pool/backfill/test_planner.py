@@ -41,6 +41,26 @@ def test_plans_begin_and_end_on_whole_steps_rounded_down() -> None:
     assert cluster.look(job("first", 2, 10), job("short", 1, 9.9)).now == {"short": nodes(0)}
 
 
+def test_newer_releases_round_the_end_of_a_plan_up() -> None:
+    cluster = Cluster(2, ready=nodes(0), ends={659: nodes(1)}, scheduler=Scheduler(newer=True))
+    assert starts(cluster.look(job("first", 2, 10), job("after", 2, 10))) == {"first": 659, "after": 1260}
+
+
+def test_newer_releases_look_at_ends_of_jobs_only_until_they_would_look_next() -> None:
+    # all three end in one group; the third one ends when the plan of n0 is over, when Slurm would look again
+    cluster = Cluster(5, ready=nodes(0), ends={300: nodes(0), 600: nodes(1), 610: nodes(2), 625: nodes(3)})
+    queue = [job("first", 1, 10, allowed=nodes(0, 1)), job("second", 1, 60, allowed=nodes(1, 2, 3))]
+    assert starts(cluster.look(*queue))["second"] == 625
+
+
+def test_a_job_that_starts_is_a_plan_for_the_jobs_behind_it() -> None:
+    # its end made one group with that of the job on n1, and the second job was planned for the later one
+    cluster = Cluster(2, ready=nodes(0), ends={570: nodes(1)})
+    found = cluster.look(job("first", 1, 10), job("second", 1, 5))
+    assert found.now == {"first": nodes(0)}
+    assert starts(found) == {"second": 570}
+
+
 def test_plans_are_as_coarse_as_the_site_says() -> None:
     cluster = Cluster(2, ready=nodes(0), ends={659: nodes(1)}, scheduler=Scheduler(resolution_s=30.0))
     assert cluster.look(job("first", 2, 10), job("behind", 1, 10.4)).now == {"behind": nodes(0)}
