@@ -91,7 +91,9 @@ def test_what_each_release_prints_is_read() -> None:
     cycles = (5, 0.000133, 0.00053, 0.001822, 3, 2, None, 0.000141)
     assert old == sdiag.Load(*cycles, 3, 3.25, 1795315108.0, 2, shown_s=1795315108.0)
     new = sdiag.parse(NEWER)
-    assert new == sdiag.Load(289, 25.136753, 7.318652, 61.0, 3024, 2713, 9, 2.401776, 12, 2.0, None, 2534, True, 1741082400.0)
+    assert new == sdiag.Load(
+        289, 25.136753, 7.318652, 61.0, 3024, 2713, 9, 2.401776, 12, 2.0, None, 2534, True, 1741082400.0
+    )
 
 
 @given(st.text(), st.integers(0, len(NEWER)))
