@@ -91,11 +91,12 @@ def test_regression_a_driver_was_told_whose_job_takes_its_node(tmp_path: Path, m
     async def test(served: Served) -> None:
         await scene(served)
         nodes = {name: node(name) for name in ("n1", "n2", "n3")}
-        takes = job("4712", "RUNNING", user="eve", nodes=("n1",))
+        (where,) = (item.node for item in served.service.state.leases.values())
+        takes = job("4712", "RUNNING", user="eve", nodes=(where,))
         served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
         as_user(monkeypatch, "ann")
         epoch = served.service.state.trainers["run-here-1"].epoch
-        for private, reason in ((False, "n1 has job 4712 on it"), (True, "n1 has a job on it")):
+        for private, reason in ((False, f"{where} has job 4712 on it"), (True, f"{where} has a job on it")):
             served.service.private = private
             _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
             assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]

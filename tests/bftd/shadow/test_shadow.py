@@ -301,7 +301,7 @@ def test_regression_a_node_that_is_left_for_a_room_by_a_deadline_counts_as_left(
     runs = job("51", "RUNNING", nodes=("n1",), start_s=site.now_s - 60.0)
     first, behind = job("7", node_count=8, priority=9), job("8", time_limit_s=600.0)
     before = site.shadow["nodes_vacated"]
-    for _ in range(3):
+    for _ in range(21):  # until shortly before the cycle
         site.see(nodes, [runs, first, behind], scheduler=scheduler)
     assert any(re.search(r"would leave n\d by .* to job 8, which can start there", text) for text in site.sentences())
     assert len(site.lent) == 6

@@ -134,7 +134,7 @@ def test_regression_reading_a_data_set_in_one_call_was_death(worker: Worker) -> 
             silence[0], last_s = max(silence[0], now_s - last_s), now_s
 
     thread = threading.Thread(target=side, daemon=True)
-    text = json.dumps([{"id": number, "tokens": list(range(20))} for number in range(60_000)])
+    text = json.dumps([{"id": number, "tokens": list(range(20))} for number in range(200_000)])
     thread.start()
     before = vitals_of(os.getpid())
     json.loads(text)
