@@ -7,7 +7,8 @@ PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
-# Tests wait more than they work, so they run side by side; but for those with a cluster, whose daemons fill the machine.
+# Tests wait more than they work, so they run side by side, file by file: those with a cluster after all others, whose
+# work would make its daemons late.
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n auto --dist loadfile
@@ -72,7 +73,7 @@ setup-test:
 test: setup-test lint
 	@$(MAKE) --silent plugins
 	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "not ($(CLUSTER))"
-	@BFTD_REQUIRE_ALL=1 $(BIN)/python -m pytest -q -m "$(CLUSTER)"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "$(CLUSTER)"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv
