@@ -137,7 +137,8 @@ def test_idle_nodes_are_lent_given_to_a_regular_job_and_lent_again_across_a_rest
 
         driver.until(runs)
         status = driver.until(lambda status: working(status) == 1 and status["trainers"][0]["requested"] == 1)
-        assert any("gives back" in decision["text"] for decision in status["decisions"])
+        texts = [decision["text"] for decision in status["decisions"]]
+        assert any("gives back" in text or f"to job {job_id}, which can start there" in text for text in texts), texts
 
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
