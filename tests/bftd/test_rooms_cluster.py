@@ -46,7 +46,7 @@ def test_a_job_that_only_backfill_starts_finds_idle_nodes_and_slurm_preempts_nob
         wanted = submit(sandbox, nodes=1, minutes=10)  # ends before the blocked one can start
         driver.until(lambda status: working(status) == 1)
         assert state(sandbox, wanted) == "PENDING", "its node is idle before Slurm asks for it"
-        driver.until(lambda _: state(sandbox, wanted) == "RUNNING")
+        driver.until(lambda status: state(sandbox, wanted) == "RUNNING" and not status["rooms"])
         assert state(sandbox, blocked) == "PENDING"
         assert working(client.status()) == 1, "the other pilot stays"
     finally:
