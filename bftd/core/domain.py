@@ -7,7 +7,7 @@ Three sets are never mixed up: *planned* (what the last plan wants), *requested*
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -95,12 +95,15 @@ class Room:
     due_s: float | None = None
 
 
+RoomEnd = Literal["started", "gone", "no longer fits", "doubted"]
+
+
 @dataclass(frozen=True, slots=True)
 class RoomOver:
     """A room that is kept no longer: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
 
     room: Room
-    end: Literal["started", "gone", "no longer fits", "doubted"]
+    end: RoomEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,11 @@ class PoolView:
     def seen(self) -> bool:
         """Whether any snapshot was read since the daemon started, or since its clock was set."""
         return self.time_s > float("-inf")
+
+    def made(self, before: Collection[str]) -> tuple[Room, ...]:
+        """The rooms that are new where jobs had one `before`: also those made again in place of one that is over."""
+        again = {over.room.job for over in self.rooms_over}
+        return tuple(room for job, room in self.rooms.items() if job not in before or job in again)
 
 
 @dataclass(frozen=True, slots=True)

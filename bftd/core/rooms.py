@@ -34,8 +34,7 @@ def follow(turn: Turn, last: PoolView) -> None:
         told = {"job": job, "end": over.end, "duration_s": lasted_s, "kept_node_seconds": kept_s}
         turn.happened("room_over", data=told)
         turn.room_usage = turn.room_usage.ended(job, started)
-    ended = {over.room.job for over in view.rooms_over}
-    made = [room for job, room in view.rooms.items() if job not in last.rooms or job in ended]
+    made = view.made(last.rooms)
     for room in made if turn.explain else ():
         told = {"job": room.job, "nodes": fold(room.nodes), "leaving": fold(room.leaving), "due_s": room.due_s}
         turn.happened("room", data=told)

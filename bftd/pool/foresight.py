@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import Protocol
 
 from bftd.core.domain import RoomOver
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.queue import queue
-from bftd.pool.backfill.wanted import Outcome, Wanted
+from bftd.pool.backfill.wanted import Outcome, Wanted, union
 from bftd.pool.ground import Ground, survey
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import Leaving
@@ -146,14 +144,10 @@ def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapp
             continue
         nodes = outcome.now.get(entry.id)
         if nodes is None:
-            passed &= ~_union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
+            passed &= ~union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
             continue
-        allowed = _union(part.allowed for part in entry.parts)
+        allowed = union(part.allowed for part in entry.parts)
         before = starts.get(key(entry.id), Start(0, 0, first=False))
         first = (allowed & passed).bit_count() >= sum(part.need for part in entry.parts)
         starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, before.first or first)
     return starts
-
-
-def _union(masks: Iterable[int]) -> int:
-    return reduce(or_, masks, 0)

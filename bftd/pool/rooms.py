@@ -12,16 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import or_
-from typing import Literal
 
-from bftd.core.domain import Room, RoomOver
-from bftd.pool.backfill.wanted import Numbering
+from bftd.core.domain import Room, RoomEnd, RoomOver
+from bftd.pool.backfill.wanted import Numbering, union
 from bftd.pool.patience import Patience
 from slurm_plugin.types import Job, Scheduler
-
-End = Literal["started", "gone", "no longer fits", "doubted"]
 
 # Two cycles are enough for Slurm to start what it can start; these seconds are for its rounding and for our polls.
 _CYCLES = 2
@@ -193,18 +188,17 @@ def follow(
     started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
     kept: dict[str, Kept] = {}
-    taken = reduce(or_, (start.nodes for start in starts.values()), 0)
+    taken = union(start.nodes for start in starts.values())
     for key_, before in memory.kept.items():
-        stays = foreseen is None or (
-            key_ not in starts
-            and key_ in waiting
-            and (bool(waiting[key_].unreadable) or _outlives(before, foreseen, taken, scheduler, now_s))
-        )
-        if stays and key_ in waiting and key_ not in started:
-            if now_s - before.room.since_s <= wait_s:
-                kept[key_] = before
-            else:
-                doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
+        if key_ not in waiting or key_ in started or key_ in starts:
+            continue
+        fits_no_more = foreseen is not None and not _outlives(before, foreseen, taken, scheduler, now_s)
+        if fits_no_more and not waiting[key_].unreadable:
+            continue
+        if now_s - before.room.since_s <= wait_s:
+            kept[key_] = before
+        else:
+            doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
     for key_, start in starts.items():
         assert foreseen is not None
         last = None if key_ in started else memory.kept.get(key_)
@@ -344,7 +338,7 @@ def _over(
 ) -> Iterable[RoomOver]:
     rooms = after.rooms
     for key_, room in before.rooms.items():
-        end: End | None = None
+        end: RoomEnd | None = None
         if key_ in started:
             end = "started"
         elif key_ not in waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from bftd.core.domain import PoolView, Room
 from bftd.pool.rooms import RoomMemory
@@ -23,7 +23,7 @@ class RoomLog:
     """Tells rooms as they come and go, and once what keeps them from being made."""
 
     def __init__(self) -> None:
-        self._rooms: Mapping[str, Room] = {}
+        self._rooms: Collection[str] = ()
         self._faults: set[tuple[str, str, int]] = set()
         self._cut_told = False
 
@@ -32,11 +32,9 @@ class RoomLog:
         for over in view.rooms_over:
             kept_s = view.time_s - over.room.since_s
             log.info("room for job %s is over after %.1f s: %s", over.room.job, kept_s, _ENDS[over.end])
-        ended = {over.room.job for over in view.rooms_over}
-        for job, room in view.rooms.items():
-            if job not in self._rooms or job in ended:
-                log.info("room for job %s: %s; %s", job, fold(room.nodes), _leaving(room, view.time_s))
-        self._rooms = view.rooms
+        for room in view.made(self._rooms):
+            log.info("room for job %s: %s; %s", room.job, fold(room.nodes), _leaving(room, view.time_s))
+        self._rooms = view.rooms.keys()
         if memory.cut and not self._cut_told:
             log.info("what waits is not all looked at for room: %s", memory.cut)
             self._cut_told = True

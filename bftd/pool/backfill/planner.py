@@ -16,16 +16,14 @@ sched/backfill and select/cons_tres, and held against what 22.05 does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite
-from operator import or_
 
 from bftd.pool.backfill.choice import Preferred, for_room, leaver
 from bftd.pool.backfill.opened import Opened
 from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.space import Space
-from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Plan, Wanted
+from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Plan, Wanted, union
 from bftd.pool.leaving import Leaving
 from slurm_plugin.types import Scheduler
 
@@ -103,7 +101,7 @@ def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
 
 def _orphans(kept: Mapping[str, int], queue: Sequence[Wanted]) -> int:
     """The nodes that are kept for jobs that no longer wait."""
-    return _union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
+    return union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
 
 
 class _Cycle:
@@ -135,7 +133,7 @@ class _Cycle:
         self._begun: dict[str, int] = {}
         # The plans that Slurm shows for jobs that have one here, too; they may be a cycle old.
         self._shown = Space(calendar.now_s, calendar.everything)
-        self._gone = ours & (orphans | _union(kept.values()))
+        self._gone = ours & (orphans | union(kept.values()))
 
     def keep_plan(self, entry: Wanted) -> None:
         """Reserve what Slurm shows as planned for a job of which no more is known."""
@@ -194,7 +192,7 @@ class _Cycle:
         calendar = self.calendar
         room, shares = 0, False
         calendar.work += _START_WORK * len(found)
-        runs_s = calendar.longest(_union(nodes for _, nodes in found), *_limits(entry))
+        runs_s = calendar.longest(union(nodes for _, nodes in found), *_limits(entry))
         for part, nodes in found:
             fresh = nodes & calendar.ends.ready
             shares |= self._opened.use(nodes & ~fresh, part.together)
@@ -272,11 +270,6 @@ class _Names(Collection[str]):
 
     def __len__(self) -> int:
         return self._mask.bit_count()
-
-
-def _union(masks: Iterable[int]) -> int:
-    """All nodes of some sets."""
-    return reduce(or_, masks, 0)
 
 
 def _choices(part: Part) -> int:

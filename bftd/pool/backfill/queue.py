@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 
 from bftd.pool.backfill.demand import demand
 from bftd.pool.backfill.layout import Layout, layout_of, remembered
@@ -26,7 +24,7 @@ from bftd.pool.backfill.order import lines
 from bftd.pool.backfill.shares import Shares
 from bftd.pool.backfill.sizes import Ask
 from bftd.pool.backfill.tasks import running_by_array, waiting
-from bftd.pool.backfill.wanted import Numbering, Part, Wanted
+from bftd.pool.backfill.wanted import Numbering, Part, Wanted, union
 from slurm_plugin.types import Job, Node, Snapshot
 from slurm_plugin.waiting import Standing, standing
 
@@ -113,7 +111,7 @@ def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | Non
     found = demand(layout, name, job.request, job.node_count)
     if found is None:
         return _Placed((), limit_s, least_s, plan, None, 1)
-    if len(job.partition) > 1 and plan & ~_union(part.allowed for part in found.parts):
+    if len(job.partition) > 1 and plan & ~union(part.allowed for part in found.parts):
         plan = 0  # it is planned in another of its partitions
     shares = not job.request.exclusive and not rules.exclusive
     return _Placed(found.parts, limit_s, least_s, plan, found.asks if shares else None, found.together)
@@ -208,7 +206,7 @@ class _Desk:
     def _plan(self, jobs: Sequence[Job]) -> tuple[float | None, int]:
         """When and where Slurm shows that all of some jobs will start."""
         starts_s = [job.start_s for job in jobs if job.start_s is not None and self._is_planned(job)]
-        plan = _union(self._layout.mask(job.sched_nodes) for job in jobs)
+        plan = union(self._layout.mask(job.sched_nodes) for job in jobs)
         return (max(starts_s), plan) if plan and len(starts_s) == len(jobs) else (None, 0)
 
     def _is_planned(self, job: Job) -> bool:
@@ -275,7 +273,3 @@ def _is_barred(job: Job) -> bool:
     """Whether something other than room keeps a job from starting, for all that its reason tells."""
     known = standing(job.reason)
     return known is Standing.BARRED or (known is Standing.ONE_PARTITION and len(job.partition) < 2)
-
-
-def _union(masks: Iterable[int]) -> int:
-    return reduce(or_, masks, 0)

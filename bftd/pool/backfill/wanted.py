@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import compress
+from operator import or_
 
 _DIGITS = bytes.maketrans(b"01", b"\0\1")
+
+
+def union(masks: Iterable[int]) -> int:
+    """All nodes of some sets."""
+    return reduce(or_, masks, 0)
 
 
 @dataclass(frozen=True, slots=True)
