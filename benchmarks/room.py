@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.backfill.wanted import Numbering, Outcome, Part, Wanted
+from bftd.pool.backfill.wanted import End, Numbering, Outcome, Part, Wanted
 from bftd.pool.leaving import AnyNode
 from slurm_plugin.types import Scheduler
 
@@ -38,7 +38,7 @@ class Cluster:
     numbering: Numbering
     ready: int
     ours: int
-    ends: dict[float, int]
+    ends: list[End]
     queue: list[Wanted]
 
 
@@ -63,11 +63,11 @@ def _cluster(nodes: int, running: int, free: float, rng: random.Random, queue: l
             ours |= (rng.random() < 0.8) << number
         else:
             busy.append(number)
-    ends: dict[float, int] = {}
+    ends: list[End] = []
     cuts = sorted(rng.sample(range(1, len(busy)), min(running, len(busy)) - 1)) if len(busy) > running else []
     for first, last in zip([0, *cuts], [*cuts, len(busy)], strict=True):
         end_s = NOW_S + rng.randint(1, 86_400)
-        ends[end_s] = ends.get(end_s, 0) | sum(1 << number for number in busy[first:last])
+        ends.append(End(end_s, sum(1 << number for number in busy[first:last]), (0, first, 0)))
     return Cluster(numbering, ready, ours, ends, queue)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from bftd.pool.backfill.wanted import Booking, Numbering
+from bftd.pool.backfill.wanted import Booking, End, Numbering, Rank, rank
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
@@ -25,15 +25,15 @@ _WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
 class Ground:
     """The nodes that the waiting regular jobs may use, in Slurm's order, and sets of them by the `numbering`.
 
-    `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` maps times to the
-    nodes that regular jobs leave then, by their limits. `weights` are all nodes, those first that Slurm takes first.
+    `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are what
+    regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     ready: int = 0
     ours: int = 0
-    ends: Mapping[float, int] = field(default_factory=dict)
+    ends: tuple[End, ...] = ()
     bookings: tuple[Booking, ...] = ()
     weights: tuple[int, ...] = ()
 
@@ -55,17 +55,18 @@ def survey(
     open_ = {partition for job in jobs.pending for partition in job.partition}
     nodes = {name: node for name, node in snapshot.nodes.items() if not open_.isdisjoint(node.partitions)}
     numbering = before if before.names == tuple(nodes) else Numbering.of(nodes)
-    last_s = _last_ends(snapshot, jobs, harvest)
+    last = _last_ends(snapshot, jobs, harvest)
     # Nodes are read before jobs: of one whose job has ended in between, the jobs are the younger answer.
     free = {name for job in snapshot.jobs if job.state == "COMPLETING" for name in job.nodes}.union(kept)
     ready, ours = [], []
-    ending: dict[float, list[str]] = {}
+    # Those of other partitions are there without nodes: Slurm goes through all that run.
+    ending: dict[tuple[float, Rank], list[str]] = {end: [] for end in last.values() if end[0] < inf}
     for name, node in nodes.items():
         if unusable(node, node.flags - _READY_FLAGS) is not None:
             continue
-        if (end_s := last_s.get(name)) is not None:
-            if end_s < inf:
-                ending.setdefault(end_s, []).append(name)
+        if (end := last.get(name)) is not None:
+            if end[0] < inf:
+                ending[end].append(name)
         elif _is_ready(node, jobs.pilots.get(name), leased, free):
             ready.append(name)
             if name in leased:
@@ -75,16 +76,16 @@ def survey(
         numbering=numbering,
         ready=numbering.mask(ready),
         ours=numbering.mask(ours),
-        ends={end_s: numbering.mask(names) for end_s, names in ending.items()},
+        ends=tuple(End(end_s, numbering.mask(names), rank_) for (end_s, rank_), names in ending.items()),
         bookings=_bookings(snapshot.reservations, numbering, snapshot.time_s),
         weights=_weights(nodes, numbering),
     )
 
 
-def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[str, float]:
-    """When the last job on each node ends that is none of our running pilots: inf where that is not known."""
+def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[str, tuple[float, Rank]]:
+    """When the last job on each node ends that is none of our running pilots, inf where nobody knows; and its rank."""
     pilots = {job.id for job in jobs.running}
-    last_s: dict[str, float] = {}
+    last: dict[str, tuple[float, Rank]] = {}
     for job in snapshot.jobs:
         if job.state in _WITHOUT_NODES or job.id in pilots or not job.nodes:
             continue
@@ -92,9 +93,10 @@ def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[st
         if job.time_limit_s is not None and not harvest.is_pilot(job):
             begun_s = snapshot.time_s if job.start_s is None else job.start_s
             end_s = max(begun_s + job.time_limit_s, snapshot.time_s + _OVERDUE_S)
+        end = end_s, rank(job.id)
         for name in job.nodes:
-            last_s[name] = max(end_s, last_s.get(name, end_s))
-    return last_s
+            last[name] = max(end, last.get(name, end))
+    return last
 
 
 def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], free: Collection[str]) -> bool:

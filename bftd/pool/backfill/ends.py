@@ -5,14 +5,18 @@ of each group whether the waiting job fits; it then starts when the last job of 
 times: 30, 60, 120, 240, ... seconds after the first end, rounded up to a multiple of 30 s. (Read in 22.05.8's and
 later sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) Whether a
 group is over is asked only of the job that follows one that was looked at. So where that follower has no node in the
-set, it is passed over, and the next job that has one joins the group however late it ends.
+set, it is passed over, and the next job that has one joins the group however late it ends; all that run count, those of
+other partitions, too. Jobs that end at the same time, as those of one cycle with one limit do, follow each other as
+Slurm lists them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf, isfinite
+
+from bftd.pool.backfill.wanted import End, Rank
 
 _STEP_S = 30.0
 
@@ -20,28 +24,37 @@ _STEP_S = 30.0
 class Ends:
     """The nodes that are `ready` now, and those that running jobs leave later."""
 
-    def __init__(self, ready: int, ends: Mapping[float, int], now_s: float) -> None:
+    def __init__(self, ready: int, ends: Iterable[End], now_s: float) -> None:
         self.ready = ready
         self._now_s = now_s
-        self._masks: dict[float, int] = {}
+        self._masks: list[int] = []
         self._times: list[float] = []
+        self._ranks: list[Rank] = []
         # The nodes of each end and of all ends before it, for so many ends as have been asked for.
         self._sums: list[int] = []
+        listed, last = sorted((end for end in ends if isfinite(end.at_s)), key=_when), dict[int, int]()
         seen = 0
-        for end_s in sorted((end_s for end_s in ends if isfinite(end_s)), reverse=True):
-            self.add(ends[end_s] & ~seen, end_s)
-            seen |= ends[end_s]
+        for index in range(len(listed) - 1, -1, -1):
+            if left := listed[index].mask & ~seen:
+                last[index] = left
+            seen |= listed[index].mask
+        for index, end in enumerate(listed):
+            mask = last.get(index, 0)
+            # One without nodes counts as the follower of one with some, and so does only the first of several.
+            if mask or (self._masks and self._masks[-1]):
+                self._masks.append(mask)
+                self._times.append(end.at_s)
+                self._ranks.append(end.rank)
 
-    def add(self, mask: int, end_s: float) -> None:
-        """Nodes that are in use by nobody else are so until a time."""
+    def add(self, mask: int, end_s: float, rank: Rank) -> None:
+        """Nodes that are in use by nobody else are so until a time, by a job of that rank."""
         if not isfinite(end_s) or not mask:
             return
-        index = bisect_left(self._times, end_s)
-        if end_s in self._masks:
-            self._masks[end_s] |= mask
-        else:
-            self._masks[end_s] = mask
-            self._times.insert(index, end_s)
+        first, behind = bisect_left(self._times, end_s), bisect_right(self._times, end_s)
+        index = bisect_right(self._ranks, rank, first, behind)
+        self._masks.insert(index, mask)
+        self._times.insert(index, end_s)
+        self._ranks.insert(index, rank)
         del self._sums[index:]
 
     def earliest(self, mask: int, extra: int, enough: Callable[[int], bool]) -> float:
@@ -107,7 +120,7 @@ class Ends:
         """The nodes of each end and of all before it."""
         for index in range(len(self._sums), len(self._times)):
             before = self._sums[-1] if self._sums else 0
-            self._sums.append(before | self._masks[self._times[index]])
+            self._sums.append(before | self._masks[index])
         return self._sums
 
     def _last_of_group(self, index: int, mask: int, low: int) -> int:
@@ -160,3 +173,8 @@ class Ends:
             else:
                 low = middle + 1
         return low
+
+
+def _when(end: End) -> tuple[float, Rank]:
+    """What ends are in the order of."""
+    return end.at_s, end.rank

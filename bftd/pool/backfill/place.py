@@ -11,14 +11,14 @@ ends before the time of which it asks for free, and looks at the ends of jobs on
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 
 from bftd.pool.backfill.choice import Need, for_plan
 from bftd.pool.backfill.ends import Ends
 from bftd.pool.backfill.space import Space
-from bftd.pool.backfill.wanted import Booking, Part
+from bftd.pool.backfill.wanted import Booking, End, Part
 from slurm_plugin.types import Scheduler
 
 _DEFAULTS = Scheduler()
@@ -62,7 +62,7 @@ class Calendar:
         now_s: float,
         everything: int,
         ready: int,
-        ends: Mapping[float, int],
+        ends: Iterable[End],
         bookings: Sequence[Booking],
         scheduler: Scheduler,
         weights: Sequence[int],
@@ -79,7 +79,7 @@ class Calendar:
         return cls(
             now_s=now_s,
             everything=everything,
-            ends=Ends(ready, {end_s: mask & everything & ~ready for end_s, mask in ends.items()}, now_s),
+            ends=Ends(ready, (replace(end, mask=end.mask & everything & ~ready) for end in ends), now_s),
             space=Space(now_s, everything),
             booked=booked,
             freed=sorted(freed),

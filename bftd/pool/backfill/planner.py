@@ -16,14 +16,14 @@ sched/backfill and select/cons_tres, and held against what 22.05 does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
 from bftd.pool.backfill.choice import Preferred, for_room, leaver
 from bftd.pool.backfill.opened import Opened
 from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.space import Space
-from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Plan, Wanted, union
+from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
 from bftd.pool.leaving import Leaving
 from slurm_plugin.types import Scheduler
 
@@ -43,7 +43,7 @@ def simulate(
     numbering: Numbering,
     ready: int,
     ours: int,
-    ends: Mapping[float, int],
+    ends: Iterable[End],
     bookings: Sequence[Booking],
     now_s: float,
     scheduler: Scheduler,
@@ -56,7 +56,7 @@ def simulate(
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave, `ours` are those of them that have one. Other nodes are
-    in use until their time of `ends`, or for ever. `kept` are the nodes that are already left free for a job, `weights`
+    in use until one of the `ends`, or for ever. `kept` are the nodes that are already left free for a job, `weights`
     the nodes by ascending weight. Of `doubted` jobs only the shown plan counts. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
@@ -198,7 +198,7 @@ class _Cycle:
             shares |= self._opened.use(nodes & ~fresh, part.together)
             self._opened.add(fresh, part.together)
             calendar.ends.ready &= ~fresh
-            calendar.ends.add(fresh, calendar.now_s + runs_s)
+            calendar.ends.add(fresh, calendar.now_s + runs_s, rank(entry.id))
             if part.together <= 1:
                 # Slurm takes it for a plan as well, so that no other job is looked for there before it ends.
                 calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)

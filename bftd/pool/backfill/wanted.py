@@ -45,6 +45,27 @@ class Numbering:
         return tuple(compress(self.names, bin(mask)[:1:-1].encode().translate(_DIGITS)))
 
 
+Rank = tuple[int, int, int]
+"""Where a job stands among those that end at the same time; see `rank`."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The nodes (`mask`, 0 for those of others) that a running job leaves at `at_s`, by its limit, and its `rank`."""
+
+    at_s: float
+    mask: int
+    rank: Rank = (0, 0, 0)
+
+
+def rank(job_id: str) -> Rank:
+    """In which order Slurm lists jobs: as they were submitted, a task of an array when it started."""
+    whole, _, task = job_id.partition("_")
+    first = whole.partition("+")[0]
+    number = int(first) if first.isdecimal() else 0
+    return (1, number, int(task) if task.isdecimal() else 0) if task else (0, number, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.

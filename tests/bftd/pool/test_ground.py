@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from bftd.pool.backfill.wanted import Booking, Numbering
+from bftd.pool.backfill.wanted import Booking, End, Numbering
 from bftd.pool.ground import Ground, survey
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import occupy
@@ -35,7 +35,7 @@ def names(found: Ground, mask: int) -> tuple[str, ...]:
 
 
 def ends(found: Ground) -> dict[float, tuple[str, ...]]:
-    return {end_s: names(found, mask) for end_s, mask in found.ends.items()}
+    return {end.at_s: names(found, end.mask) for end in found.ends if end.mask}
 
 
 def test_a_node_is_ready_that_is_idle_or_under_one_of_our_pilots() -> None:
@@ -55,13 +55,13 @@ def test_a_pilot_that_no_lease_stands_behind_is_not_ours_to_move() -> None:
     found = ground(
         [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")], [pilot("71", "n1"), pilot("72", "n2")], {"n2": "99"}
     )
-    assert (found.ready, found.ours, found.ends) == (0, 0, {})
+    assert (found.ready, found.ours, found.ends) == (0, 0, ())
 
 
 @pytest.mark.parametrize("flag", ["DRAIN", "MAINT", "NOT_RESPONDING", "POWERED_DOWN", "NEVER_HEARD_OF"])
 def test_a_node_that_slurm_gives_to_nobody_is_neither_ready_nor_ever_free(flag: str) -> None:
     found = ground([node("n1", "IDLE", flag), node("n2", "ALLOCATED", flag)], [job("5", "RUNNING", nodes=("n2",))])
-    assert (found.ready, found.ends) == (0, {})
+    assert (found.ready, ends(found)) == (0, {})
 
 
 def test_a_reserved_node_is_ready_and_booked() -> None:
@@ -98,12 +98,22 @@ def test_a_job_past_its_limit_ends_in_a_moment_and_one_without_limit_never() -> 
     assert ends(ground(nodes, jobs)) == {1001.0: ("n1",), 1060.0: ("n3",)}
 
 
+def test_a_job_of_another_partition_ends_without_nodes_of_those_that_wait() -> None:
+    nodes = [node("n1", "ALLOCATED"), node("y1", "ALLOCATED", partitions=("fat",))]
+    jobs = [
+        job("5", "RUNNING", partition=("fat",), nodes=("y1",), start_s=500.0, time_limit_s=600.0),
+        job("12_3", "RUNNING", nodes=("n1",), start_s=500.0, time_limit_s=900.0),
+    ]
+    found = ground(nodes, jobs)
+    assert found.ends == (End(1100.0, 0, (0, 5, 0)), End(1400.0, found.numbering.mask(["n1"]), (1, 12, 3)))
+
+
 def test_the_end_of_a_pilots_limit_is_no_end() -> None:
     suspended = job("71", "SUSPENDED", partition=(PARTITION,), nodes=("n1",), start_s=900.0, time_limit_s=600.0)
     running = pilot("72", "n2", start_s=900.0, time_limit_s=600.0)
     found = ground([node("n1"), node("n2", "ALLOCATED")], [suspended, running], {"n1": "71", "n2": "72"})
     assert names(found, found.ready) == ("n2",)
-    assert found.ends == {}
+    assert found.ends == ()
 
 
 def test_nodes_outside_the_pool_count_where_waiting_jobs_may_use_them_and_no_others() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.backfill.wanted import Booking, Numbering, Outcome, Part, Wanted
+from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Wanted
 from bftd.pool.leaving import AnyNode, Leaving
 from slurm_plugin.types import Scheduler
 
@@ -35,12 +35,12 @@ def job(name: str, need: int = 1, minutes: float = 10, allowed: int = -1, **fiel
 
 @dataclass
 class Cluster:
-    """What there is beside the queue; times of `ends` and bookings are seconds from now."""
+    """What there is beside the queue; times of `ends`, of one job after another, and bookings are seconds from now."""
 
     size: int
     ready: int = -1
     ours: int = 0
-    ends: Mapping[float, int] = field(default_factory=dict)
+    ends: Mapping[float, int] | Sequence[tuple[float, int]] = field(default_factory=dict)
     bookings: Sequence[tuple[int, float, float]] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -50,14 +50,15 @@ class Cluster:
 
     def arguments(self) -> dict[str, Any]:
         everything = (1 << self.size) - 1
+        ends = list(self.ends.items()) if isinstance(self.ends, Mapping) else self.ends
         busy = 0
-        for mask in self.ends.values():
+        for _, mask in ends:
             busy |= mask
         return {
             "numbering": names(self.size),
             "ready": self.ready & everything & ~busy if self.ready < 0 else self.ready,
             "ours": self.ours,
-            "ends": {NOW + at: mask for at, mask in self.ends.items()},
+            "ends": [End(NOW + at, mask, (0, number, 0)) for number, (at, mask) in enumerate(ends)],
             "bookings": [Booking(mask, NOW + start, NOW + end) for mask, start, end in self.bookings],
             "now_s": NOW,
             "scheduler": self.scheduler,
@@ -83,11 +84,11 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
     full = (1 << size) - 1
     seconds = st.one_of(st.integers(-40, 400), st.integers(0, 12).map(lambda minutes: 60 * minutes))
     ready = draw(st.one_of(some, st.just(full)))
-    ends: dict[float, int] = {}
+    ends: list[tuple[float, int]] = []
     for number in range(size):
         if not ready >> number & 1 and draw(st.integers(0, 5)):
             at = float(draw(seconds))
-            ends[at] = ends.get(at, 0) | 1 << number
+            ends.append((at, 1 << number))
     bookings = [
         (draw(some), float(start), float(start + draw(st.integers(1, 300))))
         for start in draw(st.lists(seconds, max_size=2))

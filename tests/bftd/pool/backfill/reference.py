@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
-from bftd.pool.backfill.wanted import Booking, Numbering, Part, Wanted
+from bftd.pool.backfill.wanted import Booking, End, Numbering, Part, Rank, Wanted, rank
 from slurm_plugin.types import Scheduler
 
 Nodes = frozenset[int]
@@ -138,9 +138,13 @@ class Space:
         return any(slot.end > begin and slot.begin < end and not nodes <= slot.free for slot in self.slots)
 
 
-def groups(ends: Mapping[float, Nodes], mask: Nodes, now: float) -> Iterator[tuple[float, Nodes]]:
+Leaves = tuple[float, Rank, Nodes]
+"""Nodes that a job leaves at a time, and where Slurm lists it."""
+
+
+def groups(ends: Sequence[Leaves], mask: Nodes, now: float) -> Iterator[tuple[float, Nodes]]:
     """The times at which Slurm tests whether a job fits, and the nodes that running jobs have left by then."""
-    jobs = sorted((end, nodes) for end, nodes in ends.items() if isfinite(end))
+    jobs = [(end, nodes) for end, _, nodes in sorted(ends, key=lambda one: one[:2]) if isfinite(end)]
     place, window, edge = 0, 30.0, None
     gone: Nodes = frozenset()
     while place < len(jobs):
@@ -172,7 +176,7 @@ class Cycle:
     now: float
     ready: Nodes
     ours: Nodes
-    ends: dict[float, Nodes]
+    ends: list[Leaves]
     bookings: Sequence[Booking]
     scheduler: Scheduler
     kept: Mapping[str, int]
@@ -228,10 +232,10 @@ class Cycle:
                 mask -= hindered
             ends, ready = self.ends, self.ready
             if self.scheduler.newer:
-                freed = {at for at in ends if at <= begin and begin > self.now}
-                ready = ready.union(*(ends[at] for at in freed))
+                since = begin if begin > self.now else -inf
+                ready = ready.union(*(nodes for at, _, nodes in ends if at <= since))
                 until = inf if later is None else later
-                ends = {at: nodes for at, nodes in ends.items() if at not in freed and at <= until}
+                ends = [one for one in ends if since < one[0] <= until]
             found: tuple[float, Nodes] | None = None
             for kind in part.either or (-1,):
                 some = mask & members(kind, self.count)
@@ -292,7 +296,7 @@ class Cycle:
                 self.starts[entry.id] = self.starts.get(entry.id, frozenset()) | chosen
                 self.ready -= chosen
                 end = self.now + self.runs(chosen, least, entry.limit_s)
-                self.ends[end] = self.ends.get(end, frozenset()) | chosen
+                self.ends.append((end, rank(entry.id), chosen))
                 self.reserve(self.space, chosen, self.now, end - self.now)
                 continue
             if not reserves:
@@ -331,7 +335,7 @@ def simulate(
     numbering: Numbering,
     ready: int,
     ours: int,
-    ends: Mapping[float, int],
+    ends: Iterable[End],
     bookings: Sequence[Booking],
     now_s: float,
     scheduler: Scheduler,
@@ -344,7 +348,7 @@ def simulate(
     count = len(numbering.names)
     cycle = Cycle(
         numbering, now_s, members(ready, count), members(ours & ready, count),
-        {end: members(mask & ~ready, count) for end, mask in ends.items()},
+        [(end.at_s, end.rank, members(end.mask & ~ready, count)) for end in ends],
         bookings, scheduler, kept, weights,
     )  # fmt: skip
     for entry in queue:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.pool.backfill.ends import Ends
+from bftd.pool.backfill.wanted import End, rank
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job
 
@@ -60,12 +61,11 @@ def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sa
     until = time.monotonic() + PATIENCE_S
     while len(jobs(sandbox, "RUNNING")) < len(RUNNING) and time.monotonic() < until:
         time.sleep(0.3)
-    ends: dict[float, int] = {}
+    ends: list[End] = []
     for number, job in enumerate(jobs(sandbox, "RUNNING")):
         assert job.start_s is not None
         assert job.time_limit_s is not None
-        end_s = job.start_s + job.time_limit_s
-        ends[end_s] = ends.get(end_s, 0) | 1 << number
+        ends.append(End(job.start_s + job.time_limit_s, 1 << number, rank(job.id)))
     copy = Ends(0, ends, time.time())
     theirs, ours = [], []
     for need in range(1, len(RUNNING) + 1):
@@ -75,5 +75,5 @@ def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sa
         assert found is not None
         ours.append(found[0])
         subprocess.run(["scancel", name], env=sandbox.env(), check=True, timeout=30)
-    first_s = min(ends)
+    first_s = min(end.at_s for end in ends)
     assert [at - first_s for at in ours] == [at - first_s for at in theirs]

@@ -94,7 +94,7 @@ def test_the_first_job_starts_with_more_nodes_if_it_starts_with_fewer(case: Case
         return
     starts = cluster.look(entry).now
     cluster.ready |= 1
-    cluster.ends = {at: mask & ~1 for at, mask in cluster.ends.items()}
+    cluster.ends = [(at, mask & ~1) for at, mask in cluster.ends]
     assert starts.keys() <= cluster.look(entry).now.keys()
 
 
