@@ -258,8 +258,9 @@ def _room(
     since_s = now_s
     if last is not None:
         since_s, had = last.room.since_s, last.room.leaving
-        # pilots were told a time, which may come sooner and never later
-        due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
+        if any(bit.get(name, 0) & foreseen.ours for name in had):
+            # those pilots were told a time, which may come sooner and never later
+            due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
     leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
     return Room(key_, mine, since_s, leaving, due_s)
 

@@ -425,6 +425,7 @@ def test_regression_pilots_had_time_for_the_cycle_after_the_one_that_is_at_work(
 
 def test_pilots_leave_at_once_where_nothing_keeps_the_main_scheduler_from_the_job() -> None:
     site = behind(1000.0)
+    site.leased = {"n1": "71"}
     assert due_s(site) == 1010.0
     site.fits["8"] = ("n2",)  # now it is first in line
     assert due_s(site) is None
@@ -449,8 +450,19 @@ def test_the_main_scheduler_passes_nobody_in_a_partition_and_uses_what_is_ready_
     assert due_s(site) == 1010.0
 
 
+def test_regression_pilots_left_at_once_for_a_room_that_was_made_on_idle_nodes_while_a_cycle_was_at_work() -> None:
+    """Their nodes stood idle for half a minute, as nobody had been told when the next cycle is due."""
+    site = behind(1002.0)
+    assert due_s(site) is None
+    site.scheduler = replace(SCHEDULER, cycled_s=1002.0)
+    site.leased = {"n2": "71"}
+    site.fits["9"] = ("n2",)
+    assert due_s(site) == 1012.0
+
+
 def test_what_pilots_were_told_comes_sooner_and_never_later() -> None:
     site = behind(1000.0)
+    site.leased = {"n1": "71"}
     assert due_s(site) == 1010.0
     site.scheduler = replace(SCHEDULER, cycled_s=999.0)
     assert due_s(site) == 1009.0
