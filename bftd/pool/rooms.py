@@ -205,8 +205,15 @@ def follow(
         if last is not None and now_s - last.room.since_s > wait_s:
             lacks = start.allowed & ~foreseen.ready
             doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
+            continue
+        nodes = foreseen.numbering.of_mask(start.nodes)
+        if (
+            last is not None
+            and last.nodes != nodes
+            and _outlives(last, foreseen, taken & ~start.nodes, scheduler, now_s)
+        ):
+            kept[key_] = last  # the cycle at work looks for the job there
         else:
-            nodes = foreseen.numbering.of_mask(start.nodes)
             room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
             user = waiting[key_].user if key_ in waiting else ""
             kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user, now_s)

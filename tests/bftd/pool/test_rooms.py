@@ -614,6 +614,25 @@ def test_nodes_that_outlast_what_fits_are_for_the_next_job_that_fits_on_them() -
     assert [bool(rooms) for rooms, _ in site.polls(21)] == [True] * 20 + [False]
 
 
+def test_regression_a_room_moved_while_a_cycle_was_at_work_that_then_preempted_on_the_nodes_it_had_left() -> None:
+    site = waiting("9", fits=("n1", "n2"), scheduler=LONG)
+    site.polls(3)
+    site.fits["9"] = ("n3", "n4")
+    held = [rooms["9"].nodes for rooms, _ in site.polls(22)]
+    assert held == [("n1", "n2")] * 20 + [("n3", "n4")] * 2
+    site.scheduler = replace(LONG, cycle_s=0.1)
+    site.fits["9"] = ("n5", "n6")
+    assert site.poll()[0]["9"].nodes == ("n5", "n6"), "no cycle can be at work that began before"
+
+
+def test_a_room_moves_at_once_where_its_nodes_are_for_another_job_now() -> None:
+    site = waiting("9", "10", fits=("n1", "n2"), scheduler=LONG)
+    del site.fits["10"]
+    site.polls(3)
+    site.fits = {"9": ("n3", "n4"), "10": ("n2",)}
+    assert {one: room.nodes for one, room in site.poll()[0].items()} == {"9": ("n3", "n4"), "10": ("n2",)}
+
+
 def test_regression_what_hundreds_of_doubted_jobs_lack_was_hundreds_of_sets_of_thousands_of_names() -> None:
     """450 doubts on 5,000 nodes took a quarter of a second of each poll, and 100 MB."""
     numbering = Numbering.of(f"n{number}" for number in range(5000))
