@@ -206,17 +206,15 @@ def follow(
             lacks = start.allowed & ~foreseen.ready
             doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
             continue
-        nodes = foreseen.numbering.of_mask(start.nodes)
-        if (
-            last is not None
-            and last.nodes != nodes
-            and _outlives(last, foreseen, taken & ~start.nodes, scheduler, now_s)
-        ):
-            kept[key_] = last  # the cycle at work looks for the job there
-        else:
-            room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
-            user = waiting[key_].user if key_ in waiting else ""
-            kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user, now_s)
+        nodes, fitted_s = foreseen.numbering.of_mask(start.nodes), now_s
+        others = taken & ~start.nodes
+        if last is not None and last.nodes != nodes and _outlives(last, foreseen, others, scheduler, now_s):
+            # The cycle at work may start it where it fitted before, or where it fits now; nobody leaves for that.
+            both = foreseen.numbering.mask(last.nodes) | start.nodes & ~foreseen.ours
+            nodes, fitted_s = foreseen.numbering.of_mask(both), last.fitted_s
+        room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
+        user = waiting[key_].user if key_ in waiting else ""
+        kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user, fitted_s)
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):
