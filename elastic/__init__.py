@@ -14,6 +14,9 @@ its committed state survives the loss of every node. Outside bftd all of this do
 under plain `torchrun` and `horovodrun` too.
 """
 
+from elastic import resizing
 from elastic.api import load, save, step
+from elastic.resizing import on_resize
+from elastic.sampling import batches
 
-__all__ = ["load", "save", "step"]
+__all__ = ["batches", "load", "on_resize", "resizing", "save", "step"]

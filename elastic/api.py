@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from elastic import resizing, world
 from elastic import session as _session
 from elastic.session import Saved
 
@@ -20,6 +21,14 @@ class _Progress:
 
 
 _progress = _Progress()
+
+
+def _variable(name: str, otherwise: int) -> int:
+    return int(os.environ.get(name, otherwise))
+
+
+# As torchrun tells it; what another framework's part of this package says comes after.
+world.use(world.World(lambda: _variable("RANK", 0), lambda: _variable("WORLD_SIZE", 1), lambda: _progress.step))
 
 
 def load() -> Any | None:
@@ -36,16 +45,21 @@ def load() -> Any | None:
     envelope = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
+    resizing.began_with(envelope.get("size"), _rank_and_size()[1])
     return envelope["state"]
 
 
-def step(samples: int = 0, loss: float | None = None, save_every: int | None = None) -> bool:
+def step(
+    samples: int = 0, loss: float | None = None, save_every: int | None = None, *, global_samples: int | None = None
+) -> bool:
     """Counts one training step; returns True when the script should call `save` now.
 
     Args:
         samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
         loss: the loss to show, if any.
         save_every: ask for a save every so many steps; without it, about every 10 s.
+        global_samples: how many samples all workers together processed, where their shares differ; then `samples`
+            is not looked at.
 
     All workers are asked at the same step, so the save may use collectives; call this once a step on every one of them.
     """
@@ -53,7 +67,7 @@ def step(samples: int = 0, loss: float | None = None, save_every: int | None = N
     progress = _progress
     progress.step += 1
     # Scripts pass what they have: numbers of numpy's and tensors are taken, but are not what travels.
-    progress.samples += int(samples) * size
+    progress.samples += int(samples) * size if global_samples is None else int(global_samples)
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
     session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
@@ -70,14 +84,14 @@ def save(state: Any) -> None:
     The state is copied before this returns and travels to the driver in the background. While bftd resizes the trainer
     this call does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
-    rank, _ = _rank_and_size()
+    rank, size = _rank_and_size()
     session = _session.current()
     if rank != 0 or not session.attached:
         return
     import torch
 
     buffer = io.BytesIO()
-    torch.save({"step": _progress.step, "samples": _progress.samples, "state": state}, buffer)
+    torch.save({"step": _progress.step, "samples": _progress.samples, "size": size, "state": state}, buffer)
     payload = buffer.getvalue()
     session.commit(Saved(_progress.step, _progress.samples, lambda: payload))
     if session.pause_requested.is_set():

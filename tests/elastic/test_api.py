@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from elastic import api
+import elastic
+from elastic import api, resizing
 from elastic import session as sessions
 from elastic.link.wire import Message, encode
 from elastic.session import Session
@@ -74,6 +75,16 @@ def test_samples_are_those_of_every_worker(channel: FakeChannel, monkeypatch: py
     assert (channel.sent[0][0]["samples"], channel.sent[0][0]["size"]) == (24, 3)
 
 
+def test_where_shares_differ_the_script_tells_the_samples_of_all(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    api.step(global_samples=25)
+    api.step(samples=8)
+    assert api._progress.samples == 25 + 24
+    assert channel.sent[0][0]["samples"] == 25
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_save_with_a_collective_hung_since_a_resize_asked_rank_0_alone(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch, rank: str
@@ -114,6 +125,26 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
     assert channel.awaited(op="step", step=4)[0]["samples"] == 20
+
+
+@pytest.mark.torch
+def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batches_go_on_at_its_step(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizing, "_hooks", [])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for _ in range(3):
+        api.step(global_samples=4)
+    api.save({"answer": 42})
+    _, payload = channel.awaited(op="state")
+    monkeypatch.setattr(api, "_progress", api._Progress())
+    monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    api.load()
+    told: list[tuple[int, int]] = []
+    elastic.on_resize(lambda old, new: told.append((old, new)))
+    assert told == [(2, 8)]
+    assert next(elastic.batches(40, global_batch=4).steps()).number == 3
 
 
 @pytest.mark.torch

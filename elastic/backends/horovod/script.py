@@ -16,6 +16,7 @@ from typing import Any
 
 from horovod.common.basics import HorovodBasics
 
+from elastic import resizing, world
 from elastic import session as _session
 from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
@@ -79,7 +80,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         session.on_abort = _abort
         if hvd.rank() == 0 and (payload := session.fetch_state()) is not None:
             self._load(payload)
-        _counter.state = self
+        _counter.state, _counter.size = self, hvd.size()
         self._commit()
 
     def save(self) -> None:
@@ -125,6 +126,8 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _counter.depth = 0
         _session.current().regrouped()
         super().on_reset()
+        before, _counter.size = _counter.size, hvd.size()
+        resizing.resized(before, _counter.size)
 
     def step_done(self, samples: int) -> None:
         """Counts one step of this worker with `samples` samples in the whole world."""
@@ -176,6 +179,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.state: TorchState | None = None
+        self.size = 1
         self.depth = 0
         self.muted = False
         self.samples = 0
@@ -226,7 +230,13 @@ def step(samples: int = 0, loss: float | None = None) -> None:
         _counter.state.step_done(int(samples) * hvd.size())
 
 
+def _done() -> int:
+    """Steps that the state counts; they roll back with it."""
+    return 0 if _counter.state is None else int(_counter.state.bft_step)
+
+
 def _install() -> None:
+    world.use(world.World(hvd.rank, hvd.size, _done))
     hvd.elastic.TorchState = TorchState
     hvd.elastic.ElasticSampler = ElasticSampler
     register_optimizer_step_pre_hook(_counter.before)

@@ -1,0 +1,65 @@
+"""What a script does when its number of workers has changed: hooks, and rules for the learning rate.
+
+With `elastic.batches` nothing of this is needed: the global batch stays. It is for scripts whose batch grows with the
+workers. A learning rate then grows with it, in proportion (Goyal et al., Accurate, Large Minibatch SGD, 2017) or with
+its square root (Krizhevsky, One weird trick, 2014; You et al., LARS, 2017).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+Hook = Callable[[int, int], None]
+
+_hooks: list[Hook] = []
+_before: int | None = None
+_now = 0
+
+
+def on_resize(hook: Hook) -> Hook:
+    """Has `hook(old, new)` called when the number of workers changes from `old` to `new`; also a decorator.
+
+    Under torchrun a resize starts the script again: call this once the optimizer has what `elastic.load` returned. The
+    hook is then called at once if the state was saved by another number of workers. Under Horovod it is called after
+    each resize.
+    """
+    _hooks.append(hook)
+    if _before is not None and _before != _now:
+        hook(_before, _now)
+    return hook
+
+
+def began_with(before: object, now: int) -> None:
+    """Note that this process goes on with a state that `before` workers saved; None where the state does not say."""
+    global _before, _now
+    _before, _now = before if isinstance(before, int) else None, now
+
+
+def resized(before: int, now: int) -> None:
+    """Call the hooks if the number of workers has changed in this process."""
+    global _before
+    _before = None
+    if before != now:
+        for hook in list(_hooks):
+            hook(before, now)
+
+
+def linear(optimizer: Any, scheduler: Any = None) -> Hook:
+    """A hook that scales the learning rates of an optimizer, and of its scheduler, in proportion to the workers."""
+    return lambda old, new: _scale(optimizer, scheduler, new / old)
+
+
+def square_root(optimizer: Any, scheduler: Any = None) -> Hook:
+    """A hook that scales the learning rates of an optimizer, and of its scheduler, with the square root of it."""
+    return lambda old, new: _scale(optimizer, scheduler, math.sqrt(new / old))
+
+
+def _scale(optimizer: Any, scheduler: Any, factor: float) -> None:
+    for group in optimizer.param_groups:
+        for name in ("lr", "initial_lr"):
+            if name in group:
+                group[name] = group[name] * factor  # a tensor, it may be: no other reference to it is changed
+    if scheduler is not None:
+        scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]

@@ -1,0 +1,266 @@
+"""The same batches on any number of workers: a constant global batch, in an order that the step alone decides.
+
+Step k of a training sees the same samples wherever and with how many workers it runs. Each worker has its share of
+them, in pieces that fit its memory, and weighs what it computes so that the averaged gradient is the mean over the
+global batch. The position after a resize is the number of steps done: nothing is stored beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from elastic import world
+from elastic.errors import UsageError
+from elastic.order import Order
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of one worker's share that is computed at once.
+
+    `data` are the indices of its samples, or what the DataLoader made of them. The mean loss over the piece times
+    `weight` is what `backward` is called on. The `last` part of a step is the one whose gradients are exchanged.
+    """
+
+    data: Any
+    samples: int
+    weight: float
+    last: bool
+
+    def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
+        """To compute the piece in: gradients are exchanged in the last one only, where `model` knows `no_sync`."""
+        if self.last or not hasattr(model, "no_sync"):
+            return contextlib.nullcontext()
+        gathering: contextlib.AbstractContextManager[Any] = model.no_sync()
+        return gathering
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one worker does in one step, its `parts` to be iterated over.
+
+    `number` counts all steps from 0 and `epoch` all passes; `samples` are this worker's, `global_samples` everybody's.
+    """
+
+    number: int
+    epoch: int
+    samples: int
+    global_samples: int
+    parts: _Parts
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Places [`begin`, `end`) of an epoch, of the share of a step; an idle worker's counts for nothing."""
+
+    begin: int
+    end: int
+    idle: bool = False
+
+
+class Batches:
+    """The steps of a training over `length` samples; a batch sampler for a DataLoader, too.
+
+    Iterating over it gives lists of indices, a part each, from the present step on. So
+    `DataLoader(dataset, batch_sampler=batches)` loads ahead as it likes, and `steps(loader)` puts the two together.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        *,
+        global_batch: int,
+        micro_batch: int | None = None,
+        seed: int = 0,
+        epochs: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        """See `batches`."""
+        self._length = dataset if isinstance(dataset, int) else len(dataset)
+        for name, value in {
+            "dataset": self._length,
+            "global_batch": global_batch,
+            "micro_batch": 1 if micro_batch is None else micro_batch,
+            "epochs": 1 if epochs is None else epochs,
+        }.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"elastic.batches: {name} is {value!r}; it has to be a whole number of at least 1")
+        if drop_last and self._length < global_batch:
+            raise UsageError(
+                f"elastic.batches: {self._length} samples do not fill one global batch of {global_batch}, and "
+                "drop_last leaves out what does not; make the batch smaller"
+            )
+        self._global_batch = global_batch
+        self._micro_batch = micro_batch
+        self._seed = seed
+        self._epochs = epochs
+        self._shuffle = shuffle
+        self._begin: int | None = None  # while a loader is asked to begin
+        whole, rest = divmod(self._length, global_batch)
+        self.steps_per_epoch = whole + (rest > 0 and not drop_last)
+
+    def steps(self, loader: Iterable[Any] | None = None, *, start: int | None = None) -> Iterator[Step]:
+        """The steps from the present one on, or from `start`, with the data of `loader` or else with indices.
+
+        A step is to be gone through to its last part. Raises UsageError for a loader that is not over these batches.
+        """
+        if loader is not None and getattr(loader, "batch_sampler", self) is not self:
+            raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
+        walk = _Walk(self, world.current().step() if start is None else start)
+        data: Iterator[Any] = walk.indices()
+        if loader is not None:
+            self._begin = walk.begin
+            try:
+                data = iter(loader)
+            finally:
+                self._begin = None
+        for number, pieces, total in walk.steps():
+            samples = sum(piece.end - piece.begin for piece in pieces if not piece.idle)
+            parts = _Parts(data, pieces, walk.size, total)
+            yield Step(number, number // self.steps_per_epoch, samples, total, parts)
+            parts.check()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Indices, a part each: what a DataLoader asks for."""
+        return _Walk(self, self._at()).indices()
+
+    def __len__(self) -> int:
+        """How many parts this worker has left; 0 where there is no end."""
+        if self._epochs is None:
+            return 0
+        return sum(len(pieces) for _, pieces, _ in _Walk(self, self._at()).steps())
+
+    def _at(self) -> int:
+        return world.current().step() if self._begin is None else self._begin
+
+    def order(self, epoch: int) -> Order | None:
+        """Which sample is where in an epoch; None where they are as they come."""
+        return Order(self._length, self._seed, epoch) if self._shuffle else None
+
+    def pieces(self, number: int, rank: int, size: int) -> tuple[Sequence[_Piece], int]:
+        """The share of one of `size` workers in a step, as places in its epoch, and how many samples all have."""
+        first = number % self.steps_per_epoch * self._global_batch
+        total = min(self._global_batch, self._length - first)
+        begin, end = first + rank * total // size, first + (rank + 1) * total // size
+        if begin == end:
+            # It has to take part in the exchange of gradients all the same.
+            return (_Piece(first, first + 1, idle=True),), total
+        most = self._micro_batch or end - begin
+        count = -(-(end - begin) // most)
+        # Pieces of about one size: a last one of a single sample would be hard on batch normalisation.
+        edges = [begin + index * (end - begin) // count for index in range(count + 1)]
+        return tuple(_Piece(*edge) for edge in pairwise(edges)), total
+
+    @property
+    def end(self) -> int | None:
+        """The number of steps in all epochs, None where there is no end."""
+        return None if self._epochs is None else self._epochs * self.steps_per_epoch
+
+
+def batches(
+    dataset: Sized | int,
+    *,
+    global_batch: int,
+    micro_batch: int | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+) -> Batches:
+    """Cuts a dataset into the same steps whatever the number of workers; call it on every worker alike.
+
+    Args:
+        dataset: what has a length, or the length itself.
+        global_batch: samples a step, of all workers together.
+        micro_batch: most samples that a worker computes at once; the others of its share follow, and gradients are
+            exchanged after the last. Without it a share is computed whole, however few workers there are.
+        seed: of the order; every epoch has its own.
+        epochs: how many passes; without it the steps do not end.
+        shuffle: False takes the samples as they come.
+        drop_last: leave out the samples of an epoch that do not fill a global batch, else its last step has fewer.
+
+    Raises UsageError.
+    """
+    return Batches(
+        dataset,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seed=seed,
+        epochs=epochs,
+        shuffle=shuffle,
+        drop_last=drop_last,
+    )
+
+
+class _Walk:
+    """One worker's way through the steps, in a world that stays as it is."""
+
+    def __init__(self, plan: Batches, begin: int) -> None:
+        if begin < 0:
+            raise UsageError(f"elastic.batches: there is no step {begin}")
+        now = world.current()
+        self.begin = begin
+        self.rank, self.size = now.rank(), now.size()
+        self._plan = plan
+
+    def steps(self) -> Iterator[tuple[int, Sequence[_Piece], int]]:
+        """Number, pieces, and samples of all workers."""
+        number, end = self.begin, self._plan.end
+        while end is None or number < end:
+            yield (number, *self._plan.pieces(number, self.rank, self.size))
+            number += 1
+
+    def indices(self) -> Iterator[list[int]]:
+        """The samples of one piece after another."""
+        order, of_epoch = None, -1
+        for number, pieces, _ in self.steps():
+            epoch = number // self._plan.steps_per_epoch
+            if epoch != of_epoch:
+                order, of_epoch = self._plan.order(epoch), epoch
+            for piece in pieces:
+                places = range(piece.begin, piece.end)
+                yield list(places) if order is None else [order.at(place) for place in places]
+
+
+class _Parts:
+    """The parts of one step, each taken from the data as it is asked for."""
+
+    def __init__(self, data: Iterator[Any], pieces: Sequence[_Piece], size: int, total: int) -> None:
+        self._data = data
+        self._pieces = pieces
+        self._size = size
+        self._total = total
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[Part]:
+        while self._taken < len(self._pieces):
+            piece = self._pieces[self._taken]
+            try:
+                data = next(self._data)
+            except StopIteration:
+                raise UsageError(
+                    "elastic.batches: the loader ended before the batches did; make it with batch_sampler=batches"
+                ) from None
+            self._taken += 1
+            samples = 0 if piece.idle else piece.end - piece.begin
+            weight = samples * self._size / self._total
+            yield Part(data, samples, weight, last=self._taken == len(self._pieces))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def check(self) -> None:
+        """Raises UsageError where the script went on before the step's last part."""
+        if self._taken < len(self._pieces):
+            raise UsageError(
+                f"elastic.batches: a step was left after {self._taken} of its {len(self._pieces)} parts; go through "
+                "all of them: the next step's data would be this one's"
+            )

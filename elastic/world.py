@@ -1,0 +1,29 @@
+"""Which worker of how many this process is, and at which step: as torchrun tells it, or as another framework does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where to ask: this worker's `rank` of `size`, and how many steps were done before the next one."""
+
+    rank: Callable[[], int]
+    size: Callable[[], int]
+    step: Callable[[], int]
+
+
+_world = World(lambda: 0, lambda: 1, lambda: 0)
+
+
+def current() -> World:
+    """The one of the framework that the script uses."""
+    return _world
+
+
+def use(world: World) -> None:
+    """Ask there from now on."""
+    global _world
+    _world = world

@@ -1,0 +1,117 @@
+"""A training with elastic.batches: the same samples in the same steps, and the same losses, whatever the nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.protocol.reports import SuspendReport
+from tests.elastic.cluster import SCRIPTS, TrainerJob
+
+pytestmark = pytest.mark.cluster
+STEP_TIME_S = 0.05
+# What is granted and taken, one after the other, with some steps between; three times nothing is left.
+WAYS = (
+    ("+", "n1"),
+    ("+", "n2"),
+    ("+", "n3", "n4"),
+    ("-", "n1"),
+    ("-", "n2", "n3", "n4"),
+    ("+", "n3", "n1"),
+    ("+", "n2"),
+    ("-", "n3"),
+    ("-", "n1", "n2"),
+    ("+", "n4"),
+    ("+", "n3"),
+    ("-", "n4"),
+    ("-", "n3"),
+    ("+", "n1", "n2", "n3"),
+    ("-", "n2"),
+    ("+", "n4"),
+    ("-", "n1"),
+)
+
+# By step: the samples of all workers, the loss, and how many workers there were.
+Rows = dict[int, tuple[list[int], float, int]]
+
+
+def read(folder: Path, log: str) -> Rows:
+    """What the workers wrote; of a last step that not all of them came to the end of, nothing."""
+    by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for file in sorted(folder.glob(f"{log}.*")):
+        for line in file.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                row = json.loads(line)
+                by_step[row["step"]].append(row)
+    found = {}
+    for step, rows in by_step.items():
+        size = rows[0]["size"]
+        assert len(rows) <= size, f"step {step} was done twice"
+        if len(rows) < size:
+            assert step == max(by_step), f"step {step} was not done by all"
+            continue
+        found[step] = sorted(sample for row in rows for sample in row["samples"]), rows[0]["loss"], size
+    return found
+
+
+def alone(folder: Path, script: str, steps: int) -> Rows:
+    """The same training by one worker, outside bftd."""
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    argv = [sys.executable, str(SCRIPTS / script), str(steps), "0", "alone"]
+    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=120, capture_output=True)
+    return read(folder, "alone")
+
+
+def size_of_step(rows: Rows, step: int) -> int:
+    """How many workers did a step, 0 where it is not done yet."""
+    return rows[step][2] if step in rows else 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "ways", "suspensions"),
+    [
+        pytest.param("torchrun", WAYS, 3, marks=pytest.mark.torch),
+        pytest.param("horovod", WAYS[:6], 1, marks=pytest.mark.horovod),
+    ],
+)
+def test_a_training_sees_the_same_samples_and_losses_with_ten_resizes_and_three_suspensions_as_on_one_node(
+    trainer: TrainerJob, backend: str, ways: tuple[tuple[str, ...], ...], suspensions: int
+) -> None:
+    trainer.submit(f"same_{backend}.py", 1_000_000, STEP_TIME_S, "seen", backend=backend)
+    nodes: set[str] = set()
+    for sign, *some in ways:
+        if sign == "+":
+            trainer.daemon.grant(*some)
+            nodes |= set(some)
+        else:
+            trainer.daemon.revoke(*some)
+            nodes -= set(some)
+        if nodes:
+            step = max(read(trainer.folder, "seen"), default=-1) + 8
+            size = len(nodes)
+            trainer.wait(
+                f"step {step} on {size} nodes",
+                lambda step=step, size=size: any(
+                    size_of_step(read(trainer.folder, "seen"), later) == size for later in range(step, step + 500)
+                ),
+            )
+        else:
+            trainer.wait("suspended", lambda some=some: all(trainer.state(node) == "ended" for node in some))
+    trainer.cancel()
+    trainer.ended()
+    seen = read(trainer.folder, "seen")
+    assert len(trainer.daemon.of(SuspendReport)) >= suspensions
+    assert sorted(seen) == list(range(len(seen))), "no step is left out"
+    reference = alone(trainer.folder, f"same_{backend}.py", len(seen))
+    assert {step: row[0] for step, row in seen.items()} == {step: row[0] for step, row in reference.items()}
+    assert {step: row[1] for step, row in seen.items()} == pytest.approx(
+        {step: row[1] for step, row in reference.items()}, rel=1e-5
+    )

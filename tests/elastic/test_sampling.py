@@ -1,0 +1,245 @@
+"""Batches: the same samples in the same steps on any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import elastic
+from elastic import world
+from elastic.errors import UsageError
+from elastic.order import Order
+from elastic.sampling import Batches, Step
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    before = world.current()
+    yield
+    world.use(before)
+
+
+def at(rank: int = 0, size: int = 1, step: int = 0) -> None:
+    world.use(world.World(lambda: rank, lambda: size, lambda: step))
+
+
+def shares(plan: Batches, size: int, step: int = 0, count: int | None = None) -> list[list[Step]]:
+    """The steps of every worker; their parts have been gone through."""
+    found = []
+    for rank in range(size):
+        at(rank, size, step)
+        mine = []
+        for one in plan.steps():
+            kept = list(one)
+            mine.append(Step(one.number, one.epoch, one.samples, one.global_samples, kept))  # type: ignore[arg-type]
+            if len(mine) == count:
+                break
+        found.append(mine)
+    return found
+
+
+def seen(steps: list[list[Step]], index: int) -> list[int]:
+    """The samples of one step, of all workers in turn."""
+    return [sample for mine in steps for part in mine[index] for sample in part.data if part.weight]
+
+
+PLANS = st.builds(
+    Batches,
+    st.integers(1, 90),
+    global_batch=st.integers(1, 40),
+    micro_batch=st.none() | st.integers(1, 9),
+    seed=st.integers(0, 5),
+    epochs=st.integers(1, 3),
+    shuffle=st.booleans(),
+)
+SIZES = st.integers(1, 7)
+
+
+@given(PLANS, SIZES)
+@settings(max_examples=50, deadline=None)
+def test_every_step_has_the_samples_that_it_has_on_one_worker(plan: Batches, size: int) -> None:
+    one, many = shares(plan, 1), shares(plan, size)
+    assert len(one[0]) == plan.end
+    for index in range(len(one[0])):
+        assert seen(many, index) == seen(one, index)
+
+
+@given(PLANS)
+@settings(max_examples=33, deadline=None)
+def test_an_epoch_has_every_sample_once(plan: Batches) -> None:
+    steps = shares(plan, 1)
+    for epoch in range((plan.end or 0) // plan.steps_per_epoch):
+        indices = [index for index, one in enumerate(steps[0]) if one.epoch == epoch]
+        samples = [sample for index in indices for sample in seen(steps, index)]
+        assert sorted(samples) == list(range(max(samples) + 1))
+        assert len(samples) == plan._length
+
+
+@given(PLANS, st.lists(st.tuples(SIZES, st.integers(1, 4)), min_size=1, max_size=12))
+@settings(max_examples=33, deadline=None)
+def test_resizes_at_any_step_leave_nothing_out_and_take_nothing_twice(
+    plan: Batches, lives: list[tuple[int, int]]
+) -> None:
+    whole = shares(plan, 1)
+    step, found = 0, []
+    for size, count in lives:
+        steps = shares(plan, size, step, count)
+        found += [seen(steps, index) for index in range(len(steps[0]))]
+        step += len(steps[0])
+    assert found == [seen(whole, index) for index in range(len(found))]
+
+
+@given(PLANS, SIZES)
+@settings(max_examples=33, deadline=None)
+def test_the_averaged_weights_make_the_mean_over_the_global_batch(plan: Batches, size: int) -> None:
+    # each sample has a loss of its own; workers average what they computed, as DDP and Horovod do
+    for index, mine in enumerate(zip(*shares(plan, size), strict=True)):
+        averaged = sum(sum(part.data) / len(part.data) * part.weight for one in mine for part in one) / size
+        samples = seen(shares(plan, 1), index)
+        assert averaged == pytest.approx(sum(samples) / len(samples))
+        if index > 3:
+            break
+
+
+@given(PLANS, SIZES)
+@settings(max_examples=20, deadline=None)
+def test_shares_differ_by_one_sample_and_no_part_is_larger_than_asked_for(plan: Batches, size: int) -> None:
+    for mine in zip(*shares(plan, size), strict=True):
+        counts = [one.samples for one in mine]
+        assert max(counts) - min(counts) <= 1
+        assert sum(counts) == mine[0].global_samples
+        most = plan._micro_batch or plan._global_batch
+        assert all(len(part.data) <= most for one in mine for part in one)
+        assert [[part.last for part in one][-1] for one in mine] == [True] * size
+        assert all(not part.last for one in mine for part in list(one)[:-1])
+
+
+def test_a_worker_without_a_sample_computes_one_that_counts_for_nothing() -> None:
+    first, second, third = (mine[0] for mine in shares(Batches(10, global_batch=2), 3, count=1))
+    assert sorted(one.samples for one in (first, second, third)) == [0, 1, 1]
+    idle = next(one for one in (first, second, third) if not one.samples)
+    assert [(part.weight, part.last, len(part.data)) for part in idle] == [(0.0, True, 1)]
+
+
+def test_epochs_have_orders_of_their_own_and_a_seed_has_the_same_one_for_ever() -> None:
+    assert [Order(10, 1, 0).at(place) for place in range(10)] == [6, 3, 7, 8, 0, 4, 2, 1, 5, 9]
+    assert [Order(10, 1, 1).at(place) for place in range(10)] != [Order(10, 1, 0).at(place) for place in range(10)]
+
+
+@given(st.integers(1, 3000), st.integers(0, 9), st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_an_order_has_each_sample_once(length: int, seed: int, epoch: int) -> None:
+    order = Order(length, seed, epoch)
+    assert sorted(map(order.at, range(length))) == list(range(length))
+
+
+def test_an_order_of_a_billion_samples_takes_no_memory_and_has_no_place_behind_its_end() -> None:
+    order = Order(10**9, 0, 0)
+    assert len({order.at(place) for place in range(1000)}) == 1000
+    with pytest.raises(IndexError):
+        order.at(10**9)
+    with pytest.raises(ValueError, match="no order"):
+        Order(0, 0, 0)
+
+
+def test_every_place_of_a_short_order_is_as_likely_for_every_sample() -> None:
+    counts = [[0] * 6 for _ in range(6)]
+    for seed in range(3000):
+        for place in range(6):
+            counts[place][Order(6, seed, 0).at(place)] += 1
+    # 500 expected; five standard deviations of the count in one of 36 cells
+    assert all(abs(count - 500) < 103 for row in counts for count in row)
+
+
+def test_without_shuffling_samples_come_as_they_are_and_the_rest_of_an_epoch_may_be_left_out() -> None:
+    plan = elastic.batches(range(7), global_batch=3, shuffle=False, epochs=2, drop_last=True)
+    steps = shares(plan, 1)
+    assert [seen(steps, index) for index in range(4)] == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5]]
+    assert len(plan) == 4
+
+
+def test_steps_without_an_end_go_on_and_have_no_length() -> None:
+    plan = elastic.batches(4, global_batch=4)
+    at(step=10**6)
+    assert next(plan.steps()).epoch == 10**6
+    assert len(plan) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dataset": 0, "global_batch": 1}, "dataset is 0"),
+        ({"dataset": 5, "global_batch": 0}, "global_batch is 0"),
+        ({"dataset": 5, "global_batch": 2.5}, "global_batch is 2.5"),
+        ({"dataset": 5, "global_batch": 2, "micro_batch": 0}, "micro_batch is 0"),
+        ({"dataset": 5, "global_batch": 2, "epochs": -1}, "epochs is -1"),
+        ({"dataset": 5, "global_batch": 6, "drop_last": True}, "do not fill one global batch"),
+    ],
+)
+def test_what_cannot_be_cut_into_steps_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        elastic.batches(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_step_that_is_left_before_its_last_part_is_an_error() -> None:
+    at()
+    steps = elastic.batches(8, global_batch=4, micro_batch=2).steps()
+    for part in next(steps):
+        assert not part.last
+        break
+    with pytest.raises(UsageError, match="after 1 of its 2 parts"):
+        next(steps)
+
+
+class Loader:
+    """What a DataLoader does with a batch sampler."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Iterator[str]:
+        indices = iter(self.batch_sampler)
+        return (",".join(map(str, part)) for part in indices)
+
+
+def test_a_loader_brings_the_data_of_every_part_from_the_present_step_on() -> None:
+    plan = elastic.batches(8, global_batch=4, micro_batch=2, shuffle=False, epochs=2)
+    at(step=1)
+    assert [[part.data for part in step] for step in plan.steps(Loader(plan))][:2] == [["4,5", "6,7"], ["0,1", "2,3"]]
+    assert [[part.data for part in step] for step in plan.steps(Loader(plan), start=3)] == [["4,5", "6,7"]]
+
+
+def test_a_loader_over_other_batches_is_refused_and_one_that_ends_too_early_as_well() -> None:
+    at()
+    plan = elastic.batches(8, global_batch=4)
+    with pytest.raises(UsageError, match="batch_sampler=batches"):
+        next(plan.steps(Loader(elastic.batches(8, global_batch=2))))
+    with pytest.raises(UsageError, match="ended before"):
+        [list(step) for step in plan.steps(iter(["a"]))]
+
+
+class Model:
+    def no_sync(self) -> str:
+        return "gathers"
+
+
+def test_gradients_are_exchanged_in_the_last_part_alone() -> None:
+    at()
+    parts = list(next(elastic.batches(8, global_batch=4, micro_batch=2).steps()))
+    assert parts[0].sync(Model()) == "gathers"  # type: ignore[comparison-overlap]
+    for context in (parts[1].sync(Model()), parts[0].sync(object())):
+        with context:
+            pass
+
+
+def test_a_world_that_changes_in_one_process_has_its_share_from_the_next_walk_on() -> None:
+    plan = elastic.batches(8, global_batch=4, shuffle=False)
+    at(1, 2)
+    assert [part.data for part in next(plan.steps())] == [[2, 3]]
+    at(0, 1, 1)
+    assert [part.data for part in next(plan.steps())] == [[4, 5, 6, 7]]
