@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,20 @@ class TrainerJob:
     def requeue(self) -> None:
         """Has Slurm run the job again at once; by itself it would let two minutes go by."""
         self.slurm("scontrol", "requeue", self.job_id)
-        self.wait("it is queued", lambda: self.slurm("squeue", "-h", "-j", self.job_id, "-o", "%T") == "PENDING")
-        self.slurm("scontrol", "update", f"JobId={self.job_id}", "StartTime=now")
+        self.wait("it is queued", lambda: self._state() == "PENDING")
+
+        def running() -> bool:
+            # Again and again: Slurm may set the two minutes once more when the job's last process has ended.
+            if self._state() == "PENDING":
+                argv = ["scontrol", "update", f"JobId={self.job_id}", "StartTime=now"]
+                subprocess.run(argv, env=self.env(), capture_output=True, check=False)  # it may run by now
+                time.sleep(0.5)
+            return self._state() == "RUNNING"
+
+        self.wait("it runs again", running)
+
+    def _state(self) -> str:
+        return self.slurm("squeue", "-h", "-j", self.job_id, "-o", "%T")
 
     def cancel(self) -> None:
         subprocess.run(["scancel", self.job_id], env=self.env(), check=True)

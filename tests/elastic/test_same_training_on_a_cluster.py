@@ -70,9 +70,12 @@ def alone(folder: Path, script: str, steps: int) -> Rows:
     return read(folder, "alone")
 
 
-def size_of_step(rows: Rows, step: int) -> int:
-    """How many workers did a step, 0 where it is not done yet."""
-    return rows[step][2] if step in rows else 0
+def last_of(folder: Path, log: str) -> tuple[int, int]:
+    """The last step that rank 0 has done, -1 before the first, and on how many workers; the others may be behind."""
+    file = folder / f"{log}.0"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return (rows[-1]["step"], rows[-1]["size"]) if rows else (-1, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +98,13 @@ def test_a_training_sees_the_same_samples_and_losses_with_ten_resizes_and_three_
             trainer.daemon.revoke(*some)
             nodes -= set(some)
         if nodes:
-            step = max(read(trainer.folder, "seen"), default=-1) + 8
-            size = len(nodes)
-            trainer.wait(
-                f"step {step} on {size} nodes",
-                lambda step=step, size=size: any(
-                    size_of_step(read(trainer.folder, "seen"), later) == size for later in range(step, step + 500)
-                ),
-            )
+            step, size = last_of(trainer.folder, "seen")[0] + 8, len(nodes)
+
+            def trained(step: int = step, size: int = size) -> bool:
+                last, workers = last_of(trainer.folder, "seen")
+                return last >= step and workers == size
+
+            trainer.wait(f"step {step} on {size} nodes", trained)
         else:
             trainer.wait("suspended", lambda some=some: all(trainer.state(node) == "ended" for node in some))
     trainer.cancel()

@@ -123,7 +123,12 @@ def test_a_driver_is_understood_from_its_registration_to_its_end(sandbox: Sandbo
     with tempfile.TemporaryDirectory(prefix="bft-c-") as name, kind(sandbox, Path(name)) as offer:
         asyncio.run(asyncio.wait_for(conversation(sandbox, Path(name), offer), 120))
         if kind is bftd:
-            [trainer] = Client(f"{name}/s").status()["trainers"]
+            until = time.monotonic() + 20.0
+            while True:  # the status is made anew after the answer to the driver's last word
+                [trainer] = Client(f"{name}/s").status()["trainers"]
+                if trainer["state"] == "finished" or time.monotonic() > until:
+                    break
+                time.sleep(0.05)
             assert (trainer["state"], trainer["exit_code"], trainer["step"]) == ("finished", 0, 9)
 
 
