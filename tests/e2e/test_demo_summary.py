@@ -17,7 +17,7 @@ def good() -> dict[str, Any]:
             "backend": name,
             "resizes": 3,
             "suspends": 1,
-            "steps": demo.STEPS,
+            "steps": demo.STEPS[name],
             "steps_lost": 4,
             "samples": 100,
             "first_loss": 1.4,
