@@ -26,6 +26,8 @@ _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 # Tests that run processes, wait in real time or draw many examples, by their place: `make test-fast` leaves them out.
 _SLOW = (
     "tests/bftd/http/",
+    "tests/bftd/pool/backfill/test_against_slurm.py",
+    "tests/bftd/pool/backfill/test_planner_properties.py",
     "tests/bftd/shadow/test_shadow.py",
     "tests/bftd/test_daemon.py",
     "tests/bftd/test_sandbox_site.py",
@@ -35,8 +37,11 @@ _SLOW = (
     "tests/benchmarks/",
     "tests/elastic/backends/",
     "tests/elastic/driver/",
+    "tests/elastic/link/test_silence.py",
     "tests/elastic/node/",
+    "tests/elastic/test_sampling.py",
     "tests/milp/solvers/programs/",
+    "tests/milp/solvers/several_classes/test_classes.py",
     "tests/milp/test_contract.py",
     "tests/milp/test_properties.py",
     "tests/packaging/",
