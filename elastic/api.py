@@ -23,12 +23,8 @@ class _Progress:
 _progress = _Progress()
 
 
-def _variable(name: str, otherwise: int) -> int:
-    return int(os.environ.get(name, otherwise))
-
-
 # As torchrun tells it; what another framework's part of this package says comes after.
-world.use(world.World(lambda: _variable("RANK", 0), lambda: _variable("WORLD_SIZE", 1), lambda: _progress.step))
+world.use(world.World(lambda: _rank_and_size()[0], lambda: _rank_and_size()[1], lambda: _progress.step))
 
 
 def load() -> Any | None:

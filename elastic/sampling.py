@@ -64,12 +64,18 @@ class _Piece:
     end: int
     idle: bool = False
 
+    @property
+    def samples(self) -> int:
+        """How many count."""
+        return 0 if self.idle else self.end - self.begin
+
 
 class Batches:
-    """The steps of a training over `length` samples; a batch sampler for a DataLoader, too.
+    """Cuts a dataset into the same steps whatever the number of workers; make it on every worker alike.
 
-    Iterating over it gives lists of indices, a part each, from the present step on. So
-    `DataLoader(dataset, batch_sampler=batches)` loads ahead as it likes, and `steps(loader)` puts the two together.
+    It is a batch sampler for a DataLoader, too: iterating over it gives lists of indices, a part each, from the present
+    step on. So `DataLoader(dataset, batch_sampler=batches)` loads ahead as it likes, and `steps(loader)` puts the two
+    together. Scripts know it as `elastic.batches`.
     """
 
     def __init__(
@@ -83,7 +89,20 @@ class Batches:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        """See `batches`."""
+        """Take what is cut, and how.
+
+        Args:
+            dataset: what has a length, or the length itself.
+            global_batch: samples a step, of all workers together.
+            micro_batch: most samples that a worker computes at once; the others of its share follow, and gradients are
+                exchanged after the last. Without it a share is computed whole, however few workers there are.
+            seed: of the order; every epoch has its own.
+            epochs: how many passes; without it the steps do not end.
+            shuffle: False takes the samples as they come.
+            drop_last: leave out the samples of an epoch that do not fill a global batch, else its last step has fewer.
+
+        Raises UsageError.
+        """
         self._length = dataset if isinstance(dataset, int) else len(dataset)
         for name, value in {
             "dataset": self._length,
@@ -123,7 +142,7 @@ class Batches:
             finally:
                 self._begin = None
         for number, pieces, total in walk.steps():
-            samples = sum(piece.end - piece.begin for piece in pieces if not piece.idle)
+            samples = sum(piece.samples for piece in pieces)
             parts = _Parts(data, pieces, walk.size, total)
             yield Step(number, number // self.steps_per_epoch, samples, total, parts)
             parts.check()
@@ -163,41 +182,6 @@ class Batches:
     def end(self) -> int | None:
         """The number of steps in all epochs, None where there is no end."""
         return None if self._epochs is None else self._epochs * self.steps_per_epoch
-
-
-def batches(
-    dataset: Sized | int,
-    *,
-    global_batch: int,
-    micro_batch: int | None = None,
-    seed: int = 0,
-    epochs: int | None = None,
-    shuffle: bool = True,
-    drop_last: bool = False,
-) -> Batches:
-    """Cuts a dataset into the same steps whatever the number of workers; call it on every worker alike.
-
-    Args:
-        dataset: what has a length, or the length itself.
-        global_batch: samples a step, of all workers together.
-        micro_batch: most samples that a worker computes at once; the others of its share follow, and gradients are
-            exchanged after the last. Without it a share is computed whole, however few workers there are.
-        seed: of the order; every epoch has its own.
-        epochs: how many passes; without it the steps do not end.
-        shuffle: False takes the samples as they come.
-        drop_last: leave out the samples of an epoch that do not fill a global batch, else its last step has fewer.
-
-    Raises UsageError.
-    """
-    return Batches(
-        dataset,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seed=seed,
-        epochs=epochs,
-        shuffle=shuffle,
-        drop_last=drop_last,
-    )
 
 
 class _Walk:
@@ -250,9 +234,8 @@ class _Parts:
                     "elastic.batches: the loader ended before the batches did; make it with batch_sampler=batches"
                 ) from None
             self._taken += 1
-            samples = 0 if piece.idle else piece.end - piece.begin
-            weight = samples * self._size / self._total
-            yield Part(data, samples, weight, last=self._taken == len(self._pieces))
+            weight = piece.samples * self._size / self._total
+            yield Part(data, piece.samples, weight, last=self._taken == len(self._pieces))
 
     def __len__(self) -> int:
         return len(self._pieces)
