@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from elastic import resizing, world
 from elastic import session as _session
@@ -33,12 +33,12 @@ def load() -> Any | None:
     Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script. Raises
     StateError when there is a saved state that cannot be read: that is no first start.
     """
-    payload = _session.current().fetch_state()
-    if payload is None:
+    fetched = _session.current().fetch_state()
+    if fetched.file is None:
         return None
     import torch
 
-    envelope = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    envelope = torch.load(fetched.file, map_location="cpu", weights_only=False)
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
@@ -89,10 +89,14 @@ def save(state: Any) -> None:
     buffer = io.BytesIO()
     torch.save({"step": _progress.step, "samples": _progress.samples, "size": size, "state": state}, buffer)
     payload = buffer.getvalue()
-    session.commit(Saved(_progress.step, _progress.samples, lambda: payload))
+    session.commit(Saved(_progress.step, _progress.samples, lambda file: _write(file, payload)))
     if session.pause_requested.is_set():
         session.rest()
     session.ship_soon()
+
+
+def _write(file: BinaryIO, payload: bytes) -> None:
+    file.write(payload)
 
 
 def _rank_and_size() -> tuple[int, int]:

@@ -9,6 +9,7 @@ A worker that has lost its link ends: what it saved would not be kept, and nobod
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import queue
@@ -18,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from elastic.errors import EXIT_LINK_LOST, ElasticError, LinkLostError, StateError
 from elastic.link.channel import BlockingChannel, payload_bytes
@@ -39,11 +41,27 @@ _LOST = "the connection to the trainer's driver is gone; this worker ends and is
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved state: the step it was saved at, the samples seen until then, and how to serialize it."""
+    """A saved state: the step it was saved at, the samples seen until then, and how to write it into a file.
+
+    `write` is called by any thread, once or more, and needs no file that can seek; `release` once, when the state will
+    not be written any more.
+    """
 
     step: int
     samples: int
-    serialize: Callable[[], bytes]
+    write: Callable[[BinaryIO], None]
+    release: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What the trainer goes on from: a whole state in a `file` of this node, or `generations` on a shared file system.
+
+    `generations`, the newest first, are as elastic.bypath writes and reads them. Neither: this is the first start.
+    """
+
+    file: BinaryIO | None = None
+    generations: tuple[Message, ...] = ()
 
 
 def new_page() -> mmap.mmap:
@@ -65,7 +83,7 @@ class Session:
     def __init__(self, channel: BlockingChannel | None = None, page: mmap.mmap | None = None) -> None:
         self._channel = channel
         self._page = page
-        self._answers: queue.SimpleQueue[bytes | ElasticError | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Fetched | ElasticError] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._untold: deque[Message] = deque()
         self._untold_lock = threading.Lock()
@@ -89,6 +107,10 @@ class Session:
         self.pause_requested = threading.Event()
         self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
+        self.on_message: dict[str, Callable[[Message], None]] = {}
+        """What else listens to the driver, by `op`; called by the side thread, so it returns at once."""
+        self.costs: dict[str, float] = {}
+        """What this worker's start took, in seconds by part (`load_s`, ...): told with its first step."""
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
@@ -144,6 +166,8 @@ class Session:
         }
         if first and previous_s:
             message["previous_s"] = previous_s
+        if first and self.costs:
+            message["costs"] = dict(self.costs)
         self._last = message
         passed_s = time.monotonic()  # a wall clock that is set back would keep the reports back
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):
@@ -211,7 +235,7 @@ class Session:
                     return
                 try:
                     # Not by its step: a script may save twice at one, the second time with more in it.
-                    payload = saved.serialize() if saved is not self._shipped else None
+                    payload = _written(saved) if saved is not self._shipped else None
                 except Exception as error:  # an object of the script's that cannot be serialized
                     self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
                     self._send({"op": "nothing_saved"})
@@ -243,13 +267,17 @@ class Session:
         while True:
             time.sleep(3600)
 
-    def fetch_state(self) -> bytes | None:
-        """The state that the trainer goes on from, or None when the driver says that there is none yet.
+    def tell(self, message: Message) -> bool:
+        """Sends a message to the driver; False outside bftd, and when the link is gone."""
+        return self._send(message)
+
+    def fetch_state(self) -> Fetched:
+        """The state that the trainer goes on from; neither file nor generations when there is none yet.
 
         Raises LinkLostError, and StateError when there is one that cannot be had: neither is a first start.
         """
         if self._channel is None:
-            return None
+            return Fetched()
         answer = self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
         if isinstance(answer, ElasticError):
             raise answer
@@ -294,6 +322,8 @@ class Session:
                 self._heard.set()
             elif op == "fetched":
                 self._answers.put(_state_of(message, channel))
+            elif op in self.on_message:
+                self.on_message[op](message)
 
     def _ship_loop(self) -> None:
         while self._ship_wanted.wait():
@@ -363,12 +393,20 @@ def _connected(address: str, secret: str, about: Message) -> BlockingChannel:
     return BlockingChannel.connect(address, secret, about)
 
 
-def _state_of(message: Message, channel: BlockingChannel) -> bytes | ElasticError | None:
+def _written(saved: Saved) -> bytes:
+    file = io.BytesIO()
+    saved.write(file)
+    return file.getvalue()
+
+
+def _state_of(message: Message, channel: BlockingChannel) -> Fetched | ElasticError:
     """The driver's answer to a fetch; raises WireError when the state was cut short or altered."""
     if message.get("none") is True:
-        return None
+        return Fetched()
     if "bytes" in message:
-        return channel.receive_payload(payload_bytes(message))
+        return Fetched(io.BytesIO(channel.receive_payload(payload_bytes(message))))
+    if isinstance(generations := message.get("generations"), list):
+        return Fetched(generations=tuple(generations))
     why = message.get("error", "the driver's answer cannot be understood")
     return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
 

@@ -12,9 +12,14 @@ from elastic.backends import KINDS
 from elastic.errors import UsageError
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
-_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "frozen", "resume")
+_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "frozen", "resume", "state", "container")
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
+_PROGRESS = "progress="
+"""The last option: the rest of the value is its regular expression, whatever is in it."""
+
+_PATH = r"/[^,\s]+"
+_IMAGE = r"[^,\s]+"
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
@@ -23,7 +28,8 @@ class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
     `resume` is the id of the trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state
-    this one goes on.
+    this one goes on. `state_path` is the folder on a shared file system that holds large states, `container` the image
+    that the workers run in, and `progress` the regular expression that reads their steps from what they print.
     """
 
     nodes_min: int
@@ -39,18 +45,22 @@ class ElasticSpec:
     mix: bool = False
     frozen_s: float | None = None
     resume: str | None = None
+    state_path: str | None = None
+    container: str | None = None
+    progress: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
-        gpu=TYPE:N, mix, frozen=S, resume=JOBID.
+        gpu=TYPE:N, mix, frozen=S, resume=JOBID, state=PATH, container=IMAGE, and at the end progress=REGEX.
 
         Raises UsageError.
         """
         text = text.strip()
         if not text.isprintable():
             raise UsageError(f"--elastic={text!r}: give the nodes as MIN-MAX, for example --elastic=1-8")
-        head, *rest = text.split(",")
+        front, has_progress, regex = text.partition("," + _PROGRESS)
+        head, *rest = front.split(",")
         nodes_min, nodes_max = _range(head, text)
         options = dict(_option(part) for part in rest)
         gpu, gpus = _gpu(options.get("gpu"))
@@ -68,6 +78,9 @@ class ElasticSpec:
             mix="mix" in options,
             frozen_s=_positive(options.get("frozen"), "frozen"),
             resume=_trainer(options.get("resume")),
+            state_path=_state_path(options.get("state")),
+            container=_image(options.get("container")),
+            progress=_progress(regex) if has_progress else None,
         )
 
     @property
@@ -107,6 +120,12 @@ class ElasticSpec:
             parts.append("mix")
         if self.resume:
             parts.append(f"resume={self.resume}")
+        if self.state_path:
+            parts.append(f"state={self.state_path}")
+        if self.container:
+            parts.append(f"container={self.container}")
+        if self.progress:
+            parts.append(_PROGRESS + self.progress)
         return ",".join(parts)
 
 
@@ -199,6 +218,30 @@ def _gpu(value: str | None) -> tuple[str, int]:
 def _trainer(value: str | None) -> str | None:
     if value is not None and not re.fullmatch(_TRAINER, value):
         raise UsageError(f"--elastic: resume={value}: give the id of a job, as bft state ls shows it")
+    return value
+
+
+def _state_path(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(_PATH, value):
+        raise UsageError(f"--elastic: state={value}: give a folder from / on, on a file system that all nodes have")
+    return value
+
+
+def _image(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(_IMAGE, value):
+        raise UsageError(f"--elastic: container={value}: give an image as the site's container runtime takes it")
+    return value
+
+
+def _progress(value: str) -> str:
+    try:
+        groups = set(re.compile(value).groupindex)
+    except re.error as error:
+        raise UsageError(f"--elastic: progress={value}: not a regular expression: {error}") from None
+    if not {"step", "samples"} & groups:
+        raise UsageError(
+            f"--elastic: progress={value}: name a group step or samples, for example progress=step (?P<step>[0-9]+)"
+        )
     return value
 
 

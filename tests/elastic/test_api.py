@@ -14,7 +14,7 @@ import elastic
 from elastic import api, resizing
 from elastic import session as sessions
 from elastic.link.wire import Message, encode
-from elastic.session import Session
+from elastic.session import Fetched, Session
 
 OUTSIDE = """
 import sys, elastic
@@ -120,7 +120,7 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     message, payload = channel.awaited(op="state")
     assert (message["step"], message["samples"]) == (3, 15)
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
+    monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
     assert api.load() == {"answer": 42}
     sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
@@ -138,7 +138,7 @@ def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batche
     api.save({"answer": 42})
     _, payload = channel.awaited(op="state")
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(Session, "fetch_state", lambda self: payload)
+    monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
     monkeypatch.setenv("WORLD_SIZE", "8")
     api.load()
     told: list[tuple[int, int]] = []

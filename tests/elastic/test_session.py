@@ -8,15 +8,16 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
 import pytest
 
 from elastic import session as sessions
 from elastic.errors import EXIT_LINK_LOST, LinkLostError, StateError
 from elastic.link.wire import Message, encode
-from elastic.session import Saved, Session, new_page, read_page
+from elastic.session import Fetched, Saved, Session, new_page, read_page
 from tests.elastic.far_end import LIMIT_S, SECRET, accepted
 
 
@@ -72,7 +73,16 @@ def driver(exits: queue.SimpleQueue[int]) -> Iterator[Driver]:
 
 
 def saved(step: int, payload: bytes = b"weights") -> Saved:
-    return Saved(step, step * 10, lambda: payload)
+    return Saved(step, step * 10, writing(payload))
+
+
+def writing(payload: bytes) -> Callable[[BinaryIO], None]:
+    """How a saved state of these bytes is written."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(payload)
+
+    return write
 
 
 def test_a_worker_says_who_it_is_before_anything_else(driver: Driver) -> None:
@@ -224,13 +234,15 @@ def test_a_paused_worker_ships_says_so_and_makes_no_further_step(driver: Driver)
 
 def test_the_state_of_a_suspended_trainer_is_fetched(driver: Driver) -> None:
     driver.channel.send({"op": "fetched"}, b"the state")
-    assert driver.session.fetch_state() == b"the state"
+    file = driver.session.fetch_state().file
+    assert file is not None
+    assert file.read() == b"the state"
     assert driver.next() == {"op": "fetch"}
 
 
 def test_a_first_start_fetches_nothing(driver: Driver) -> None:
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() is None
+    assert driver.session.fetch_state() == Fetched()
 
 
 # -- what must never be taken for a first start ---
@@ -244,7 +256,7 @@ def test_regression_a_state_that_could_not_be_read_was_taken_for_none(driver: Dr
     with pytest.raises(StateError, match="cannot be understood"):
         driver.session.fetch_state()
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() is None, "a try later may find out"
+    assert driver.session.fetch_state() == Fetched(), "a try later may find out"
 
 
 def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
@@ -391,7 +403,7 @@ def test_regression_a_step_waited_for_a_state_on_its_way(driver: Driver) -> None
 def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_thread(
     driver: Driver, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> bytes:
+    def fail(file: BinaryIO) -> None:
         raise TypeError("cannot pickle a lock")
 
     driver.session.commit(Saved(5, 50, fail))
@@ -409,7 +421,7 @@ def test_outside_bftd_a_session_does_nothing() -> None:
     session.farewell()
     session.commit(saved(1))
     session.ship()
-    assert session.fetch_state() is None
+    assert session.fetch_state() == Fetched()
     assert not session.attached
 
 
@@ -445,7 +457,7 @@ def test_regression_what_a_script_saved_right_before_its_end_was_not_sent(
 ) -> None:
     # The thread that sends in the background does not come to it: the process is gone before.
     monkeypatch.setattr(Session, "_ship_loop", lambda _: None)
-    driver.session.commit(Saved(7, 70, lambda: b"final"))
+    driver.session.commit(Saved(7, 70, writing(b"final")))
     driver.session.ship_soon()
     assert driver.session.ended(0) == 0
     message, payload = driver.next_state()

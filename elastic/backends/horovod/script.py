@@ -8,11 +8,10 @@ tells them. A state attribute named `loss` is shown as the loss.
 from __future__ import annotations
 
 import contextlib
-import io
 import threading
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, BinaryIO
 
 from horovod.common.basics import HorovodBasics
 
@@ -78,8 +77,8 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
         session = _session.current()
         session.on_abort = _abort
-        if hvd.rank() == 0 and (payload := session.fetch_state()) is not None:
-            self._load(payload)
+        if hvd.rank() == 0 and (file := session.fetch_state().file) is not None:
+            self._load(file)
         _counter.state, _counter.size = self, hvd.size()
         self._commit()
 
@@ -141,20 +140,18 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def _commit(self) -> None:
         saved = self._saved_state
-        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], self._serialize))
+        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], self._write))
 
-    def _serialize(self) -> bytes:
+    def _write(self, file: BinaryIO) -> None:
         with self._bft_lock:
             handlers = {
                 name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
                 for name, handler in self._handlers.items()
             }
-            buffer = io.BytesIO()
-            torch.save({"handlers": handlers, "attributes": self._saved_state}, buffer)
-        return buffer.getvalue()
+            torch.save({"handlers": handlers, "attributes": self._saved_state}, file)
 
-    def _load(self, payload: bytes) -> None:
-        data = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    def _load(self, file: BinaryIO) -> None:
+        data = torch.load(file, map_location="cpu", weights_only=False)
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
                 "bft: the saved state is of another script (its TorchState has other fields); "
