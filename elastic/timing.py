@@ -93,6 +93,10 @@ KILLED_S = 10.0
 # Gloo's own time-out is the second line of defence behind the driver's abort.
 GLOO_TIMEOUT_S = 5
 
+# So long after an abort a worker may wait in a call of Horovod's before it ends by itself: NCCL's own abort may hang
+# with the device. The others wait for it meanwhile, and an abort that works is over in less.
+ABORTED_S = 10.0
+
 # A node that cannot start workers, or not even its agent, is kept for a moment before that is told: the daemon believes
 # nothing of a pilot that Slurm has not yet shown it, and it looks once a second.
 FAULT_SHOWN_S = 3.0

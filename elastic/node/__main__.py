@@ -11,6 +11,7 @@ from typing import Protocol
 
 from elastic.backends import KINDS, load
 from elastic.link.child import adopt_orphans, die_with_parent
+from elastic.node import devices
 from elastic.node.link import AgentLink
 
 
@@ -42,6 +43,8 @@ def main() -> None:
         text = f"{sys.executable}: {error}; install it for this Python, as the users' guide says"
         link.send({"op": "cannot", "text": text})
         raise SystemExit(1) from None
+    if devices.count(os.environ) and (why := devices.unusable()):
+        print(f"bft: {why}", file=sys.stderr, flush=True)
     # What is imported is never garbage: the workers' collections leave it, and so the memory that they share, alone.
     gc.freeze()
     gc.enable()

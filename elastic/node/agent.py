@@ -24,6 +24,7 @@ from elastic.link.channel import SealedReader, introduce
 from elastic.link.child import adopt_orphans, prepare_child
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
+from elastic.node import devices
 from elastic.node.interface import interface_of
 from elastic.node.leftovers import kill_all_below
 from elastic.node.output import Allowance, Lines
@@ -212,6 +213,7 @@ class Agent:
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads_per_worker(workers)),
+            **devices.of_node(os.environ),
             **self._interface(message["interface_variables"]),
         }
         argv = [

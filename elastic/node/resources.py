@@ -6,23 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-_GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""Where Slurm, or a user, names the GPUs that a process may use: NVIDIA's, AMD's twice, Intel's."""
-
-_NONE = ("NoDevFiles", "-1")
-"""What Slurm writes, and users write, for none at all."""
+from elastic.node import devices
 
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def workers_per_node(environ: Mapping[str, str]) -> int:
     """One worker a GPU that this pilot may use, one where it has none."""
-    told = [environ[name] for name in _GPUS if name in environ]
-    if not told:
-        count = environ.get("SLURM_GPUS_ON_NODE", "")
-        return max(1, int(count)) if count.isdecimal() else 1
-    named = next((value for value in told if value), "")
-    return max(1, len([gpu for gpu in named.split(",") if gpu and gpu not in _NONE]))
+    return max(1, devices.count(environ))
 
 
 def threads_per_worker(workers: int) -> int:

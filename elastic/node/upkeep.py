@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection
 
 from elastic.node.leftovers import Leftovers, kill_trees
 from elastic.node.segments import Segments
-from elastic.timing import SAMPLE_S
+from elastic.timing import KILLED_S, SAMPLE_S
+
+_LOOK_S = 0.002
 
 
 class Upkeep:
@@ -23,12 +25,15 @@ class Upkeep:
         self._leftovers = Leftovers()
         self._segments = Segments(tempfile.gettempdir())
         self._next_s = 0.0
+        self._doomed: set[int] = set()
 
     def look(self, workers: Collection[int]) -> list[int]:
         """Has what ended workers left cleared, and keeps in mind which shared memory is whose; cheap, call it often.
 
         Returns the exit codes, as subprocess gives them, of the workers that have ended; they stay to be waited for.
         """
+        # Forgotten as soon as it is gone: its number may be another worker's one day.
+        self._doomed = {pid for pid in self._doomed if _lives(pid)}
         ended = {pid: rc for pid in workers if (rc := exit_code(pid)) is not None}
         if ended:
             # Forks of a worker hold what its parent waits on: while one lives, nobody hears that the worker ended.
@@ -48,6 +53,19 @@ class Upkeep:
         if doomed:
             self._segments.sample(workers)
             kill_trees(doomed)
+            self._doomed.update(doomed)
+
+    def wait_for_killed(self) -> None:
+        """Returns when those that were killed have ended, or after KILLED_S: until then they hold their GPU's memory.
+
+        A worker is gone at once as a rule; with gigabytes of pinned memory the kernel takes seconds to unpin it.
+        """
+        deadline_s = time.monotonic() + KILLED_S
+        while self._doomed and time.monotonic() < deadline_s:
+            self._doomed = {pid for pid in self._doomed if _lives(pid)}
+            if self._doomed:
+                time.sleep(_LOOK_S)
+        self._doomed.clear()
 
     def settle(self, workers: Collection[int]) -> None:
         """Clears what workers left that are not among the living ones; returns when it is gone, or after a moment."""
@@ -64,3 +82,11 @@ def exit_code(pid: int) -> int | None:
     if seen is None:
         return None
     return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+
+
+def _lives(pid: int) -> bool:
+    """Whether a child has not ended yet; its exit status stays for whom it is for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False

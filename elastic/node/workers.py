@@ -25,6 +25,7 @@ from elastic import session
 from elastic.backends import KINDS
 from elastic.errors import EXIT_LINK_LOST, WireError
 from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
+from elastic.node import devices
 
 _UNFLUSHED = 120
 """What python exits with when its last output cannot be written."""
@@ -41,6 +42,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     if not has_rank():
         print("bft: a worker was started without a rank; this is a fault of bftd, please report it", file=sys.stderr)
         os._exit(70)
+    os.environ.update(devices.of_worker(os.environ))
     try:
         session.install(session.Session.connect(os.environ, page))
     except (OSError, WireError):

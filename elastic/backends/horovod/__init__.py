@@ -4,7 +4,8 @@ driver        beside the trainer, in bftd's Python: which nodes, and what an exi
 life          beside the driver, in the user's Python: one life of Horovod's own driver
 rendezvous    in a life: where gloo's ranks find each other; announcement: how a worker tells there where it is notified
 node          on a pool node: forks the workers; environment: what these find in theirs
-script        in a worker: what `import elastic.horovod` brings; sockets: how a hung collective is broken
+script        in a worker: what `import elastic.horovod` brings; sockets: how a hung collective is broken;
+               stuck: what is done where NCCL stays in one
 """
 
 from __future__ import annotations

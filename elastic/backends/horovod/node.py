@@ -79,6 +79,7 @@ class HorovodNode:
 
     def _start(self, message: Message) -> None:
         # A worker that was ended a moment ago may hold the GPU still.
+        self._upkeep.wait_for_killed()
         self._upkeep.settle(self._living())
         page = new_page()
         host, local_rank = message["host"], int(message["local_rank"])

@@ -17,6 +17,7 @@ from horovod.common.basics import HorovodBasics
 
 from elastic import resizing, world
 from elastic import session as _session
+from elastic.backends.horovod import stuck
 from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
 from elastic.session import Saved
@@ -57,8 +58,20 @@ _UpstreamSampler = hvd.elastic.ElasticSampler
 
 
 def _abort() -> None:
-    """Has every collective that waits for a dead worker fail now."""
+    """Has every collective that waits for a dead worker fail now.
+
+    Horovod's own thread aborts NCCL's communicators when it loses its sockets; where that does not help, this worker
+    ends by itself.
+    """
     _sockets.shut()
+    if hvd.nccl_built():
+        threading.Thread(target=stuck.end_if_stuck, args=(_sockets, _last_words), daemon=True).start()
+
+
+def _last_words() -> None:
+    """What a worker does that gives up: one state is enough, and all of them may be stuck."""
+    if _counter.rank == 0:
+        _session.current().ship()
 
 
 class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
@@ -79,7 +92,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         session.on_abort = _abort
         if hvd.rank() == 0 and (file := session.fetch_state().file) is not None:
             self._load(file)
-        _counter.state, _counter.size = self, hvd.size()
+        _counter.state, _counter.size, _counter.rank = self, hvd.size(), hvd.rank()
         self._commit()
 
     def save(self) -> None:
@@ -125,7 +138,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _counter.depth = 0
         _session.current().regrouped()
         super().on_reset()
-        before, _counter.size = _counter.size, hvd.size()
+        before, _counter.size, _counter.rank = _counter.size, hvd.size(), hvd.rank()
         resizing.resized(before, _counter.size)
 
     def step_done(self, samples: int) -> None:
@@ -177,6 +190,7 @@ class _Counter:
     def __init__(self) -> None:
         self.state: TorchState | None = None
         self.size = 1
+        self.rank = 0
         self.depth = 0
         self.muted = False
         self.samples = 0

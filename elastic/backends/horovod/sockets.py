@@ -33,11 +33,14 @@ class SocketWatch:
 
     def __init__(self) -> None:
         self._sockets: dict[int, int] = {}
+        self.openings = 0
+        """How often `opening` was entered: a worker that enters it again has got out of what it waited in."""
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
         """Takes every socket that is connected inside the block for gloo's."""
         self._sockets = {}
+        self.openings += 1
         before = connected_sockets()
         yield
         self._sockets = {fd: inode for fd, inode in connected_sockets().items() if before.get(fd) != inode}

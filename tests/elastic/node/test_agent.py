@@ -516,6 +516,23 @@ def test_the_node_process_gets_what_its_back_end_wants_and_what_the_pilot_has_go
     assert pilot.next()["line"] == "7, of the user, fatal, lo"
 
 
+def test_workers_find_the_gpus_that_slurm_gave_the_pilot_in_slurms_order(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setenv("SLURM_STEP_GPUS", "2,3")
+    pilot.start(
+        "-c",
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = 'GPU-5c89,GPU-11d2'; "
+        "import elastic.node.agent; elastic.node.agent.main()",
+    )
+    pilot.configure(
+        "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $SLURM_STEP_GPUS $BFT_WORKERS_PER_NODE; exec sleep 1000",
+        workers_per_node=4,
+    )
+    assert pilot.next()["line"] == "GPU-5c89,GPU-11d2 PCI_BUS_ID 2,3 4"
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_what_the_user_set_for_threads_and_interfaces_is_not_overwritten(
     pilot: Pilot, monkeypatch: pytest.MonkeyPatch, given: bool

@@ -95,3 +95,28 @@ upkeep.settle([])
 print(os.path.exists(f"/dev/shm/{name}"))
 """
     assert said_by_node(body) == "False\n"
+
+
+def test_a_worker_that_takes_its_time_to_die_is_waited_for_before_the_next_one_starts() -> None:
+    """With gigabytes of pinned memory a killed process is there for seconds, and its GPU's memory with it."""
+    body = """
+import threading
+from elastic.node import upkeep as module
+worker = started(time.sleep, 1000)
+real, module.kill_trees = module.kill_trees, lambda doomed: None
+upkeep.kill([worker.pid], [worker.pid])
+threading.Timer(0.3, real, [[worker.pid]]).start()
+began_s = time.monotonic()
+upkeep.wait_for_killed()
+print(time.monotonic() - began_s > 0.2, upkeep.look([worker.pid]))
+worker.join()
+upkeep.wait_for_killed()
+print(upkeep.look([]))
+module.KILLED_S = 0.1
+worker = started(time.sleep, 1000)
+upkeep.kill([worker.pid], [worker.pid])
+upkeep.wait_for_killed()
+print("not for ever")
+real([worker.pid])
+"""
+    assert said_by_node(body) == "True [-9]\n[]\nnot for ever\n"

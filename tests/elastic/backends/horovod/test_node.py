@@ -72,3 +72,11 @@ def test_what_the_user_set_for_gloo_and_horovod_is_respected(tmp_path: Path) -> 
 
 def test_the_rendezvous_is_where_this_node_reaches_the_driver(tmp_path: Path) -> None:
     assert "OWN HOROVOD_GLOO_RENDEZVOUS_ADDR 127.0.0.1\n" in run(tmp_path)
+
+
+def test_a_worker_that_is_to_have_a_gpu_of_its_own_sees_that_one_and_so_does_what_it_starts(tmp_path: Path) -> None:
+    said = run(tmp_path, CUDA_VISIBLE_DEVICES="MIG-4f35f54b,MIG-9b1c0a2d", BFT_WORKERS_PER_NODE="2")
+    assert "OWN CUDA_VISIBLE_DEVICES MIG-4f35f54b\n" in said
+    assert "\nCUDA_VISIBLE_DEVICES=MIG-4f35f54b\n" in said
+    said = run(tmp_path, CUDA_VISIBLE_DEVICES="3,1", BFT_WORKERS_PER_NODE="2")
+    assert "OWN CUDA_VISIBLE_DEVICES 3,1\n" in said

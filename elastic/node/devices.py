@@ -1,0 +1,127 @@
+"""Which GPUs a pilot's workers have, of whatever make: read from what Slurm or the user set, and dealt out.
+
+Every worker sees all GPUs of its pilot, in the same order, and takes the one of its local rank: scripts for torchrun
+and Horovod say `set_device(local_rank)`, and NCCL needs to see its peers' GPUs. Only where that cannot be are they
+dealt out one each, round robin: with more workers than GPUs, and where a process can use no more than one MIG part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+_NVIDIA = ("CUDA_VISIBLE_DEVICES",)
+_AMD = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The innermost first: what ROCR_VISIBLE_DEVICES leaves is numbered anew, and the others choose among that. HIP reads
+CUDA_VISIBLE_DEVICES too."""
+
+_INTEL = ("ZE_AFFINITY_MASK",)
+
+_VISIBLE = (*_NVIDIA, *(name for name in _AMD if name not in _NVIDIA), *_INTEL)
+
+_COUNTED = "SLURM_GPUS_ON_NODE"
+_LISTED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
+"""Where sites have the variables above not set (`no_gpu_env` in gres.conf): how many there are, which of the node's."""
+
+_NAMES = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[\w/.-]+")
+"""A number, one of a part of an Intel GPU, or what NVIDIA's and AMD's drivers call one."""
+
+_AMD_DRIVER, _NVIDIA_DRIVER = Path("/dev/kfd"), Path("/dev/nvidiactl")
+
+
+def names(value: str) -> tuple[str, ...]:
+    """The GPUs that a visibility variable leaves, in its order; none for `NoDevFiles`, `-1`, `none` and the like.
+
+    As the drivers read it: what comes after a name that is none is not there, and one that is named twice spoils all.
+    """
+    found: list[str] = []
+    for part in value.split(","):
+        if not _NAMES.fullmatch(name := part.strip()):
+            break
+        found.append(name)
+    return tuple(found) if len(set(found)) == len(found) else ()
+
+
+def count(environ: Mapping[str, str]) -> int:
+    """How many GPUs this pilot's workers have; 0 for none."""
+    if any(name in environ for name in _VISIBLE):
+        return next((len(names(environ[name])) for name in _innermost(environ)), 0)
+    if (told := environ.get(_COUNTED, "").strip()).isdecimal():
+        return int(told)
+    return next((number for name in _LISTED if (number := _counted(environ.get(name, "")))), 0)
+
+
+def of_node(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the node process is to find in its environment, so that all its workers number the GPUs alike.
+
+    What the user has set for the order of CUDA's numbers stays.
+    """
+    settings = {}
+    # Slurm counts by bus, as nvidia-smi does; CUDA puts the fastest first, which is another one where models differ.
+    if not environ.get("CUDA_DEVICE_ORDER"):
+        settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    # Without flags in gres.conf Slurm sets all vendors' variables alike, and on AMD one would filter what the other
+    # has left: of "2,3" nothing.
+    outer = names(environ.get("ROCR_VISIBLE_DEVICES", ""))
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if outer and names(environ.get(name, "")) == outer and _is_amd():
+            settings[name] = ",".join(str(number) for number in range(len(outer)))
+    return settings
+
+
+def of_worker(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a worker with this environment is to set: nothing where it is to see all GPUs of the node."""
+    local_rank, workers = int(environ.get("BFT_LOCAL_RANK", "0")), int(environ.get("BFT_WORKERS_PER_NODE", "1"))
+    settings = {}
+    for name in _innermost(environ):
+        found = names(environ[name])
+        if found and (len(found) < workers or (len(found) > 1 and found[0].startswith("MIG-"))):
+            settings[name] = found[local_rank % len(found)]
+    return settings
+
+
+def unusable() -> str:
+    """Why workers, as forks of this process, can use no GPU; "" where they can.
+
+    To be asked after what they need is imported: what a driver has given to a process it does not give to its forks,
+    and whether torch has asked it for anything, if only for the number of GPUs, shows in a fork alone.
+    """
+    torch = sys.modules.get("torch")
+    kinds = [getattr(torch, name, None) for name in ("cuda", "xpu")]
+    pid = os.fork()
+    if pid == 0:
+        os._exit(any(getattr(kind, "_is_in_bad_fork", bool)() for kind in kinds))
+    if not os.waitpid(pid, 0)[1]:
+        return ""
+    return (
+        "workers can use no GPU: something that Python runs at its start (sitecustomize, a .pth file) asks torch "
+        "for GPUs, and workers are forks; have it do so in the script"
+    )
+
+
+def _innermost(environ: Mapping[str, str]) -> list[str]:
+    """For each make the variable that decides what is left of its GPUs, where one is set and leaves any."""
+    ruling = (next((name for name in group if names(environ.get(name, ""))), "") for group in _groups())
+    return [name for name in ruling if name]
+
+
+def _groups() -> tuple[tuple[str, ...], ...]:
+    return (_AMD, _INTEL) if _is_amd() else (_NVIDIA, tuple(name for name in _AMD if name not in _NVIDIA), _INTEL)
+
+
+def _is_amd() -> bool:
+    return _AMD_DRIVER.exists() and not _NVIDIA_DRIVER.exists()
+
+
+def _counted(value: str) -> int:
+    """How many numbers "0-3,6" stands for; 0 where it is no such list."""
+    number = 0
+    for part in value.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            return 0
+        number += int(last or first) - int(first) + 1
+    return max(0, number)
