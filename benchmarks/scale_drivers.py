@@ -74,9 +74,19 @@ SCRIPTS = {"horovod": HOROVOD, "torchrun": TORCHRUN}
 class Driver:
     """A driver process and what it says."""
 
-    def __init__(self, folder: Path, backend: str, spec: str, real: Sequence[str] = (), workers: int = 1) -> None:
-        script = folder / "train.py"
-        script.write_text(SCRIPTS[backend])
+    def __init__(
+        self,
+        folder: Path,
+        backend: str,
+        spec: str,
+        real: Sequence[str] = (),
+        workers: int = 1,
+        script: Path | None = None,
+    ) -> None:
+        """`workers`: how many GPUs a real node seems to have; without a `script` one that trains next to nothing."""
+        if script is None:
+            script = folder / "train.py"
+            script.write_text(SCRIPTS[backend])
         self._said = folder / "driver.log"
         self._program = Program("benchmarks.driver_process", self._said)
         told = {"folder": str(folder), "elastic": spec, "backend": backend, "script": str(script)}
@@ -87,6 +97,10 @@ class Driver:
         """Lends nodes; returns the lease of each."""
         leases: dict[str, str] = self._program.ask(do="grant", nodes=list(nodes))["leases"]
         return leases
+
+    def revoke(self, nodes: Sequence[str]) -> None:
+        """Takes nodes back, in order."""
+        self._program.ask(do="revoke", nodes=list(nodes))
 
     def sample(self) -> dict[str, float]:
         """See `benchmarks.driver_process`."""

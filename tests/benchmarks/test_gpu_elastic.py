@@ -1,0 +1,48 @@
+"""The benchmark of GPUs runs from end to end on a CPU, and says that its figures are a CPU's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import gpu_elastic
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--repeats=0"], "more than 0"),
+        (["--gb=-1"], "more than 0"),
+        (["--parts=resize,pause"], "there is no part 'pause'"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_at_once(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu_elastic.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_each_part_measures_on_a_cpu_what_it_would_on_a_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_elastic, "found_gpu", lambda: "torch finds none")
+    monkeypatch.setattr(gpu_elastic, "_SETTLED_S", 0.1)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("BFT_GPU_BENCH", "")
+    gpu_elastic.main(["--quick", "--json"])
+    printed = capsys.readouterr()
+    assert "no GPU here (torch finds none): the figures are the CPU's" in printed.err
+    found = json.loads(printed.out)
+    assert found.pop("device") == "CPU: torch finds none"
+    assert list(found) == list(gpu_elastic.PARTS)
+    medians = {name: figure["median"] for part in found.values() for name, figure in part.items()}
+    assert medians.pop("GB on the device") == 0
+    assert not [name for name, median in medians.items() if not median > 0]
+    assert {"grow: no step for s", "next step after s", "host memory: last process gone after s"} <= set(medians)
+    assert {"plain: copy GB/s", "bftd: saved to disk GB/s", "bftd: load GB/s"} <= set(medians)
+    assert medians["host memory: agent gone after s"] <= medians["host memory: last process gone after s"]
