@@ -26,7 +26,7 @@ _COUNTED = "SLURM_GPUS_ON_NODE"
 _LISTED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
 """Where sites have the variables above not set (`no_gpu_env` in gres.conf): how many there are, which of the node's."""
 
-_NAMES = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[\w/.-]+")
+_NAMES = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[\w/.-]+", re.ASCII)
 """A number, one of a part of an Intel GPU, or what NVIDIA's and AMD's drivers call one."""
 
 _AMD_DRIVER, _NVIDIA_DRIVER = Path("/dev/kfd"), Path("/dev/nvidiactl")

@@ -46,7 +46,7 @@ def on_nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("2,-1,3", ("2",)),
         ("0,1,", ("0", "1")),
         ("0,0", ()),
-        *((value, ()) for value in ("", "-1", "NoDevFiles", "none", "all", ",0", "²")),
+        *((value, ()) for value in ("", "-1", "NoDevFiles", "none", "all", ",0", "²", "٣")),
     ],
 )
 def test_a_list_is_read_up_to_what_is_no_gpu_as_drivers_do(value: str, found: tuple[str, ...]) -> None:
