@@ -55,13 +55,12 @@ _SPARE = 0.5
 class Gpu:
     """The memory in use on all GPUs of this host, as the driver tells it; a process that waits for it needs no CUDA."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        """`count`: how many of them torch can use."""
+        self.count = count
         self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if self._nvml.nvmlInit_v2() != 0:
             raise OSError("NVML does not start")
-        count = ctypes.c_uint()
-        self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        self.count = count.value
         self._handles = [ctypes.c_void_p() for _ in range(self.count)]
         for index, handle in enumerate(self._handles):
             self._nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
@@ -85,12 +84,14 @@ class Gpu:
 
 def found_gpu() -> Gpu | str:
     """The GPUs that torch can use here; why there are none."""
-    asks = "import torch; print(torch.cuda.is_available())"
+    # In a process of its own: this one is to leave no trace on the GPU.
+    asks = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
     said = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
-    if said.stdout.strip() != "True":
+    count = said.stdout.strip()
+    if not count.isdecimal() or not int(count):
         return said.stderr.strip().rpartition("\n")[2] or "torch finds none"
     try:
-        return Gpu()
+        return Gpu(int(count))
     except OSError as error:
         return str(error)
 

@@ -98,7 +98,7 @@ def copies(told: dict[str, Any], device: str) -> dict[str, float]:
     on_gpu = told["device"] == "cuda"
     state = parts_of(told["state_gb"], device)
     began_s = time.perf_counter()
-    hosts = {name: torch.empty_like(part, device="cpu", pin_memory=on_gpu) for name, part in state.items()}
+    hosts = {name: torch.empty(part.shape, pin_memory=on_gpu) for name, part in state.items()}
     for host in hosts.values():
         host.zero_()  # the memory is there from here on
     found = {"allocate_s": time.perf_counter() - began_s}

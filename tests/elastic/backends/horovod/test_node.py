@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from elastic.backends.horovod import node as node_module
+from elastic.node.link import AgentLink
 from tests.elastic.far_end import SECRET, accepted
 
 pytestmark = pytest.mark.horovod
@@ -80,3 +82,18 @@ def test_a_worker_that_is_to_have_a_gpu_of_its_own_sees_that_one_and_so_does_wha
     assert "\nCUDA_VISIBLE_DEVICES=MIG-4f35f54b\n" in said
     said = run(tmp_path, CUDA_VISIBLE_DEVICES="3,1", BFT_WORKERS_PER_NODE="2")
     assert "OWN CUDA_VISIBLE_DEVICES 3,1\n" in said
+
+
+def test_a_worker_is_forked_only_when_those_that_were_killed_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then they hold the memory of its GPU."""
+    did: list[str] = []
+    ours, theirs = socket.socketpair()
+    node = node_module.HorovodNode(AgentLink(theirs.detach()), ["train.py"])
+    for name in ("wait_for_killed", "settle"):
+        monkeypatch.setattr(node._upkeep, name, lambda *_, what=name: did.append(what))
+    monkeypatch.setattr(node_module, "worker_environment", lambda _: {})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", lambda: did.append("fork") or 1)
+        node._start({"host": "n1.1.0", "local_rank": 0})
+    assert did == ["wait_for_killed", "settle", "fork"]
+    ours.close()
