@@ -154,7 +154,7 @@ def test_regression_reading_a_data_set_in_one_call_was_death(worker: Worker) -> 
     assert before
     assert after
     assert silence[0] > call_s / 2, "nothing of this process answered meanwhile"
-    assert after.cpu_s - before.cpu_s > 5 * vitals._LIVELY_SHARE * silence[0]
+    assert after.cpu_s - before.cpu_s > vitals._LIVELY_SHARE * silence[0]
 
 
 def test_after_an_answer_the_watch_begins_anew(worker: Worker) -> None:
