@@ -75,7 +75,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
-    hub = Hub(trainer.connections, settings.secret, listening, log)
+    hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)

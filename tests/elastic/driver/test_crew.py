@@ -32,6 +32,7 @@ class Owner:
         self.saved.set()
         self.lines: list[str] = []
         self.errors: list[BaseException] = []
+        self.grows = False
 
     def log(self, text: str) -> None:
         self.lines.append(text)
@@ -45,6 +46,9 @@ class Owner:
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
         self.vacated.append(pilot.node)
         await self.saved.wait()
+
+    def saving(self) -> bool:
+        return self.grows
 
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)

@@ -22,7 +22,7 @@ from elastic.link.address import join_address
 from elastic.link.channel import BlockingChannel, SealedReader, introduce
 from elastic.link.peer import Peer
 from elastic.link.seal import Examination, Introduction, Seals
-from elastic.link.wire import Message, Payload, decode, encode
+from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
 
 SECRET = "5a17"
@@ -40,7 +40,7 @@ class Listener:
         self.addresses.append(peer.address)
         return self.welcome
 
-    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+    async def received(self, peer: Peer, message: Message) -> None:
         if self.raises is not None:
             raise self.raises
         self.log.append((message["op"], peer.hello["host"]))

@@ -26,25 +26,21 @@ from elastic.driver.state.saved import Saved
 from elastic.driver.state.store import CheckpointStore, NotStoredError
 from elastic.errors import WireError
 from elastic.link.wire import CHUNK_BYTES
-from tests.elastic.fakes import payload_of, peer, sent
+from tests.elastic.fakes import FakeContent, fetched
 
 
 async def put(store: CheckpointStore, step: int, payload: bytes, cut_bytes: int = 0) -> bool:
-    reader = asyncio.StreamReader()
-    reader.feed_data(payload[: len(payload) - cut_bytes])
-    reader.feed_eof()
-    return await store.receive(reader, len(payload), step, step * 10)
+    return await store.receive(FakeContent(payload, cut_bytes), step, step * 10)
 
 
 async def got(store: CheckpointStore) -> bytes:
     """What a worker that begins is sent; b"" for "there is none"."""
-    worker = peer()
-    await store.send(worker)
-    data = worker.writer.data  # type: ignore[attr-defined]
-    if b'"none":true' in data:
-        assert sent(worker) == [{"op": "fetched", "none": True}]
+    offer = await store.offer()
+    if offer == {"op": "fetched", "none": True}:
         return b""
-    return await payload_of(data)
+    announced, content = await fetched(store)
+    assert (offer["step"], offer["sha256"], offer["size"]) == (announced["step"], announced["sha256"], len(content))
+    return content
 
 
 def again(folder: Path) -> CheckpointStore:
@@ -258,7 +254,7 @@ def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             signal.signal(signal.SIGXFSZ, before)
-        assert sorted(path.name for path in tmp_path.glob("*") if path.suffix != ".json") == ["lock", "state-3-30-5.pt"]
+        assert sorted(path.name for path in tmp_path.glob("*") if path.suffix != ".json") == ["lock", "state-3-30-5-{hash}.pt"]
         assert await put(store, 12, payload)
         assert await got(store) == payload
 
