@@ -138,7 +138,7 @@ async def fetched(store: CheckpointStore, **about: Any) -> tuple[Message, bytes]
     def fetch() -> Message:
         announced = worker.receive()
         if announced is None:
-            return {}
+            raise WireError("the driver hung up")
         receive_file(worker, {**announced, **about}, content)
         return announced
 
