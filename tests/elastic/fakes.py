@@ -30,6 +30,7 @@ from elastic.link.wire import CHUNK_BYTES, Message, decode
 from elastic.spec import ElasticSpec
 
 KEY = b"of a test"
+SECRET = "5a17"
 
 LIMIT_S = 20.0
 
