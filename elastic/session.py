@@ -65,7 +65,7 @@ class Session:
         open_state: Callable[[Message], BlockingChannel] | None = None,
         folder: str = "",
     ) -> None:
-        """`open_state` opens a connection for a state (elastic.link.payload), `folder` is the node's to share one in."""
+        """`open_state` opens a connection for a state, as elastic.link.payload says; in `folder` workers share one."""
         self._channel = channel
         self._page = page
         open_state = open_state or _no_states

@@ -19,8 +19,8 @@ from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
 from elastic.driver.pilots import Pilot
 from elastic.driver.settings import DriverSettings
-from elastic.driver.trainer import Trainer
 from elastic.driver.state.store import CheckpointStore
+from elastic.driver.trainer import Trainer
 from elastic.errors import WireError
 from elastic.link.channel import BlockingChannel
 from elastic.link.payload import receive_file

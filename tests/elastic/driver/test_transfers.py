@@ -225,7 +225,7 @@ def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
         channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
         for count in range(1, 4):
             await stage.thread(channel.send_raw, struct.pack(">I", 4), b"four")
-            await until("it is seen", lambda: len(stage.heard) >= count)
+            await until("it is seen", lambda count=count: len(stage.heard) >= count)
         assert set(stage.heard) == {worker}
         assert stage.saver.growing
         channel.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from elastic.driver.state import owner, shelf
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
-from elastic.driver.state.shelf import Name
 from elastic.driver.state.saved import Saved
+from elastic.driver.state.shelf import Name
 from elastic.driver.state.store import CheckpointStore
 from elastic.errors import UsageError
 from tests.elastic.driver.state.test_store import put

@@ -29,7 +29,6 @@ from elastic.link.payload import AlteredError
 from elastic.link.wire import CHUNK_BYTES
 from tests.elastic.fakes import FakeContent, fetched
 
-
 ROOT = Path(__file__).parents[4]
 
 
@@ -348,7 +347,7 @@ def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobo
         path.write_bytes(b"0123456780")
         assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
         for _ in range(2):
-            with pytest.raises(WireError, match="altered on its way|hung up"):
+            with pytest.raises(WireError, match=r"altered on its way|hung up"):
                 await fetched(store)
             assert "altered on the disk; nothing else is used instead" in str((await store.offer())["error"])
         assert path.read_bytes() == b"0123456780", "it is kept"
