@@ -11,7 +11,7 @@ from elastic.errors import ElasticError, StateError, WireError
 from elastic.link.channel import BlockingChannel
 from elastic.link.payload import FETCH, AlteredError, receive_file
 from elastic.link.wire import Message
-from elastic.sharing import Offer, shared
+from elastic.sharing import Offer, forget, shared
 
 _ALTERED_TRIES = 3
 """So often a state may come that is not what the driver has: then something on the way changes it."""
@@ -41,6 +41,13 @@ class Fetcher:
         self._connect = connect
         self._folder = folder
         self._lost = lost
+        self._has_shared = False
+
+    def forget(self) -> None:
+        """Removes the file that the node's workers share, in the background: training has begun, so all have it."""
+        if self._has_shared:
+            self._has_shared = False
+            threading.Thread(target=forget, args=(self._folder,), name="bft-forget", daemon=True).start()
 
     def fetch(self, ask: Callable[[], Offer | Fetched | ElasticError]) -> Fetched:
         """What `ask` has the driver answer, with the state in it if there is one; raises that answer's error.
@@ -56,7 +63,9 @@ class Fetcher:
             if isinstance(answer, Fetched):
                 return answer
             try:
-                return Fetched(shared(self._folder, answer, self._copy_of(answer)))
+                file = shared(self._folder, answer, self._copy_of(answer))
+                self._has_shared = bool(self._folder)
+                return Fetched(file)
             except WireError as error:
                 altered += isinstance(error, AlteredError)
                 if altered >= _ALTERED_TRIES:

@@ -104,12 +104,14 @@ class Session:
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }
-        address, secret = environ["BFT_DRIVER"], environ["BFT_SECRET"]
+        secret = environ["BFT_SECRET"]
+        channel = _connected(environ["BFT_DRIVER"], secret, about)
+        address = channel.address  # a name would be looked up for every state, also when Slurm takes the node
 
         def open_state(what: Message) -> BlockingChannel:
             return BlockingChannel.connect(address, secret, {**about, "role": "state", **what})
 
-        session = cls(_connected(address, secret, about), page, open_state, environ.get("TMPDIR", ""))
+        session = cls(channel, page, open_state, environ.get("TMPDIR", ""))
         threading.Thread(target=session._serve, name="bft-commands", daemon=True).start()
         return session
 
@@ -149,6 +151,8 @@ class Session:
             "steps_lost": steps_lost,
             "at_s": now,
         }
+        if first:
+            self._fetcher.forget()
         if first and previous_s:
             message["previous_s"] = previous_s
         if first and self.costs:

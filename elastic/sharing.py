@@ -13,6 +13,8 @@ import fcntl
 import os
 import secrets
 import stat
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,10 @@ _FOLDER = "bft-state"
 _LOCK = "lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+_turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+"""Of the threads of this process, by the folder's inode."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,20 @@ def shared(folder: str, offer: Offer, copy: Copy) -> BinaryIO:
     return alone(copy)
 
 
+def forget(folder: str) -> None:
+    """Removes what is shared in `folder`, once all who begin with it have it open: a node's disk is for others too.
+
+    Who has it open reads on, and who comes later fetches it again.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(Path(folder) / _FOLDER, _READ | os.O_DIRECTORY)
+        try:
+            with _locked(fd):
+                _empty(fd)
+        finally:
+            os.close(fd)
+
+
 def alone(copy: Copy) -> BinaryIO:
     """The state in memory that belongs to no folder; raises WireError, and StateError where there is no room."""
     file = os.fdopen(os.memfd_create("bft-state"), "w+b", buffering=0)
@@ -100,7 +120,13 @@ def _shared(folder: Path, offer: Offer, copy: Copy) -> BinaryIO:
 
 @contextlib.contextmanager
 def _locked(folder: int) -> Iterator[None]:
-    """Waits for its turn. The lock is a process's, so it is not handed on to what the script forks."""
+    """Waits for its turn. The file's lock is a process's, so it is not handed on to what the script forks."""
+    with _turns[os.fstat(folder).st_ino], _file_locked(folder):
+        yield
+
+
+@contextlib.contextmanager
+def _file_locked(folder: int) -> Iterator[None]:
     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX)

@@ -29,7 +29,7 @@ class Connections:
         self._host = host
         self._backend = backend
         self._liveness = liveness
-        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, run.state_saved)
+        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, run.state_saved, run.store.offer)
         """For the hub: connections that states come and go by."""
 
     def connected(self, peer: Peer) -> bool:

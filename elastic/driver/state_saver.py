@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import MutableMapping, Sequence
-from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from elastic.driver.state.store import CheckpointStore, Content, NotStoredError
 from elastic.link.peer import Peer
@@ -31,7 +31,6 @@ class StateSaver:
         self._answers: MutableMapping[Peer, str] = WeakKeyDictionary()
         self._grown_s: MutableMapping[Peer, float] = WeakKeyDictionary()
         self._told_bytes: MutableMapping[Peer, int] = WeakKeyDictionary()
-        self._held: WeakSet[Peer] = WeakSet()
         self._first: ReferenceType[Peer] | None = None
         self._news = asyncio.Event()
 
@@ -71,7 +70,7 @@ class StateSaver:
             if size_bytes != self._told_bytes.get(worker):
                 self._told_bytes[worker] = size_bytes
                 self.grew(worker)
-        elif op != "paused" or worker not in self._held:
+        else:
             self.note(worker, op)
 
     async def take(self, worker: Peer, message: Message, content: Content) -> bool:
@@ -106,13 +105,8 @@ class StateSaver:
         if rank == 0:
             self._first = ref(worker)
 
-    def hold(self, worker: Peer) -> None:
-        """Has this worker's next `paused` count only once `note` says so: others have to save with it."""
-        self._held.add(worker)
-
     def note(self, worker: Peer, answer: str) -> None:
         """Takes an answer for this worker's: `paused`, `shipped`, or that there is none."""
-        self._held.discard(worker)
         self._answers[worker] = answer
         self._news.set()
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from elastic.driver.state_saver import StateSaver
@@ -68,15 +68,17 @@ class Transfers:
         worker_of: Callable[[Message], Peer | None],
         heard: Callable[[Peer], None],
         saved: Callable[[], None],
+        offer: Callable[[], Awaitable[Message]],
     ) -> None:
         """`worker_of` finds the present worker that a hello is of; `heard` takes a sign of its life.
 
-        `saved` is called when the store may have another state.
+        `saved` is called when the store may have another state; `offer` says what there is to begin with.
         """
         self._saver = saver
         self._worker_of = worker_of
         self._heard = heard
         self._saved = saved
+        self._offer = offer
         self._all: set[_Transfer] = set()
         self._answering: set[asyncio.Task[None]] = set()
         self._most = max(1, int(descriptors.limit() * _SHARE))
@@ -115,7 +117,7 @@ class Transfers:
 
     async def _answer(self, worker: Peer) -> None:
         await self._settled()
-        worker.send(await self._saver.store.offer())
+        worker.send(await self._offer())
 
     async def _settled(self) -> None:
         """Waits for the states of workers that are gone: a whole one may be on its way to the disk yet.

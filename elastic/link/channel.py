@@ -9,7 +9,7 @@ import threading
 from typing import BinaryIO
 
 from elastic.errors import WireError
-from elastic.link.address import split_address
+from elastic.link.address import join_address, split_address
 from elastic.link.seal import HELLO_BYTES, Introduction, Seal, Seals
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, notice_silence, read_line
 from elastic.timing import HANDSHAKE_S, WORKER_LINK_S
@@ -68,6 +68,12 @@ class BlockingChannel:
         except BaseException:
             sock.close()
             raise
+
+    @property
+    def address(self) -> str:
+        """Where the other end is, "host:port", as this connection found it."""
+        host, port, *_ = self._sock.getpeername()
+        return join_address(host, port)
 
     def send(self, message: Message) -> None:
         """Sends one message, whole; raises OSError when the peer is gone."""

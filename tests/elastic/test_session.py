@@ -265,6 +265,13 @@ def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, s
     assert file.read() == b"the state"
     assert mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:3] == b"the"
     assert [path.name for path in tmp_path.glob("bft-state/state-*")] == [f"state-5-{about['sha256']}"] * shared
+    driver.session.step(6, 60, 0, 1, None)  # by now all have it open, and the node's disk is for others too
+    until_s = time.monotonic() + LIMIT_S
+    while list(tmp_path.glob("bft-state/state-*")):
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    file.seek(0)
+    assert file.read() == b"the state"
     assert driver.session.costs["load_bytes"] == 9
     assert driver.session.ended(0) == 0
     channel.close()

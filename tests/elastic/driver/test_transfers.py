@@ -37,7 +37,7 @@ class Stage:
         self.present: dict[str, Peer] = {}
         self.heard: list[Peer] = []
         self.saved = 0
-        self.transfers = Transfers(self.saver, self._worker_of, self.heard.append, self._has_saved)
+        self.transfers = Transfers(self.saver, self._worker_of, self.heard.append, self._has_saved, self.store.offer)
         listening = listen()
         self.address = f"127.0.0.1:{listening.getsockname()[1]}"
         listener: Any = None
