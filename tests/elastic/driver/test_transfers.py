@@ -190,6 +190,22 @@ def test_a_worker_that_comes_again_has_no_second_thread(tmp_path: Path) -> None:
     scene(tmp_path, body)
 
 
+def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.transfers._most = 1
+        stage.worker("n1")
+        stage.worker("n2")
+        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        await until("it is let in", lambda: stage.transfers._all)
+        assert await stage.ship("n2", 4) is None
+        first.hang_up()
+        await until("it is gone", lambda: not stage.transfers._all)
+        assert await stage.ship("n2", 4) == {"op": "kept"}
+        first.close()
+
+    scene(tmp_path, body)
+
+
 def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_again_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
