@@ -153,12 +153,14 @@ class Shipper:
                         return
                 asks, by_driver, self._asked_by_driver, self._soon = self._asks, self._asked_by_driver, False, False
                 number, saved = self._number, self._newest
-                if number != self._arrived:
+                travels = number != self._arrived
+                if travels:
                     self._travelling, self._travelling_number = saved, number
             answered = self._serve(saved, number, asks, by_driver)
             with self._news:
                 self._travelling, self._travelling_number = None, 0
-                free = saved is not None and saved is not self._newest
+                # One that did not travel was let go by whoever took its place.
+                free = travels and saved is not self._newest
                 if answered:
                     self._answered = max(self._answered, asks)
                 self._asked_by_driver |= by_driver and not answered

@@ -125,7 +125,7 @@ class Transfers:
         Else of a group that begins, some would be offered the state before it and some this one.
         """
         began_s = time.monotonic()
-        while late := [one for one in self._all if one.comes and self._worker_of(one.worker.hello) is None]:
+        while late := [one for one in self._all if one.comes and not self._is_present(one.worker)]:
             now_s = time.monotonic()
             if now_s - began_s > LAST_STATE_S:
                 return
@@ -134,6 +134,9 @@ class Transfers:
                     transfer.channel.hang_up()
             tasks = [transfer.task for transfer in late if transfer.task is not None]
             await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+
+    def _is_present(self, worker: Peer) -> bool:
+        return self._worker_of(worker.hello) is worker
 
     async def _serve(self, transfer: _Transfer) -> None:
         work = asyncio.ensure_future(self._take(transfer) if transfer.comes else self._give(transfer))
@@ -154,7 +157,8 @@ class Transfers:
         now_s = time.monotonic()
         if transfer.size_bytes != transfer.seen_bytes:
             transfer.seen_bytes, transfer.grown_s = transfer.size_bytes, now_s
-            self._heard(transfer.worker)
+            if self._is_present(transfer.worker):
+                self._heard(transfer.worker)
             if transfer.comes:
                 self._saver.grew(transfer.worker)
         elif transfer.incoming.digest:  # on its way to the disk
