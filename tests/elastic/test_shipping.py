@@ -256,3 +256,16 @@ def test_a_worker_that_saved_nothing_or_has_sent_it_says_so_to_a_driver_that_ask
     driver.shipper.ask()
     until("it is said", lambda: driver.told[1:] == [{"op": "shipped", "step": 5}])
     assert len(driver.states) == 1
+
+
+def test_a_state_that_is_overtaken_while_the_driver_is_told_that_it_has_it_is_let_go_once(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = list[int]()
+    driver.shipper.commit(saved(1, release=lambda: released.append(1)))
+    driver.shipper.ship()
+    driver.shipper._tell = lambda message: driver.shipper.commit(saved(2)) or driver._tell(message)
+    driver.shipper.ask()
+    until("it is said", lambda: driver.told == [{"op": "shipped", "step": 1}])
+    driver.shipper.ship()
+    assert released == [1]

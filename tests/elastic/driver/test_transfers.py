@@ -134,6 +134,15 @@ def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
     scene(tmp_path, body)
 
 
+def test_a_worker_of_another_lease_stores_no_state(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        assert await stage.ship("n2", 7) is None
+        assert stage.store.step == -1
+
+    scene(tmp_path, body)
+
+
 LIES: dict[str, Callable[[BlockingChannel], None]] = {
     "it goes away in the middle": lambda channel: channel.send_raw(struct.pack(">I", 100), b"half"),
     "a piece is too long": lambda channel: channel.send_raw(b"\xff\xff\xff\xff" + bytes(100)),
