@@ -1,7 +1,8 @@
 """A worker's link to its driver: progress out; ship, pause and abort in.
 
 A side thread reads the commands. It runs while the main thread waits in a collective (the GIL is free there), so the
-last saved state of a hung worker can still be fetched. What the two threads share is the saved state, behind a lock.
+last saved state of a hung worker can still be fetched. States travel beside this link (elastic.shipping and, the other
+way, elastic.fetching), so nothing here ever waits for one.
 
 A worker that has lost its link ends: what it saved would not be kept, and nobody could stop it. It is started again.
 """
@@ -9,7 +10,6 @@ A worker that has lost its link ends: what it saved would not be kept, and nobod
 from __future__ import annotations
 
 import contextlib
-import io
 import mmap
 import os
 import queue
@@ -18,14 +18,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO
 
-from elastic.errors import EXIT_LINK_LOST, ElasticError, LinkLostError, StateError
-from elastic.link.channel import BlockingChannel, payload_bytes
+from elastic.errors import EXIT_LINK_LOST, ElasticError, LinkLostError
+from elastic.fetching import Fetched, Fetcher, answer_of
+from elastic.link.channel import BlockingChannel
 from elastic.link.fence import ASKED, Fence
 from elastic.link.wire import Message
-from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S, SHIP_SHARE
+from elastic.sharing import Offer
+from elastic.shipping import Saved, Shipper
+from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
+
+__all__ = ["Fetched", "Saved", "Session", "current", "install", "new_page", "read_page"]
 
 ERROR_BYTES = 2048
 """What the driver is told of a script's error: the end, where it says what went wrong."""
@@ -37,31 +40,6 @@ _PAUSES_S = (0.1, 0.4, 1.0)
 """Between two tries to connect: a driver may be short of files, or taken for a moment by strangers."""
 
 _LOST = "the connection to the trainer's driver is gone; this worker ends and is started again"
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A saved state: the step it was saved at, the samples seen until then, and how to write it into a file.
-
-    `write` is called by any thread, once or more, and needs no file that can seek; `release` once, when the state will
-    not be written any more.
-    """
-
-    step: int
-    samples: int
-    write: Callable[[BinaryIO], None]
-    release: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """What the trainer goes on from: a whole state in a `file` of this node, or `generations` on a shared file system.
-
-    `generations`, the newest first, are as elastic.bypath writes and reads them. Neither: this is the first start.
-    """
-
-    file: BinaryIO | None = None
-    generations: tuple[Message, ...] = ()
 
 
 def new_page() -> mmap.mmap:
@@ -80,10 +58,18 @@ def read_page(page: mmap.mmap) -> tuple[int, float]:
 class Session:
     """One worker's link; without a channel (a script run outside bftd) every call does nothing."""
 
-    def __init__(self, channel: BlockingChannel | None = None, page: mmap.mmap | None = None) -> None:
+    def __init__(
+        self,
+        channel: BlockingChannel | None = None,
+        page: mmap.mmap | None = None,
+        open_state: Callable[[Message], BlockingChannel] | None = None,
+        folder: str = "",
+    ) -> None:
+        """`open_state` opens a connection for a state, as elastic.link.payload says; in `folder` workers share one."""
         self._channel = channel
         self._page = page
-        self._answers: queue.SimpleQueue[Fetched | ElasticError] = queue.SimpleQueue()
+        open_state = open_state or _no_states
+        self._answers: queue.SimpleQueue[Offer | Fetched | ElasticError] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._untold: deque[Message] = deque()
         self._untold_lock = threading.Lock()
@@ -91,15 +77,9 @@ class Session:
         self._end_lock = threading.Lock()
         self._over = False
         self._complaint = ""
-        self._saved: Saved | None = None
-        self._shipped: Saved | None = None
-        self._shipping = False
         self._heard = threading.Event()
-        self._saved_lock = threading.Lock()
-        self._ship_lock = threading.Lock()
-        self._ship_wanted = threading.Event()
-        self._shipper: threading.Thread | None = None
-        self._next_ship_s = 0.0
+        self._shipper = Shipper(self.tell, open_state, self._lost.is_set, self._complain)
+        self._fetcher = Fetcher(open_state, folder, self._lost)
         self._reported_s = 0.0
         self._last: Message | None = None
         self._first = True
@@ -124,7 +104,14 @@ class Session:
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }
-        session = cls(_connected(environ["BFT_DRIVER"], environ["BFT_SECRET"], about), page)
+        secret = environ["BFT_SECRET"]
+        channel = _connected(environ["BFT_DRIVER"], secret, about)
+        address = channel.address  # a name would be looked up for every state, also when Slurm takes the node
+
+        def open_state(what: Message) -> BlockingChannel:
+            return BlockingChannel.connect(address, secret, {**about, "role": "state", **what})
+
+        session = cls(channel, page, open_state, environ.get("TMPDIR", ""))
         threading.Thread(target=session._serve, name="bft-commands", daemon=True).start()
         return session
 
@@ -149,7 +136,7 @@ class Session:
         previous_s, self._previous_step_s = self._previous_step_s, now
         if self._channel is None:
             return
-        saved = self._saved
+        saved = self._shipper.newest
         message: Message = {
             "op": "step",
             "first": first,
@@ -164,6 +151,8 @@ class Session:
             "steps_lost": steps_lost,
             "at_s": now,
         }
+        if first:
+            self._fetcher.forget()
         if first and previous_s:
             message["previous_s"] = previous_s
         if first and self.costs:
@@ -196,9 +185,9 @@ class Session:
 
         Of a script that ended well also what nobody has asked for yet, as the state that is kept.
         """
-        last, saved = self._last, self._saved
-        final = code == 0 and saved is not self._shipped and (last is None or last["rank"] == 0)
-        if saved is not None and (final or self._ship_wanted.is_set() or self._shipping):
+        last = self._last
+        final = code == 0 and not self._shipper.arrived and (last is None or last["rank"] == 0)
+        if final or self._shipper.under_way:
             self.ship()
 
     def farewell(self) -> None:
@@ -221,44 +210,18 @@ class Session:
         self._first = True
 
     def commit(self, saved: Saved) -> None:
-        """Makes `saved` the state that the driver gets when it asks."""
-        with self._saved_lock:
-            self._saved = saved
+        """Makes `saved` the state that the driver gets when it asks; the one before it is released."""
+        self._shipper.commit(saved)
 
     def ship(self) -> None:
-        """Sends the last saved state to the driver unless it has it already; any thread may call this."""
-        with self._ship_lock:
-            with self._saved_lock:
-                saved = self._saved
-                if saved is None or self._channel is None:
-                    self._send({"op": "nothing_saved"})
-                    return
-                try:
-                    # Not by its step: a script may save twice at one, the second time with more in it.
-                    payload = _written(saved) if saved is not self._shipped else None
-                except Exception as error:  # an object of the script's that cannot be serialized
-                    self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
-                    self._send({"op": "nothing_saved"})
-                    return
-            if payload is None:
-                self._send({"op": "shipped", "step": saved.step})
-                return
-            # Before the driver can answer that it was not able to keep it.
-            before, self._shipped = self._shipped, saved
-            if not self._send({"op": "state", "step": saved.step, "samples": saved.samples}, payload):
-                self._shipped = before
+        """Sends the last saved state; returns when the driver has it, or cannot keep it, or is gone."""
+        if self._channel is not None:
+            self._shipper.ship()
 
     def ship_soon(self) -> None:
-        """Sends the last saved state in the background; a newer one overtakes one that still waits."""
-        if self._shipper is None:
-            self._shipper = threading.Thread(target=self._ship_loop, name="bft-ship", daemon=True)
-            self._shipper.start()
-        self._ship_wanted.set()
-
-    def ship_in_passing(self) -> None:
-        """As `ship_soon`, but only so often that shipping stays a small share of the work."""
-        if time.monotonic() >= self._next_ship_s:
-            self.ship_soon()
+        """Sends the last saved state in the background, so often that it stays a small share of a core's time."""
+        if self._channel is not None:
+            self._shipper.ship_soon()
 
     def rest(self) -> None:
         """Ships the state just saved at a step boundary, says so, and waits for the end that the driver will send."""
@@ -278,10 +241,15 @@ class Session:
         """
         if self._channel is None:
             return Fetched()
-        answer = self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
-        if isinstance(answer, ElasticError):
-            raise answer
-        return answer
+        began_s = time.monotonic()
+        fetched = self._fetcher.fetch(self._asked_for_state)
+        if fetched.file is not None:
+            self.costs["fetch_s"] = time.monotonic() - began_s
+            self.costs["load_bytes"] = float(os.fstat(fetched.file.fileno()).st_size)
+        return fetched
+
+    def _asked_for_state(self) -> Offer | Fetched | ElasticError:
+        return self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
 
     # -- the side thread ---
 
@@ -292,6 +260,7 @@ class Session:
         except Exception as error:  # whatever it is: a worker without this thread would look frozen
             _say(f"the connection to the trainer's driver failed: {error!r}")
         self._lost.set()
+        self._shipper.stop()
         self._heard.set()  # nobody is left to hear a script's last word: its own end is not to wait for that
         self._answers.put(LinkLostError(_LOST))
         time.sleep(LINK_LOST_S)
@@ -308,12 +277,12 @@ class Session:
             if op == "ping":
                 self._send({"op": "pong"})
             elif op == "ship":
-                self.ship()
+                self._shipper.ask()
             elif op in ASKED:
                 if answer := self.fence.answer(message):
                     self._send(answer)
             elif op == "unsaved":
-                self._shipped = None
+                self._shipper.refused()
             elif op == "pause":
                 self.pause_requested.set()
             elif op == "abort":
@@ -321,33 +290,23 @@ class Session:
             elif op == "heard":
                 self._heard.set()
             elif op == "fetched":
-                self._answers.put(_state_of(message, channel))
+                self._answers.put(answer_of(message))
             elif op in self.on_message:
                 self.on_message[op](message)
 
-    def _ship_loop(self) -> None:
-        while self._ship_wanted.wait():
-            self._shipping = True  # before the other is cleared: one of them is set as long as a save is on its way
-            self._ship_wanted.clear()
-            began_s = time.monotonic()
-            self.ship()
-            self._shipping = False
-            ended_s = time.monotonic()
-            self._next_ship_s = ended_s + max(REPORT_S, (ended_s - began_s) / SHIP_SHARE)
-
     def _tell(self, message: Message) -> None:
-        """Sends a progress message; while a state travels it is left to whoever sends that, and never waited for."""
+        """Sends a progress message; while others send it is left to them, and never waited for."""
         with self._untold_lock:
             if self._untold and not (message["first"] or self._untold[-1]["first"]):
                 self._untold.pop()  # of two that wait, the newer one says it all
             self._untold.append(message)
         self._send_untold()
 
-    def _send(self, message: Message, payload: bytes | None = None) -> bool:
+    def _send(self, message: Message) -> bool:
         """Whether the message was sent; False outside bftd, and when the link is gone."""
         with self._sending:
             self._put_untold()
-            sent = self._put(message, payload)
+            sent = self._put(message)
         self._send_untold()
         return sent
 
@@ -366,11 +325,11 @@ class Session:
             if message is not None:
                 self._put(message)
 
-    def _put(self, message: Message, payload: bytes | None = None) -> bool:
+    def _put(self, message: Message) -> bool:
         if self._channel is None or self._lost.is_set():
             return False
         try:
-            self._channel.send(message, payload)
+            self._channel.send(message)
         except OSError:
             self._lost.set()
             self._channel.hang_up()  # the side thread waits in a read, and ends this process
@@ -393,22 +352,8 @@ def _connected(address: str, secret: str, about: Message) -> BlockingChannel:
     return BlockingChannel.connect(address, secret, about)
 
 
-def _written(saved: Saved) -> bytes:
-    file = io.BytesIO()
-    saved.write(file)
-    return file.getvalue()
-
-
-def _state_of(message: Message, channel: BlockingChannel) -> Fetched | ElasticError:
-    """The driver's answer to a fetch; raises WireError when the state was cut short or altered."""
-    if message.get("none") is True:
-        return Fetched()
-    if "bytes" in message:
-        return Fetched(io.BytesIO(channel.receive_payload(payload_bytes(message))))
-    if isinstance(generations := message.get("generations"), list):
-        return Fetched(generations=tuple(generations))
-    why = message.get("error", "the driver's answer cannot be understood")
-    return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
+def _no_states(_: Message) -> BlockingChannel:
+    raise ConnectionRefusedError("no driver takes or has a state")
 
 
 def _say(text: str) -> None:

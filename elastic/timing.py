@@ -23,6 +23,9 @@ OUT_NOTE_S = 60.0
 # A graceful leave (bftd's own revocation, nobody waits for the node) may take the rest of a step and a collective.
 GRACEFUL_LEAVE_S = 15.0
 
+# As long as a state grows that is being saved, a graceful leave may take so long; at 60 s the daemon takes it to hang.
+SAVING_LEAVE_S = 50.0
+
 # An agent that hears nothing from its driver for so long stops itself: the driver sends a beat every BEAT_S. Agents
 # answer each beat, and one that says nothing for as long is lost to the driver.
 BEAT_S = 0.5
@@ -32,7 +35,7 @@ DRIVER_LOST_S = 5.0
 BEAT_LATE_S = 1.0
 
 # A connection whose other end acknowledges nothing for so long is cut by the kernel. An agent's carries beats both
-# ways. A worker's carries states, and its time also runs while the other end has no room for more: a store on a file
+# ways. The time of one that carries a state also runs while the other end has no room for more: a store on a file
 # system that stalls must not cut a worker off.
 AGENT_LINK_S = 10.0
 WORKER_LINK_S = 120.0
@@ -73,8 +76,23 @@ PAUSE_S = 5.0
 # The last state is fetched from the workers so often at least, so that losing every node at once loses little.
 SHIP_EVERY_S = 10.0
 
-# Shipping in the background may take this share of a worker's time.
+# Shipping in the background may take this share of a core's time. So often at most a state that is tiny goes to the
+# driver's disk, which may be a parallel file system.
 SHIP_SHARE = 0.05
+SHIP_APART_S = 0.2
+
+# A state on its way tells so often how far it is: it keeps a worker from being taken for frozen, and is waited for.
+SAVING_S = 1.0
+
+# What is told of a state's growth may come so late before it counts as one that does not grow: a few times SAVING_S.
+STATE_QUIET_S = 3.0
+
+# Who sends a state and brings next to nothing within this time holds a thread of the driver's for no good. A worker may
+# be between two pieces for a while: it shares its cores with the training.
+STATE_STALL_S = 60.0
+
+# Bytes of a worker that is gone may be in the kernels of both hosts yet; more than this apart they are not.
+STATE_SETTLE_S = 1.0
 
 # A worker whose side thread does not answer may be stopped (SIGSTOP, a hung device): everybody else waits for it. It
 # may also be at work with Python's lock held, so its node looks at it after two pings without an answer, and what the

@@ -11,9 +11,10 @@ from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import CANCELLED, Run
+from elastic.driver.transfers import Transfers
 from elastic.link.fence import ANSWERS
 from elastic.link.peer import Peer
-from elastic.link.wire import Message, Payload
+from elastic.link.wire import Message
 
 
 class Connections:
@@ -28,6 +29,8 @@ class Connections:
         self._host = host
         self._backend = backend
         self._liveness = liveness
+        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, run.state_saved, run.store.offer)
+        """For the hub: connections that states come and go by."""
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
@@ -65,11 +68,11 @@ class Connections:
                 self._crew.lost(pilot)
             return
         local_rank = int(peer.hello.get("local_rank", -1))
-        for pilot in self._pilots_by_name(peer):
+        for pilot in self._pilots_by_name(peer.hello):
             if pilot.workers.get(local_rank) is peer:
                 del pilot.workers[local_rank]
 
-    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+    async def received(self, peer: Peer, message: Message) -> None:
         """Takes one message of an agent or a worker."""
         op = message["op"]
         self._liveness.heard(peer)
@@ -87,10 +90,9 @@ class Connections:
             self._from_failing(peer, message)
         elif op == "fetch":
             self._host.fetched()
-            await self._run.saver.fetched(peer)
+            self.transfers.answer(peer)
         else:
-            await self._run.saver.received(peer, message, reader)
-            self._run.state_saved()
+            self._run.saver.received(peer, message)
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
@@ -133,6 +135,7 @@ class Connections:
         if pilot is None:
             return
         self._liveness.stepped(peer)
+        self._run.saver.stepped(peer, int(message["rank"]))
         if message["first"] and not pilot.working:
             pilot.working = True
             self._crew.tell_state(pilot, "working")
@@ -149,10 +152,19 @@ class Connections:
     def _pilot_of(self, worker: Peer) -> Pilot | None:
         """The pilot that a worker runs in, if it is one of the present workers there."""
         host = worker.hello.get("host")
-        return next((one for one in self._pilots_by_name(worker) if host in (one.lease, one.host)), None)
+        return next((one for one in self._pilots_by_name(worker.hello) if host in (one.lease, one.host)), None)
 
-    def _pilots_by_name(self, worker: Peer) -> list[Pilot]:
+    def _worker_of(self, about: Message) -> Peer | None:
+        """The present worker that another connection says it is of; all of it was proved."""
+        local_rank = about.get("local_rank")
+        for pilot in self._pilots_by_name(about):
+            worker = pilot.workers.get(local_rank) if isinstance(local_rank, int) else None
+            if worker is not None and all(worker.hello.get(key) == about.get(key) for key in ("host", "pid")):
+                return worker
+        return None
+
+    def _pilots_by_name(self, hello: Message) -> list[Pilot]:
         """Those that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
-        host = str(worker.hello.get("host", ""))
+        host = str(hello.get("host", ""))
         found = (self._crew.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
         return [pilot for pilot in found if pilot is not None]

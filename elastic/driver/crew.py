@@ -13,13 +13,16 @@ from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import advice
-from elastic.timing import CONNECT_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, WARM_S
+from elastic.timing import CONNECT_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, SAVING_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
 
 _ENDED_S = 10.0
 """How long pilots that were cancelled may take to be over; a driver that is itself cancelled has KillWait seconds."""
+
+
+_LOOK_S = 0.5
 
 
 class Owner(Protocol):
@@ -36,6 +39,9 @@ class Owner(Protocol):
 
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
         """The pilot goes at once: saves the state if none of the `others` has a copy."""
+
+    def saving(self) -> bool:
+        """Whether a state is on its way to where it outlives the nodes, and grows."""
 
     def failed(self, error: BaseException) -> None:
         """A fault of the driver itself."""
@@ -266,7 +272,11 @@ class Crew:
             pilot.tell({"op": "go"})
 
     async def _force_leave(self, pilot: Pilot, within_s: float) -> None:
+        began_s = time.monotonic()
         await asyncio.sleep(within_s)
+        while self._owner.saving() and time.monotonic() - began_s < SAVING_LEAVE_S:
+            await asyncio.sleep(_LOOK_S)
+        within_s = time.monotonic() - began_s
         self._owner.log(f"{pilot.node} did not leave training within {within_s:.3g} s; its workers are ended")
         await self.give_back(pilot)
 

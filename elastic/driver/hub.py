@@ -23,7 +23,7 @@ from elastic.link.address import plain
 from elastic.link.channel import SealedReader
 from elastic.link.peer import Peer
 from elastic.link.seal import HELLO_BYTES, PROOF_BYTES, Examination, Seals
-from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, no_delay
+from elastic.link.wire import MAX_LINE_BYTES, Message, no_delay
 from elastic.timing import HANDSHAKE_S, STRANGER_S, STRANGER_SILENT_S
 
 _BACKLOG = 4096
@@ -50,8 +50,8 @@ class Listener(Protocol):
     def connected(self, peer: Peer) -> bool:
         """Whether this peer belongs to the trainer."""
 
-    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
-        """Takes one message; a payload that follows it is read from `reader`."""
+    async def received(self, peer: Peer, message: Message) -> None:
+        """Takes one message."""
 
     def disconnected(self, peer: Peer) -> None:
         """The peer is gone."""
@@ -128,10 +128,16 @@ class Hub:
     """Accepts connections that know the trainer's secret."""
 
     def __init__(
-        self, listener: Listener, secret: str, listening: socket.socket, log: Callable[[str], None] = lambda _: None
+        self,
+        listener: Listener,
+        secret: str,
+        listening: socket.socket,
+        log: Callable[[str], None] = lambda _: None,
+        states: Callable[[Message, Seals, socket.socket], None] | None = None,
     ) -> None:
-        """`listening` is what `listen` made."""
+        """`listening` is what `listen` made; `states` takes connections of role `state`, and closes them."""
         self._listener = listener
+        self._states = states
         self._secret = secret
         self._log = log
         self._socket: socket.socket | None = listening
@@ -226,6 +232,9 @@ class Hub:
         try:
             about, seals = await asyncio.wait_for(self._examine(stranger), HANDSHAKE_S)
             self._forget(stranger)
+            if about.get("role") == "state" and self._states is not None:
+                self._states(about, seals, sock)
+                return
             reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         except (Exception, asyncio.CancelledError):  # what strangers say, in whatever way it is wrong
             sock.close()
@@ -251,7 +260,7 @@ class Hub:
             if not self._listener.connected(peer):
                 return
             while (message := await reader.receive()) is not None:
-                await self._hear(peer, message, reader)
+                await self._hear(peer, message)
         except (WireError, OSError, asyncio.TimeoutError):
             pass
         except asyncio.CancelledError:
@@ -264,13 +273,13 @@ class Hub:
             self._listener.disconnected(peer)
             peer.close()
 
-    async def _hear(self, peer: Peer, message: Message, reader: SealedReader) -> None:
+    async def _hear(self, peer: Peer, message: Message) -> None:
         try:
-            await self._listener.received(peer, message, reader)
+            await self._listener.received(peer, message)
         except ConnectionError:
             raise
         except OSError as error:
-            # A disk of the driver's, say: no fault of the peer, and what it sent after the message is skipped.
+            # A disk of the driver's, say: no fault of the peer.
             self._log(f"{message['op']} of {_name(peer)} was not carried out: {error}")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

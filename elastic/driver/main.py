@@ -75,7 +75,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
-    hub = Hub(trainer.connections, settings.secret, listening, log)
+    hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
@@ -84,8 +84,8 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     if trainer.run.store.step >= 0:
         log(f"resumes at step {trainer.run.store.step}")
     code, reason = await trainer.serve()
+    await trainer.stop()  # workers come to the hub once more, with their last state
     hub.close()
-    await trainer.stop()
     await daemon.finish(code, reason, _summary(trainer))
     log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
     node, words = trainer.run.last_words

@@ -41,4 +41,9 @@ class TrainerOwner:
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
         """Fetches the last copy of the state if this node may hold it."""
         if pilot.workers and not any(other.workers and not other.leaving for other in others):
-            await self._run.saver.save(list(pilot.workers.values()), graceful=False, ship_s=LEAVE_S)
+            workers = list(pilot.workers.values())
+            await self._run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
+
+    def saving(self) -> bool:
+        """See Owner."""
+        return self._run.saver.growing

@@ -96,9 +96,10 @@ class Trainer:
         workers = [peer for pilot in self.crew.all for peer in pilot.workers.values()]
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
-            await self.run.saver.save(workers, graceful=False, ship_s=LEAVE_S)
+            await self.run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
         await self._backend.close()
         await self.crew.close()
+        await self.connections.transfers.close()
 
     def _work_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import socket
 import threading
 from typing import BinaryIO
 
 from elastic.errors import WireError
-from elastic.link.address import split_address
-from elastic.link.seal import HELLO_BYTES, TRAILER_BYTES, Introduction, Seal, Seals
-from elastic.link.wire import CHUNK_BYTES, MAX_LINE_BYTES, Message, decode, encode, notice_silence, read_line
+from elastic.link.address import join_address, split_address
+from elastic.link.seal import HELLO_BYTES, Introduction, Seal, Seals
+from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, notice_silence, read_line
 from elastic.timing import HANDSHAKE_S, WORKER_LINK_S
-
-_CUT_SHORT = "the other end went away in the middle of a checkpoint"
-_ALTERED = "a checkpoint was altered on its way"
-
-
-def payload_bytes(message: Message) -> int:
-    """How many raw bytes follow a message; raises WireError."""
-    size_bytes = message.get("bytes", 0)
-    if not isinstance(size_bytes, int) or size_bytes < 0:
-        raise WireError(f"a payload cannot have {size_bytes!r} bytes")
-    return size_bytes
 
 
 async def introduce(
@@ -50,39 +38,11 @@ class SealedReader:
     def __init__(self, reader: asyncio.StreamReader, seal: Seal) -> None:
         self._reader = reader
         self._seal = seal
-        self._payload: hmac.HMAC | None = None
-        self._left = 0
 
     async def receive(self) -> Message | None:
-        """The next message, or None at the end of the stream; a payload that nobody has read is skipped."""
-        while self._left:
-            await self.read(CHUNK_BYTES)
+        """The next message, or None at the end of the stream; raises WireError."""
         line = await read_line(self._reader)
-        if line is None:
-            return None
-        message = decode(self._seal.opened(line))
-        self._left = payload_bytes(message)
-        self._payload = self._seal.payload() if self._left else None
-        return message
-
-    async def read(self, size_bytes: int) -> bytes:
-        """Some bytes of the last message's payload, b"" when the peer is gone.
-
-        The last ones come only once the seal on all of them was found right; raises WireError.
-        """
-        if not self._left or self._payload is None:
-            return b""
-        data = await self._reader.read(min(size_bytes, self._left))
-        self._payload.update(data)
-        self._left = self._left - len(data) if data else 0
-        if data and not self._left:
-            try:
-                trailer = await self._reader.readexactly(TRAILER_BYTES)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return b""
-            if not hmac.compare_digest(trailer, self._payload.digest()):
-                raise WireError(_ALTERED)
-        return data
+        return None if line is None else decode(self._seal.opened(line))
 
 
 class BlockingChannel:
@@ -91,7 +51,7 @@ class BlockingChannel:
     def __init__(self, sock: socket.socket, seals: Seals) -> None:
         self._sock = sock
         self._seals = seals
-        self._file: BinaryIO = sock.makefile("rb")
+        self._file = sock.makefile("rb")
         self._lock = threading.Lock()
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -109,21 +69,25 @@ class BlockingChannel:
             sock.close()
             raise
 
-    def send(self, message: Message, payload: bytes | memoryview | None = None) -> None:
+    @property
+    def address(self) -> str:
+        """Where the other end is, "host:port", as this connection found it."""
+        host, port, *_ = self._sock.getpeername()
+        return join_address(host, port)
+
+    def send(self, message: Message) -> None:
         """Sends one message, whole; raises OSError when the peer is gone."""
-        if payload is not None:
-            message = {**message, "bytes": len(payload)}
         with self._lock:
-            seal = self._seals.outgoing
-            self._sock.sendall(seal.line(encode(message)))
-            if payload:
-                mac = seal.payload()
-                # Piece by piece, so that the other end works on one while this one seals the next.
-                for start in range(0, len(payload), CHUNK_BYTES):
-                    piece = memoryview(payload)[start : start + CHUNK_BYTES]
-                    self._sock.sendall(piece)
-                    mac.update(piece)
-                self._sock.sendall(mac.digest())
+            self._sock.sendall(self._seals.outgoing.line(encode(message)))
+
+    def send_raw(self, *parts: bytes | memoryview) -> None:
+        """Sends bytes that a sealed line before or behind them speaks for; raises OSError."""
+        for part in parts:
+            self._sock.sendall(part)
+
+    def send_file(self, file: BinaryIO, start: int, size_bytes: int) -> int:
+        """Has the kernel send a part of a file; returns how much there was of it. Raises OSError."""
+        return self._sock.sendfile(file, start, size_bytes)
 
     def receive(self) -> Message | None:
         """The next message, or None when the peer is gone or what it sends does not fit its seal."""
@@ -138,17 +102,9 @@ class BlockingChannel:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def receive_payload(self, size_bytes: int) -> bytes:
-        """The raw bytes that follow a message; raises WireError when the stream ends before, or they were altered."""
-        mac = self._seals.incoming.payload()
-        data = self._file.read(size_bytes)
-        trailer = self._file.read(TRAILER_BYTES)
-        if len(trailer) != TRAILER_BYTES:
-            raise WireError(_CUT_SHORT)
-        mac.update(data)
-        if not hmac.compare_digest(trailer, mac.digest()):
-            raise WireError(_ALTERED)
-        return data
+    def read_into(self, view: memoryview) -> int:
+        """Reads raw bytes, some at least; 0 when the peer has hung up. Raises OSError."""
+        return self._file.readinto1(view)
 
     def close(self) -> None:
         self._file.close()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-from typing import BinaryIO
 
 from elastic.link.address import plain
 from elastic.link.seal import Seal
-from elastic.link.wire import CHUNK_BYTES, Message, encode, notice_silence
+from elastic.link.wire import Message, encode, notice_silence
 from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 
 
@@ -19,40 +17,11 @@ class Peer:
         self.writer = writer
         self.hello = hello
         self._seal = seal
-        self._held_back: list[Message] | None = None
 
     def send(self, message: Message) -> None:
         """Sends without waiting; a peer that is gone is noticed by its reader."""
-        if self._held_back is not None:
-            self._held_back.append(message)
-        elif not self.writer.is_closing():
+        if not self.writer.is_closing():
             self.writer.write(self._seal.line(encode(message)))
-
-    async def send_file(self, message: Message, file: BinaryIO, size_bytes: int) -> None:
-        """Sends a message with `size_bytes` of `file` as its payload; what is sent meanwhile follows it.
-
-        Raises OSError when the file cannot be read to its end: the connection is ended then.
-        """
-        self.send({**message, "bytes": size_bytes})
-        seal, self._held_back = self._seal.payload(), []
-        whole = False
-        try:
-            while size_bytes:
-                chunk = await asyncio.to_thread(file.read, min(size_bytes, CHUNK_BYTES))
-                if not chunk:
-                    raise OSError(errno.EIO, "it is shorter than it was")
-                seal.update(chunk)
-                self.writer.write(chunk)
-                await self.writer.drain()
-                size_bytes -= len(chunk)
-            self.writer.write(seal.digest())
-            whole = True
-        finally:
-            held_back, self._held_back = self._held_back, None
-            if not whole:
-                self.close()  # what followed would be taken for the rest of the payload
-            for held in held_back:
-                self.send(held)
 
     @property
     def address(self) -> str:

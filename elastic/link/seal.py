@@ -12,7 +12,6 @@ lease. Nothing is encrypted: who can listen on the network reads what is sent, b
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
@@ -27,10 +26,7 @@ HELLO_BYTES = 4096
 PROOF_BYTES = 64
 """A proof alone on the wire: hexadecimal, without an end of line."""
 
-TRAILER_BYTES = 32
-"""The seal that follows a payload."""
-
-_LINE, _PAYLOAD = b"l", b"p"
+_LINE = b"l"
 _TAG = slice(0, 64)
 _REST = slice(65, None)
 
@@ -57,16 +53,9 @@ class Seal:
             raise WireError("a message was altered on its way, or is not of this connection")
         return line[_REST]
 
-    def payload(self) -> hmac.HMAC:
-        """The next seal, for raw bytes: update it with them; its digest is what follows them."""
-        return hmac.new(self._key, self._place(_PAYLOAD), hashlib.sha256)
-
     def _tag(self, line: bytes) -> bytes:
-        return hmac.digest(self._key, self._place(_LINE) + line, "sha256").hex().encode()
-
-    def _place(self, kind: bytes) -> bytes:
         self._count += 1
-        return kind + self._count.to_bytes(8, "big")
+        return hmac.digest(self._key, _LINE + self._count.to_bytes(8, "big") + line, "sha256").hex().encode()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The protocol between driver, agents and workers: one JSON object a line, typed by `op`, optionally with a payload.
+"""The protocol between driver, agents and workers: one JSON object a line, typed by `op`.
 
-A message whose header has `bytes` is followed by so many raw bytes (a checkpoint). Between hosts a connection begins
-with a proof of both ends (elastic.link.seal) and is bound to one lease, so a message can never be taken for another's.
+Between hosts a connection begins with a proof of both ends (elastic.link.seal) and is bound to one lease, so a message
+can never be taken for another's. States travel on connections of their own (elastic.link.payload).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from typing import Any, Protocol
+from typing import Any
 
 from elastic.errors import WireError
 from elastic.timing import KEEPALIVE_S
@@ -18,13 +18,6 @@ Message = dict[str, Any]
 
 MAX_LINE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 20
-
-
-class Payload(Protocol):
-    """Where a message's raw bytes are read from."""
-
-    async def read(self, size_bytes: int, /) -> bytes:
-        """Some of them, b"" when there are no more; raises WireError when they are not what was sent."""
 
 
 def encode(message: Message) -> bytes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
+import secrets
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,14 +19,18 @@ from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
 from elastic.driver.pilots import Pilot
 from elastic.driver.settings import DriverSettings
+from elastic.driver.state.store import CheckpointStore
 from elastic.driver.trainer import Trainer
-from elastic.link.channel import SealedReader
+from elastic.errors import WireError
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import receive_file
 from elastic.link.peer import Peer
-from elastic.link.seal import Seal
-from elastic.link.wire import MAX_LINE_BYTES, Message, decode
+from elastic.link.seal import Seal, Seals
+from elastic.link.wire import CHUNK_BYTES, Message, decode
 from elastic.spec import ElasticSpec
 
 KEY = b"of a test"
+SECRET = "5a17"
 
 LIMIT_S = 20.0
 
@@ -95,19 +103,55 @@ def peer(**hello: Any) -> Peer:
     return Peer(FakeWriter(), {"op": "hello", **hello}, Seal(KEY))  # type: ignore[arg-type]
 
 
-async def payload_of(data: bytes) -> bytes:
-    """The payload of the one message that a peer was sent, its seals looked at."""
-    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    reader.feed_data(data)
-    reader.feed_eof()
-    sealed = SealedReader(reader, Seal(KEY))
-    message = await sealed.receive()
-    assert message is not None
-    payload = b""
-    while piece := await sealed.read(1 << 20):
-        payload += piece
-    assert len(payload) == message.get("bytes", 0)
-    return payload
+class FakeContent:
+    """A worker's state as it comes; `cut`: the worker goes away when so many bytes are missing."""
+
+    def __init__(self, content: bytes, cut_bytes: int = 0) -> None:
+        self._content = content
+        self._cut_bytes = cut_bytes
+        self.size_bytes = 0
+        self.digest = ""
+
+    def pieces(self) -> Iterator[memoryview]:
+        there = len(self._content) - self._cut_bytes
+        for start in range(0, there, CHUNK_BYTES):
+            piece = memoryview(self._content)[start : min(there, start + CHUNK_BYTES)]
+            self.size_bytes += len(piece)
+            yield piece
+        if self._cut_bytes:
+            raise WireError("the worker went away")
+        self.digest = hashlib.sha256(self._content).hexdigest()
+
+
+def channels() -> tuple[BlockingChannel, BlockingChannel]:
+    """Both ends of one connection, proved: the driver's and the worker's."""
+    one, other = socket.socketpair()
+    down, up = secrets.token_bytes(), secrets.token_bytes()
+    driver, worker = Seals(Seal(down), Seal(up)), Seals(Seal(up), Seal(down))
+    return BlockingChannel(one, driver), BlockingChannel(other, worker)
+
+
+async def fetched(store: CheckpointStore, **about: Any) -> tuple[Message, bytes]:
+    """What a worker is sent that fetches the state: the driver's word before it, and the state, verified."""
+    driver, worker = channels()
+    content = io.BytesIO()
+
+    def fetch() -> Message:
+        announced = worker.receive()
+        if announced is None:
+            raise WireError("the driver hung up")
+        receive_file(worker, {**announced, **about}, content)
+        return announced
+
+    fetching = asyncio.create_task(asyncio.to_thread(fetch))
+    try:
+        await store.send(driver)
+    finally:
+        driver.hang_up()
+        announced = await fetching
+        driver.close()
+        worker.close()
+    return announced, content.getvalue()
 
 
 def sent(to: Peer) -> list[Message]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,10 @@ class FakeChannel:
             self.sent.append((message, payload))
             self._news.notify_all()
 
+    def open_state(self, about: Message) -> Any:
+        """A connection for a state; that state is then among what was sent."""
+        return StateChannel(self, about)
+
     def ops(self) -> list[str]:
         return [message["op"] for message, _ in self.sent]
 
@@ -59,10 +64,33 @@ class FakeChannel:
             return found()[0]
 
 
+class StateChannel:
+    """Takes one state: pieces behind their lengths, then a line."""
+
+    def __init__(self, channel: FakeChannel, about: Message) -> None:
+        self._channel = channel
+        self._about = about
+        self._content = b""
+
+    def send_raw(self, *parts: bytes | memoryview) -> None:
+        self._content += b"".join(map(bytes, parts[1:]))
+
+    def send(self, message: Message) -> None:
+        assert message["op"] == "whole"
+        self._channel.send({"op": "state", **self._about}, self._content)
+
+    def receive(self) -> Message:
+        return {"op": "kept"}
+
+    def hang_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture
 def channel(monkeypatch: pytest.MonkeyPatch) -> FakeChannel:
     channel = FakeChannel()
-    monkeypatch.setattr(sessions, "_current", Session(channel))  # type: ignore[arg-type]
+    monkeypatch.setattr(sessions, "_current", Session(channel, open_state=channel.open_state))  # type: ignore[arg-type]
     monkeypatch.setattr(api, "_progress", api._Progress())
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -165,7 +193,8 @@ def test_a_save_keeps_a_copy_of_what_the_script_then_changes(channel: FakeChanne
 def test_other_ranks_save_nothing(channel: FakeChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     api.save({"answer": 42})
-    sessions.current().ship()
+    sessions.current()._shipper.ask()
+    channel.awaited(op="nothing_saved")
     assert channel.ops() == ["nothing_saved"]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import mmap
 import os
 import queue
 import socket
@@ -10,28 +12,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from elastic import fetching as fetching_
 from elastic import session as sessions
 from elastic.errors import EXIT_LINK_LOST, LinkLostError, StateError
-from elastic.link.wire import Message, encode
+from elastic.link.payload import Incoming, send_file
+from elastic.link.wire import Message
 from elastic.session import Fetched, Saved, Session, new_page, read_page
-from tests.elastic.far_end import LIMIT_S, SECRET, accepted
+from tests.elastic.far_end import LIMIT_S, SECRET, FarEnd, accepted
 
 
 class Driver:
     """The other end of one worker's connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "") -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(LIMIT_S)
         self.page = new_page()
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{self._server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
             "BFT_HOST": "n1.3.0",
             "BFT_LOCAL_RANK": "2",
+            "TMPDIR": folder,
         }
         with ThreadPoolExecutor() as pool:
             accepting = pool.submit(accepted, self._server)
@@ -43,10 +50,27 @@ class Driver:
         assert message is not None
         return message
 
-    def next_state(self) -> tuple[Message, bytes]:
-        message = self.next()
-        assert message["op"] == "state", message
-        return message, self.channel.receive_payload(message["bytes"])
+    def state_connection(self) -> tuple[FarEnd, Message]:
+        """The next connection that is for a state, and its hello."""
+        channel, hello = accepted(self._server)
+        assert (hello["role"], hello["host"], hello["local_rank"]) == ("state", "n1.3.0", 2)
+        return channel, hello
+
+    def next_state(self, answer: str = "kept") -> tuple[Message, bytes]:
+        """A state that comes; kept, unless another answer is to be given, or "" for none."""
+        channel, hello = self.state_connection()
+        incoming = Incoming(channel)
+        content = b"".join(map(bytes, incoming.pieces()))
+        if answer:
+            channel.send({"op": answer})
+        channel.close()
+        return hello, content
+
+    def offer(self, content: bytes, digest: str = "") -> Message:
+        """Answers the question for a state with one of this content."""
+        about = {"step": 5, "samples": 50, "sha256": digest or hashlib.sha256(content).hexdigest()}
+        self.channel.send({"op": "fetched", **about, "size": len(content)})
+        return {"op": "sending", **about, "bytes": len(content)}
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):
@@ -153,14 +177,13 @@ def test_regression_of_two_saves_at_one_step_the_second_was_not_sent(driver: Dri
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_regression_what_was_saved_just_before_the_end_did_not_travel(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setattr(driver.session, "_ship_loop", lambda: None)  # the process ends before it begins
+def test_regression_what_was_saved_just_before_the_end_did_not_travel(driver: Driver, code: int) -> None:
     driver.session.commit(saved(5))
     driver.session.ship_soon()
-    assert driver.session.ended(code) == code
-    assert driver.next_state()[1] == b"weights"
+    with ThreadPoolExecutor() as pool:
+        ending = pool.submit(driver.session.ended, code)
+        assert driver.next_state()[1] == b"weights"
+        assert ending.result(LIMIT_S) == code
 
 
 def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver: Driver) -> None:
@@ -168,17 +191,24 @@ def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver:
     driver.session.step(5, 50, 1, 2, None)
     driver.session.ended(0)
     driver.session.step(6, 60, 0, 2, None)
-    driver.session.ended(0)
+    with ThreadPoolExecutor() as pool:
+        ending = pool.submit(driver.session.ended, 0)
+        assert driver.next_state()[1] == b"weights"
+        assert ending.result(LIMIT_S) == 0
     assert driver.next()["rank"] == 1
-    assert driver.next_state()[1] == b"weights"
 
 
 def test_a_state_that_the_driver_could_not_keep_is_shipped_again(driver: Driver) -> None:
     driver.session.commit(saved(5, b"five"))
     for _ in range(2):
         driver.channel.send({"op": "ship"})
-        assert driver.next_state()[1] == b"five"
+        channel, _ = driver.state_connection()
         driver.channel.send({"op": "unsaved", "step": 5})
+        driver.channel.send({"op": "ping"})
+        assert driver.next() == {"op": "pong"}
+        channel.close()
+    driver.channel.send({"op": "ship"})
+    assert driver.next_state()[1] == b"five"
 
 
 def test_a_worker_that_saved_nothing_says_so_instead_of_keeping_the_driver_waiting(driver: Driver) -> None:
@@ -206,21 +236,6 @@ def test_saving_in_the_background_ships_the_newest_state(driver: Driver) -> None
     assert driver.next_state()[1] == b"two"
 
 
-def test_shipping_in_passing_stays_a_small_share_of_the_work(driver: Driver) -> None:
-    driver.session.commit(saved(1, b"one"))
-    driver.session.ship_in_passing()
-    assert driver.next_state()[1] == b"one"
-    while driver.session._next_ship_s == 0.0:
-        time.sleep(0.001)
-    driver.session.commit(saved(2, b"two"))
-    driver.session.ship_in_passing()
-    driver.channel.send({"op": "ping"})
-    assert driver.next() == {"op": "pong"}
-    driver.session._next_ship_s = 0.0
-    driver.session.ship_in_passing()
-    assert driver.next_state()[1] == b"two"
-
-
 def test_a_paused_worker_ships_says_so_and_makes_no_further_step(driver: Driver) -> None:
     driver.session.commit(saved(8, b"eight"))
     resting = threading.Thread(target=driver.session.rest, daemon=True)
@@ -232,12 +247,35 @@ def test_a_paused_worker_ships_says_so_and_makes_no_further_step(driver: Driver)
     assert resting.is_alive()
 
 
-def test_the_state_of_a_suspended_trainer_is_fetched(driver: Driver) -> None:
-    driver.channel.send({"op": "fetched"}, b"the state")
-    file = driver.session.fetch_state().file
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, shared: bool) -> None:
+    driver = Driver(str(tmp_path) if shared else "")
+    about = driver.offer(b"the state")
+    with ThreadPoolExecutor() as pool:
+        fetching = pool.submit(driver.session.fetch_state)
+        assert driver.next() == {"op": "fetch"}
+        channel, hello = driver.state_connection()
+        assert hello["what"] == "fetch"
+        kept = tmp_path / "kept"
+        kept.write_bytes(b"the state")
+        with kept.open("rb") as content:
+            assert send_file(channel, about, content)
+        file = fetching.result(LIMIT_S).file
     assert file is not None
     assert file.read() == b"the state"
-    assert driver.next() == {"op": "fetch"}
+    assert mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:3] == b"the"
+    assert [path.name for path in tmp_path.glob("bft-state/state-*")] == [f"state-5-{about['sha256']}"] * shared
+    driver.session.step(6, 60, 0, 1, None)  # by now all have it open, and the node's disk is for others too
+    until_s = time.monotonic() + LIMIT_S
+    while list(tmp_path.glob("bft-state/state-*")):
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    file.seek(0)
+    assert file.read() == b"the state"
+    assert driver.session.costs["load_bytes"] == 9
+    assert driver.session.ended(0) == 0
+    channel.close()
+    driver.hang_up()
 
 
 def test_a_first_start_fetches_nothing(driver: Driver) -> None:
@@ -274,20 +312,28 @@ def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
 
 
 @pytest.mark.parametrize("how", ["cut short", "altered"])
-def test_regression_a_fetch_hung_for_ever_when_the_state_was(
-    driver: Driver, exits: queue.SimpleQueue[int], how: str
+def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    monkeypatch.setattr(fetching_, "_AGAIN_S", 0.0)
     with ThreadPoolExecutor() as pool:
         fetching = pool.submit(driver.session.fetch_state)
-        assert driver.next() == {"op": "fetch"}
-        seal = driver.channel._seals.outgoing
-        driver.channel.send_raw(seal.line(encode({"op": "fetched", "bytes": 7})))
-        driver.channel.send_raw(b"wei" if how == "cut short" else b"weights" + b"0" * 32)
+        for _ in range(3):
+            assert driver.next() == {"op": "fetch"}
+            about = driver.offer(b"weights")
+            channel, _ = driver.state_connection()
+            channel.send(about)
+            channel.send_raw(b"wei" if how == "cut short" else b"WEIGHTS")
+            channel.shutdown() if how == "cut short" else None
+            assert (channel.receive() or {}).get("op") == (None if how == "cut short" else "altered")
+            channel.close()
         if how == "cut short":
-            driver.channel.shutdown()
-        with pytest.raises(LinkLostError):
-            fetching.result(LIMIT_S)
-    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+            assert driver.next() == {"op": "fetch"}, "the link holds, so it tries on"
+            driver.channel.send({"op": "fetched", "none": True})
+            assert fetching.result(LIMIT_S) == Fetched()
+        else:
+            with pytest.raises(StateError, match="altered on its way, 3 times; it is kept"):
+                fetching.result(LIMIT_S)
 
 
 # -- a worker without its link ---
@@ -301,7 +347,7 @@ def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
     assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
     assert driver.session.attached
     driver.session.ship()
-    assert driver.session._shipped is None, "nobody has it"
+    assert not driver.session._shipper.arrived, "nobody has it"
     assert capfd.readouterr().err.count("this worker ends and is started again") == 1
 
 
@@ -310,8 +356,7 @@ def test_a_failed_send_is_noticed_too(driver: Driver, exits: queue.SimpleQueue[i
         raise BrokenPipeError
 
     driver.session._channel.send = fail  # type: ignore[union-attr, method-assign]
-    driver.session.commit(saved(5))
-    driver.session.ship()
+    driver.session.step(1, 10, 0, 1, None)
     assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
 
 
@@ -373,31 +418,29 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
         channel.close()
 
 
-def test_regression_a_step_waited_for_a_state_on_its_way(driver: Driver) -> None:
-    driver.session.step(1, 10, 0, 1, None)
-    assert driver.next()["first"]
-    begun, go_on = threading.Event(), threading.Event()
-    send = driver.session._channel.send  # type: ignore[union-attr]
+def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver) -> None:
+    written, go_on = threading.Event(), threading.Event()
 
-    def slow(message: Message, payload: bytes | None = None) -> None:
-        if payload is not None:
-            begun.set()
-            assert go_on.wait(LIMIT_S)
-        send(message, payload)
+    def write(file: BinaryIO) -> None:
+        file.write(b"giga")
+        written.set()
+        assert go_on.wait(LIMIT_S)
+        file.write(b"bytes")
 
-    driver.session._channel.send = slow  # type: ignore[union-attr, method-assign]
-    driver.session.commit(saved(1, b"gigabytes"))
+    driver.session.commit(Saved(1, 10, write))
     driver.session.ship_soon()
-    assert begun.wait(LIMIT_S)
-    for step in range(2, 200):  # comes back, though nothing can be sent
-        driver.session._reported_s = 0.0
-        driver.session.step(step, step * 10, 0, 1, None)
-    driver.session.regrouped()
-    driver.session.step(200, 2000, 0, 2, None)
-    go_on.set()
-    assert driver.next_state()[1] == b"gigabytes"
-    # Of what waited, the newest before the change and the first after it.
-    assert [(told["step"], told["first"]) for told in (driver.next(), driver.next())] == [(199, False), (200, True)]
+    with ThreadPoolExecutor() as pool:
+        coming = pool.submit(driver.next_state)
+        assert written.wait(LIMIT_S)
+        driver.session.step(1, 10, 0, 1, None)
+        driver.session.commit(saved(2, b"newer"))
+        driver.channel.send({"op": "ship"})
+        driver.channel.send({"op": "ping"})
+        assert [driver.next()["op"], driver.next()["op"]] == ["step", "pong"]
+        go_on.set()
+        assert coming.result(LIMIT_S)[1] == b"gigabytes"
+        hello, content = driver.next_state()
+        assert (hello["step"], hello["last"], content) == (2, True, b"newer")
 
 
 def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_thread(
@@ -409,7 +452,9 @@ def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_
     driver.session.commit(Saved(5, 50, fail))
     for _ in range(2):
         driver.channel.send({"op": "ship"})
+        channel, _ = driver.state_connection()
         assert driver.next() == {"op": "nothing_saved"}
+        channel.close()
     driver.channel.send({"op": "ping"})
     assert driver.next() == {"op": "pong"}
     assert capfd.readouterr().err.count("cannot pickle a lock") == 1
@@ -450,15 +495,3 @@ def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only
     monkeypatch.setattr(sessions, "FAREWELL_S", 0.01)
     driver.session.failed("ValueError: no layer")
     Session().failed("outside bftd")
-
-
-def test_regression_what_a_script_saved_right_before_its_end_was_not_sent(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The thread that sends in the background does not come to it: the process is gone before.
-    monkeypatch.setattr(Session, "_ship_loop", lambda _: None)
-    driver.session.commit(Saved(7, 70, writing(b"final")))
-    driver.session.ship_soon()
-    assert driver.session.ended(0) == 0
-    message, payload = driver.next_state()
-    assert (message["step"], payload) == (7, b"final")

@@ -102,7 +102,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self._commit()
         if hvd.rank() == 0:
             # When the user cancels the job, Slurm kills every worker before the driver can ask for anything.
-            _session.current().ship_in_passing()
+            _session.current().ship_soon()
 
     def restore(self) -> None:
         """Goes back to the last committed state and notes how many steps that costs."""

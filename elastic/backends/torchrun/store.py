@@ -20,7 +20,7 @@ from elastic.driver.hub import Hub, listen
 from elastic.link import descriptors
 from elastic.link.child import die_with_parent
 from elastic.link.peer import Peer
-from elastic.link.wire import MAX_LINE_BYTES, Message, Payload, encode, receive
+from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
 
 
 class Relay:
@@ -53,7 +53,7 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+    async def received(self, peer: Peer, message: Message) -> None:
         """Hands on what a worker said to its store."""
         await unseal(message, await self._to_store[peer])
 

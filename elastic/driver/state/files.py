@@ -41,7 +41,7 @@ def write(folder: int, name: str, content: bytes) -> None:
         raise
 
 
-def write_all(file: BinaryIO, content: bytes) -> None:
+def write_all(file: BinaryIO, content: bytes | memoryview) -> None:
     """Writes to a file without a buffer, which may take less than it is given."""
     view = memoryview(content)
     while view:

@@ -1,4 +1,4 @@
-"""What is in a trainer's folder: states, each with its step, samples and size in its name, and what is not whole."""
+"""What is in a trainer's folder: states, each with all that is known of it in its name, and what is not whole."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from dataclasses import dataclass
 
 from elastic.driver.state import files
 
-_NAME = re.compile(r"state-(\d{1,18})-(\d{1,18})-(\d{1,18})\.pt", re.ASCII)
+_NAME = re.compile(r"state-(\d{1,18})-(\d{1,18})-(\d{1,18})(?:-([0-9a-f]{64}))?\.pt", re.ASCII)
 _ASIDE = "set-aside-"
 
 
 @dataclass(frozen=True, order=True)
 class Saved:
-    """A whole state, by its file's name: a note beside it could be lost or torn."""
+    """A whole state, by its file's name: a note beside it could be lost or torn.
+
+    `digest` is the SHA-256 of its content; "" for one that a release before this one has saved.
+    """
 
     step: int
     samples: int
     size_bytes: int
+    digest: str = ""
 
     @classmethod
     def parse(cls, name: str) -> Saved | None:
         """The state of a file of this name, None for a file that is no state."""
         found = _NAME.fullmatch(name)
-        return cls(*map(int, found.groups())) if found else None
+        return cls(int(found[1]), int(found[2]), int(found[3]), found[4] or "") if found else None
 
     @property
     def name(self) -> str:
         """The name of its file."""
-        return f"state-{self.step}-{self.samples}-{self.size_bytes}.pt"
+        digest = f"-{self.digest}" if self.digest else ""
+        return f"state-{self.step}-{self.samples}-{self.size_bytes}{digest}.pt"
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,37 @@ here runs in the driver's loop, which answers give-backs: a file server may be s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
+import hashlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from elastic.driver.state import files
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
 from elastic.driver.state.owner import FencedError, Ownership
 from elastic.driver.state.saved import Contents, Saved, contents, set_aside
 from elastic.driver.state.trouble import Trouble, text_of
+from elastic.driver.state.upload import Upload
 from elastic.errors import ElasticError, WireError
-from elastic.link.peer import Peer
-from elastic.link.wire import CHUNK_BYTES, Payload
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import send_file
+from elastic.link.wire import Message
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT)
 _TRIES, _PAUSE_S = 3, 1.0
 """A file server that has just come back answers a second time."""
 
 _THREADS = 4
+
+_STREAMS = 32
+"""Threads that states pass through, each way; who comes beyond these waits for a moment."""
+
+_UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENOBUFS)
 
 _FAILURES = (OSError, UnsafeFolderError)
 
@@ -44,12 +52,35 @@ class _FailedError(StateError):
         self.passing = isinstance(error, OSError) and error.errno in _PASSING
 
 
+class _AlteredError(_FailedError):
+    """The file is not what was saved."""
+
+    def __init__(self) -> None:
+        StateError.__init__(self, "it is not what was saved: it was altered on the disk; nothing else is used instead")
+        self.passing = False
+
+
 class NotStoredError(StateError):
     """A state was not stored; what was there before is there still. `again`: whether it may be stored later."""
 
     def __init__(self, text: str, *, again: bool) -> None:
         super().__init__(text)
         self.again = again
+
+
+class Content(Protocol):
+    """A state as it comes: `size_bytes` and `digest` (SHA-256) are those of all of it once the last piece was given."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much has come."""
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All of it, each part good until the next one is asked for; raises WireError when it is not what was sent."""
 
 
 class CheckpointStore:
@@ -78,8 +109,13 @@ class CheckpointStore:
         self._saving = Trouble(tell, "states are saved again")
         self._reading = Trouble(tell, "the saved state can be read again")
         self._threads = ThreadPoolExecutor(_THREADS, "bft-state")
-        self._lock = asyncio.Lock()
+        self._coming = ThreadPoolExecutor(_STREAMS, "bft-coming")
+        self._going = ThreadPoolExecutor(_STREAMS, "bft-going")
+        self._publishing = threading.Lock()
+        self._finding = threading.Lock()
         self._newest: Saved | None = None
+        self._found: tuple[Saved, str] | None = None
+        self._altered: tuple[Saved, tuple[int, int, int]] | None = None
         self.fenced = False
         self.receiving = 0
         try:
@@ -131,19 +167,18 @@ class CheckpointStore:
 
     # -- a worker's state comes ---
 
-    async def receive(self, reader: Payload, size_bytes: int, step: int, samples: int) -> bool:
-        """Reads `size_bytes` from `reader`; returns whether they are the state now.
+    async def receive(self, content: Content, step: int, samples: int) -> bool:
+        """Reads a state to its end, in a thread; returns whether it is the state now.
 
-        Raises WireError when they are cut short, and NotStoredError, with all of them read, when they cannot be stored.
+        Raises WireError when it is cut short or altered, and NotStoredError, maybe before its end, when it cannot be
+        stored.
         """
-        saved, upload = Saved(step, samples, size_bytes), _Upload(self._place)
-        if not size_bytes or Saved.parse(saved.name) != saved:
-            raise WireError("a state has a step, and bytes")
+        if Saved.parse(Saved(step, samples, 1).name) is None:
+            raise WireError("a state has a step")
+        upload = Upload(self._place)
         self.receiving += 1
         try:
-            await self._fill(upload, reader, size_bytes)
-            async with self._lock:
-                adopted = await self._in_thread(self._publish, upload, saved)
+            adopted = await self._in_thread(self._take, upload, content, step, samples, threads=self._coming)
         except _FailedError as error:
             kept = f"; the one of step {self.step} is kept" if self._newest else ""
             text = f"the state of step {step} cannot be saved in {self._place.path}: {error}"
@@ -158,25 +193,16 @@ class CheckpointStore:
         self._saving.went()
         return adopted
 
-    async def _fill(self, upload: _Upload, reader: Payload, size_bytes: int) -> None:
-        """Reads a payload to its end whatever becomes of it: the next message of the connection is behind it."""
-        left, failure = size_bytes, None
-        while left:
-            chunk = await reader.read(min(left, CHUNK_BYTES))
-            if not chunk:
-                raise WireError("a worker went away in the middle of a checkpoint")
-            left -= len(chunk)
-            if failure is None:
-                try:
-                    await self._in_thread(upload.write, chunk)
-                except _FailedError as error:
-                    failure = error
-                    await self._in_thread(upload.discard)
-        if failure is not None:
-            raise failure
-        await self._in_thread(upload.finish)
+    def _take(self, upload: Upload, content: Content, step: int, samples: int) -> bool:
+        for piece in content.pieces():
+            upload.write(piece)
+        if not content.size_bytes:
+            raise WireError("a state has bytes")
+        upload.finish()
+        with self._publishing:
+            return self._publish(upload, Saved(step, samples, content.size_bytes, content.digest))
 
-    def _publish(self, upload: _Upload, saved: Saved) -> bool:
+    def _publish(self, upload: Upload, saved: Saved) -> bool:
         """Gives an upload its name; the folder is looked through again, as another driver may have been there."""
         if self.fenced:
             raise FencedError("another driver of this trainer has taken over")
@@ -196,23 +222,58 @@ class CheckpointStore:
 
     # -- a worker begins with it ---
 
-    async def send(self, peer: Peer) -> None:
-        """Sends the state to a worker, or that there is none yet, or why it cannot be read."""
+    async def offer(self) -> Message:
+        """What a worker is told that asks for the state: its size and digest, that there is none, or why not."""
         if self._newest is None:
-            peer.send({"op": "fetched", "none": True})
+            return {"op": "fetched", "none": True}
+        try:
+            saved, file = await self._opened_newest()
+            with file:
+                digest = await self._in_thread(self._digest, saved, file, threads=self._going)
+        except _FailedError as error:
+            return {"op": "fetched", "error": self._unreadable(error)}
+        self._reading.went()
+        about = {"step": saved.step, "samples": saved.samples, "size": saved.size_bytes, "sha256": digest}
+        return {"op": "fetched", **about}
+
+    async def send(self, channel: BlockingChannel, moved: Callable[[int], None] = lambda _: None) -> None:
+        """Sends the state on a connection of its own; nothing of it passes through this process.
+
+        Raises OSError when the connection breaks, or the file fails: it is of no use any more.
+        """
+        if self._newest is None:
             return
         try:
             saved, file = await self._opened_newest()
-        except _FailedError as error:
-            peer.send({"op": "fetched", "error": self._unreadable(error)})
-            return
-        try:
             with file:
-                await peer.send_file({"op": "fetched"}, cast(BinaryIO, _Whole(file)), saved.size_bytes)
-        except _UnreadableError as error:
+                digest = await self._in_thread(self._digest, saved, file, threads=self._going)
+                about = {"step": saved.step, "samples": saved.samples, "bytes": saved.size_bytes, "sha256": digest}
+                message = {"op": "sending", **about}
+                right = await self._in_thread(_given, channel, message, file, moved, threads=self._going)
+                if not right:
+                    await self._in_thread(self._read_through, saved, file, threads=self._going)
+        except _FailedError as error:
             self._unreadable(error)
-            raise
-        self._reading.went()
+
+    def _digest(self, saved: Saved, file: BinaryIO) -> str:
+        """A state's digest. That of a state without one is found out by reading it, once.
+
+        Raises _FailedError for one that is known to have been altered; who has put the right one back is believed.
+        """
+        if (saved, _version(file)) == self._altered:
+            raise _AlteredError
+        if saved.digest:
+            return saved.digest
+        with self._finding:  # many ask at once
+            if self._found is None or self._found[0] != saved:
+                self._found = (saved, _hashed(file))
+            return self._found[1]
+
+    def _read_through(self, saved: Saved, file: BinaryIO) -> None:
+        """A worker has got another state than was saved: on its way, or is it the file? Raises _FailedError then."""
+        if saved.digest and _hashed(file) != saved.digest:
+            self._altered = (saved, _version(file))
+            raise _AlteredError
 
     def _unreadable(self, error: ElasticError) -> str:
         text = f"the state of step {self.step} in {self._place.path} cannot be read: {error}"
@@ -267,74 +328,34 @@ class CheckpointStore:
         """Lets go of the folder; what is in it stays."""
         self._owner.unlock()
 
-    async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
+    async def _in_thread(self, work: Callable[..., T], *args: Any, threads: ThreadPoolExecutor | None = None) -> T:
         """Runs work on the disk; what the disk says against it is a _FailedError."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, work, *args)
+        except ConnectionError:
+            raise
         except _FAILURES as error:
             raise _FailedError(error) from None
 
 
-class _Upload:
-    """A file that grows as a worker's state comes; its calls run in the store's threads, one at a time."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._name = ""
-        self._file: BinaryIO | None = None
-        self._over = False
-        self._turn = threading.Lock()
-
-    def write(self, chunk: bytes) -> None:
-        """Appends; raises OSError."""
-        with self._turn:
-            if self._over:
-                raise OSError(errno.ECANCELED, "the worker is gone")
-            if self._file is None:
-                with self._place.opened() as folder:
-                    self._name, self._file = files.create_part(folder)
-            files.write_all(self._file, chunk)
-
-    def finish(self) -> None:
-        """Has all of it on the disk; raises OSError."""
-        with self._turn:
-            assert self._file is not None
-            files.sync_and_close(self._file)
-
-    def publish(self, folder: int, name: str) -> None:
-        """Gives it its name; raises OSError."""
-        with self._turn:
-            files.publish(folder, self._name, name)
-            self._name = ""
-
-    def discard(self) -> None:
-        """Removes it unless it was published."""
-        with self._turn, contextlib.suppress(*_FAILURES):
-            self._over = True
-            if self._file is not None:
-                with contextlib.suppress(OSError):
-                    self._file.close()
-            if self._name:
-                with self._place.opened() as folder:
-                    files.remove(folder, self._name)
+def _given(channel: BlockingChannel, message: Message, file: BinaryIO, moved: Callable[[int], None]) -> bool:
+    try:
+        return send_file(channel, message, file, moved)
+    except OSError as error:
+        if isinstance(error, TimeoutError) or error.errno in _UNREACHED:  # it is the connection's, not the file's
+            raise ConnectionAbortedError(str(error)) from None
+        raise
 
 
-class _UnreadableError(WireError):
-    """A state's file failed while it was sent: the connection is of no use any more."""
+def _hashed(file: BinaryIO) -> str:
+    """The SHA-256 of a file from its beginning."""
+    file.seek(0)
+    content, buffer = hashlib.sha256(), bytearray(1 << 20)
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        content.update(memoryview(buffer)[:count])
+    return content.hexdigest()
 
 
-class _Whole:
-    """A file whose end before its time is an error: what was announced has to follow."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def read(self, size_bytes: int) -> bytes:
-        """Some bytes, never none."""
-        try:
-            chunk = self._file.read(size_bytes)
-        except OSError as error:
-            raise _UnreadableError(text_of(error)) from None
-        if not chunk:
-            raise _UnreadableError("its file ends too early")
-        return chunk
+def _version(file: BinaryIO) -> tuple[int, int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns

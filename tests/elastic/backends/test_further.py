@@ -148,7 +148,7 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         assert trainer.connections.connected(worker)
         one.working = one.revoked = True
         for line in ("so long", "so long ago"):
-            await trainer.connections.received(agent, {"op": "out", "line": line}, asyncio.StreamReader())
+            await trainer.connections.received(agent, {"op": "out", "line": line})
         if ships:
             await until("asked for its state", lambda: "ship" in ops(worker))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
-from tests.elastic.fakes import peer, settings_for
+from tests.elastic.fakes import ops, peer, settings_for, until
 
 
 class Crew:
@@ -102,3 +103,49 @@ def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_
         assert pilot.workers == {}
 
     play(tmp_path, crew, body)
+
+
+def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_path: Path) -> None:
+    crew = Crew("n1", "n2")
+    pilot = crew.pilots["n1.1"]
+
+    def body(hub: Connections) -> None:
+        one = peer(role="worker", host="n1.1", local_rank=1, pid=7)
+        about = {"role": "state", "host": "n1.1", "local_rank": 1, "pid": 7}
+        assert hub._worker_of(about) is None, "nobody is there yet"
+        assert hub.connected(one)
+        assert hub._worker_of(about) is one
+        for odd in (
+            {"pid": 8},
+            {"local_rank": 0},
+            {"local_rank": "1"},
+            {"host": "n2.1"},
+            {"host": "n1.1.2"},
+            {"host": 1},
+        ):
+            assert hub._worker_of({**about, **odd}) is None, odd
+        pilot.incarnation += 1
+        hub.disconnected(one)
+        assert hub._worker_of(about) is None
+
+    play(tmp_path, crew, body)
+
+
+def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
+    crew = Crew("n1")
+
+    async def run() -> None:
+        hub = connections(tmp_path, crew)
+        workers = [worker("n1.1", rank) for rank in range(3)]
+        for one in workers:
+            assert hub.connected(one)
+        step = {"op": "step", "step": 1, "samples": 1, "size": 3, "first": False, "saved_step": 0, "saved_samples": 0}
+        for one, rank in zip(workers, (2, 1, 0), strict=True):
+            with suppress(AttributeError):  # of a crew that is none
+                await hub.received(one, {**step, "rank": rank, "at_s": 0.0, "loss": None, "steps_lost": 0})
+        saving = asyncio.create_task(hub._run.saver.save(workers, graceful=False))
+        await until("rank 0 is asked", lambda: ops(workers[2]) == ["ship"])
+        assert [ops(one) for one in workers[:2]] == [[], []]
+        saving.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -32,6 +32,7 @@ class Owner:
         self.saved.set()
         self.lines: list[str] = []
         self.errors: list[BaseException] = []
+        self.grows = False
 
     def log(self, text: str) -> None:
         self.lines.append(text)
@@ -45,6 +46,9 @@ class Owner:
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
         self.vacated.append(pilot.node)
         await self.saved.wait()
+
+    def saving(self) -> bool:
+        return self.grows
 
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
@@ -577,3 +581,24 @@ def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: 
         assert stage.owner.errors == []
 
     scene(body)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.02)
+    monkeypatch.setattr(crews, "SAVING_LEAVE_S", 0.4)
+    monkeypatch.setattr(crews, "_LOOK_S", 0.01)
+
+    async def body() -> None:
+        stage = Stage()
+        pilot = await stage.placed("n1")
+        stage.owner.grows = grows
+        stage.crew.on_leases([lease("n1", state="revoked")])
+        await asyncio.sleep(0.15)
+        assert pilot.over.is_set() != grows
+        await until("it is given back", pilot.over.is_set)
+        await until("it has ended", lambda: stage.states("n1.1")[-1] == "ended")
+
+    asyncio.run(asyncio.wait_for(body(), 30))

@@ -11,7 +11,7 @@ from bftd.protocol.reports import NoteReport
 from elastic.driver.run import TAKEN_OVER
 from elastic.driver.state.store import CheckpointStore
 from tests.elastic.driver.test_trainer import Stage
-from tests.elastic.fakes import ops, until
+from tests.elastic.fakes import FakeContent, ops, until
 
 
 @pytest.mark.parametrize("who_tells", ["the daemon", "the folder"])
@@ -29,10 +29,8 @@ def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state
         if who_tells == "the daemon":
             stage.run.fence()
         else:
-            reader = asyncio.StreamReader()
-            reader.feed_data(b"state")
-            message = {"op": "state", "bytes": 5, "step": 3, "samples": 30}
-            await stage.connections.received(worker, message, reader)
+            message = {"step": 3, "samples": 30}
+            assert not await stage.run.saver.take(worker, message, FakeContent(b"state"))
             assert "another driver of this trainer has taken over" in stage.reports(NoteReport)[-1].text
         assert await serving == (1, TAKEN_OVER)
         before = ops(worker)
@@ -56,12 +54,10 @@ def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
         stage.grant("n1")
         await stage.warm("n1")
         worker = await stage.worker("n1")
-        message = {"op": "state", "bytes": 5, "step": 3, "samples": 30}
+        message = {"step": 3, "samples": 30}
         monkeypatch.setattr("elastic.driver.state.files.write_all", fail)
         for _ in range(3):
-            reader = asyncio.StreamReader()
-            reader.feed_data(b"state")
-            await stage.connections.received(worker, message, reader)
+            assert not await stage.run.saver.take(worker, message, FakeContent(b"state"))
         [note] = stage.reports(NoteReport)
         assert "the state of step 3 cannot be saved" in note.text
         assert "no space is left" in note.text

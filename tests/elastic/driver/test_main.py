@@ -10,19 +10,25 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from elastic.backends import KINDS
 from elastic.driver import main
+from elastic.driver import trainer as trainer_module
+from elastic.driver.hub import listen
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.driver.state.store import CheckpointStore
+from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError
 from elastic.script import Header, rewrite
+from elastic.session import Saved, Session
 from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
-from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, settings_for, trainer_for
+from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until
 
 
 def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
@@ -194,3 +200,52 @@ def test_a_script_that_is_no_text_or_an_output_that_is_full_costs_no_traceback(t
     assert line.startswith("bft: this is not an elastic job's script; submit it with: ")
     with Path("/dev/full").open("wb") as full:
         assert subprocess.run(argv, stdout=full, stderr=full, check=False).returncode == 2
+
+
+def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Link(FakeDaemon):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        async def finish(self, *_: object) -> None:
+            pass
+
+    settings = settings_for(tmp_path)
+    settings.state_dir.parent.mkdir(exist_ok=True)
+    listening, trainers = listen(), list[Trainer]()
+    real = main.Trainer
+
+    def made(*args: Any, **fields: Any) -> Trainer:
+        trainers.append(real(*args, **fields))
+        return trainers[0]
+
+    monkeypatch.setattr(main, "Trainer", made)
+    monkeypatch.setattr(main, "listen", lambda: listening)
+    monkeypatch.setattr(main, "DaemonLink", Link)
+    monkeypatch.setattr(main, "PilotStarter", lambda *_: FakeStarter())
+    kind = replace(KINDS[settings.backend], driver="tests.elastic.fakes:FakeBackend")
+    monkeypatch.setattr(main, "KINDS", {settings.backend: kind})
+    monkeypatch.setattr(trainer_module, "LEAVE_S", 20.0)  # on a machine that does other things as well
+    environ = {
+        "BFT_DRIVER": f"127.0.0.1:{listening.getsockname()[1]}",
+        "BFT_SECRET": settings.secret,
+        "BFT_HOST": "n1.1",
+        "BFT_LOCAL_RANK": "0",
+    }
+
+    async def run() -> int:
+        running = asyncio.create_task(main._run(settings, SimpleNamespace(line=print)))  # type: ignore[arg-type]
+        trainer = await until("it runs", lambda: trainers and trainers[0])
+        trainer.crew.on_leases([lease("n1")])
+        session = await asyncio.to_thread(Session.connect, environ, None)
+        session.commit(Saved(9, 90, lambda file: file.write(b"state") and None))
+        await until("it is known", lambda: trainer.crew.all[0].workers)
+        trainer.run.cancel()
+        code = await running
+        session.ended(0)
+        return code
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == 143
+    assert [path.name[:10] for path in settings.state_dir.glob("state-*")] == ["state-9-90"]

@@ -12,24 +12,24 @@ from typing import Any
 
 import pytest
 
+from elastic.driver import state_saver as savers
 from elastic.driver.state import files
 from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state_saver import StateSaver
 from elastic.errors import WireError
 from elastic.link.peer import Peer
-from tests.elastic.fakes import ops, payload_of, peer, sent, until
+from tests.elastic.fakes import FakeContent, ops, peer, sent, until
 
 
 def scene(body: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(body, 30))
 
 
-async def answer(saver: StateSaver, worker: Peer, step: int, payload: bytes = b"state", cut: bool = False) -> None:
-    reader = asyncio.StreamReader()
-    reader.feed_data(payload[:2] if cut else payload)
-    reader.feed_eof()
-    message = {"op": "state", "bytes": len(payload), "step": step, "samples": step * 10}
-    await saver.received(worker, message, reader)
+async def answer(
+    saver: StateSaver, worker: Peer, step: int, payload: bytes = b"state", cut: bool = False, last: bool = True
+) -> None:
+    message = {"step": step, "samples": step * 10, "last": last}
+    await saver.take(worker, message, FakeContent(payload, cut_bytes=3 if cut else 0))
 
 
 def test_a_graceful_save_waits_for_rank_0_to_come_to_the_end_of_its_step(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_graceful_save_waits_for_rank_0_to_come_to_the_end_of_its_step(tmp_pat
         await answer(saver, workers[1], 7)
         await asyncio.sleep(0)
         assert not saving.done()
-        await saver.received(workers[1], {"op": "paused"}, asyncio.StreamReader())
+        saver.received(workers[1], {"op": "paused"})
         await saving
         assert saver.store.step == 7
         assert ops(workers[0]) == ["pause"]
@@ -82,9 +82,9 @@ def test_a_save_ends_at_once_when_every_worker_is_gone_or_has_nothing(tmp_path: 
         saver.gone(workers[0])
         saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=1000))
         await until("the living one is asked", lambda: ops(workers[1]) == ["pause"])
-        await saver.received(workers[1], {"op": "nothing_saved"}, asyncio.StreamReader())
+        saver.received(workers[1], {"op": "nothing_saved"})
         await until("it is asked again", lambda: ops(workers[1]) == ["pause", "ship"])
-        await saver.received(workers[1], {"op": "nothing_saved"}, asyncio.StreamReader())
+        saver.received(workers[1], {"op": "nothing_saved"})
         await saving
         assert saver.store.step == -1
         assert ops(workers[0]) == []
@@ -111,7 +111,7 @@ def test_an_answer_to_an_earlier_question_is_not_taken_for_one_to_this(tmp_path:
         await until("it is asked", lambda: ops(worker) == ["ship"])
         await asyncio.sleep(0)
         assert not saving.done()
-        await saver.received(worker, {"op": "shipped"}, asyncio.StreamReader())
+        saver.received(worker, {"op": "shipped"})
         await saving
 
     scene(body())
@@ -179,15 +179,86 @@ def test_regression_every_worker_that_ever_connected_was_remembered_for_good(tmp
     scene(body())
 
 
-def test_a_worker_that_begins_gets_the_state_behind_its_size(tmp_path: Path) -> None:
+# -- states that take their time ---
+
+
+def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.3)
+
     async def body() -> None:
-        saver, old, new = StateSaver(CheckpointStore(tmp_path)), peer(), peer()
-        await saver.fetched(new)
-        assert sent(new) == [{"op": "fetched", "none": True}]
-        await answer(saver, old, 3, b"weights")
-        new = peer()
-        await saver.fetched(new)
-        assert new.writer.data.endswith(b' {"op":"fetched","bytes":7}\nweights' + new.writer.data[-32:])  # type: ignore[attr-defined]
-        assert await payload_of(new.writer.data) == b"weights"  # type: ignore[attr-defined]
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer() for _ in range(16)]
+        saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=0.2))
+        for size_bytes in range(10):
+            saver.received(workers[0], {"op": "saving", "bytes": size_bytes})
+            await asyncio.sleep(0.05)
+        assert [len(ops(worker)) for worker in workers] == [1] + [0] * 15
+        await answer(saver, workers[0], 3)
+        await saving
+
+    scene(body())
+
+
+@pytest.mark.parametrize("how", ["it stands still", "it is the same all the time", "nobody may wait"])
+def test_a_state_that_does_not_grow_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.05)
+
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        patient = how != "nobody may wait"
+        saving = asyncio.create_task(saver.save(workers, graceful=False, patient=patient, ship_s=0.02))
+        for round_ in range(1000):
+            if how != "it stands still":
+                saver.received(workers[0], {"op": "saving", "bytes": 7 if patient else round_})
+            if ops(workers[1]):
+                break
+            await asyncio.sleep(0.005)
+        assert ops(workers[1]) == ["ship"]
+        await answer(saver, workers[1], 3)
+        await saving
+
+    scene(body())
+
+
+def test_rank_0_is_asked_before_others(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer(), peer()]
+        for rank, worker in enumerate(reversed(workers)):
+            saver.stepped(worker, rank)
+        saving = asyncio.create_task(saver.save(workers, graceful=False))
+        await until("rank 0 is asked", lambda: ops(workers[2]) == ["ship"])
+        await answer(saver, workers[2], 3)
+        await saving
+        assert [ops(worker) for worker in workers[:2]] == [[], []]
+
+    scene(body())
+
+
+def test_a_state_that_was_on_its_way_before_it_was_asked_for_is_no_answer(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saving = asyncio.create_task(saver.save([worker], graceful=False, ship_s=1000))
+        await until("it is asked", lambda: ops(worker) == ["ship"])
+        await answer(saver, worker, 3, last=False)
+        await asyncio.sleep(0.01)
+        assert not saving.done()
+        await answer(saver, worker, 4)
+        await saving
+        assert saver.store.step == 4
+
+    scene(body())
+
+
+def test_a_pause_by_path_is_over_when_who_keeps_that_state_says_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000))
+        await until("the workers are asked", lambda: ops(workers[1]) == ["pause"])
+        saver.note(workers[0], "paused")
+        await saving
+        assert ops(workers[1]) == ["pause"]
 
     scene(body())

@@ -79,7 +79,7 @@ class Stage:
             await self.says(await self.connect(node), {"op": "ready"})
 
     async def says(self, who: Peer, message: Message) -> None:
-        await self.connections.received(who, message, asyncio.StreamReader())
+        await self.connections.received(who, message)
 
     async def worker(self, node: str) -> Peer:
         worker = peer(role="worker", host=self.pilot(node).host, local_rank=0, pid=hash(node) % 10_000)

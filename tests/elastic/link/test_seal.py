@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import WireError
-from elastic.link.seal import PROOF_BYTES, TRAILER_BYTES, Examination, Introduction, Seal, Seals, new_secret
+from elastic.link.seal import PROOF_BYTES, Examination, Introduction, Seal, Seals, new_secret
 from elastic.link.wire import Message, decode, encode
 
 ABOUT: Message = {"role": "agent", "lease": "n1.3"}
@@ -149,11 +149,3 @@ def test_a_message_again_left_out_out_of_order_or_of_another_connection_is_refus
     peer, _ = introduced("s", "s")
     with pytest.raises(WireError):
         peer.incoming.opened(peer.outgoing.line(b"x\n"))
-
-
-def test_a_payload_is_not_a_message_and_has_its_own_place_in_the_order() -> None:
-    one, other, third = Seal(b"k"), Seal(b"k"), Seal(b"k")
-    assert one.payload().digest_size == TRAILER_BYTES
-    first, second = one.payload(), other.line(b"")
-    assert first.digest().hex().encode() != second[:64]
-    assert third.payload().digest() != third.payload().digest()

@@ -10,7 +10,7 @@ import pytest
 from elastic.driver.hub import Hub, listen
 from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
-from elastic.link.wire import Message, Payload, notice_silence
+from elastic.link.wire import Message, notice_silence
 from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 from tests.elastic.far_end import SECRET
 
@@ -30,7 +30,7 @@ def test_both_ends_of_a_connection_notice_that_the_other_one_is_gone_without_a_w
             seen.append(watched_ms(peer.writer.get_extra_info("socket")))
             return False
 
-        async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+        async def received(self, peer: Peer, message: Message) -> None:
             pass
 
         def disconnected(self, peer: Peer) -> None:

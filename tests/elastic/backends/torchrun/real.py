@@ -25,7 +25,7 @@ from elastic.driver.hub import Hub, listen
 from elastic.driver.pilots import Pilot
 from elastic.link.child import die_with_parent
 from elastic.link.peer import Peer
-from elastic.link.wire import Message, Payload, decode, encode
+from elastic.link.wire import Message, decode, encode
 from elastic.node.link import AgentLink
 from tests.elastic.backends.stage import Host
 from tests.elastic.fakes import settings_for
@@ -147,7 +147,7 @@ class Group:
         node.pilot.workers[int(peer.hello["local_rank"])] = peer
         return True
 
-    async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
+    async def received(self, peer: Peer, message: Message) -> None:
         if message["op"] == "step":
             self.steps.append(message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from elastic.driver.state import owner, shelf
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
+from elastic.driver.state.saved import Saved
 from elastic.driver.state.shelf import Name
 from elastic.driver.state.store import CheckpointStore
 from elastic.errors import UsageError
@@ -78,7 +80,9 @@ def test_what_ended_well_is_kept_under_a_name_that_says_until_when_and_then_swep
     store.close()
     assert kept is not None
     assert abs(kept.at_s - time.time() - DAY_S) < 60
-    assert sorted(os.listdir(tmp_path / str(kept))) == ["lock", "owner.json", "state-5-50-5.pt"]
+    lock, note, state = sorted(os.listdir(tmp_path / str(kept)))
+    assert (lock, note) == ("lock", "owner.json")
+    assert Saved.parse(state) == Saved(5, 50, 5, hashlib.sha256(b"state").hexdigest())
     [entry] = shelf.entries(tmp_path)
     assert (entry.state, entry.name, entry.owner.title) == ("ended", kept, "train.py")
     assert shelf.sweep(tmp_path, kept.at_s - 1) == []

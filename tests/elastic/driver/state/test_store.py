@@ -25,26 +25,31 @@ from elastic.driver.state.folder import StateError
 from elastic.driver.state.saved import Saved
 from elastic.driver.state.store import CheckpointStore, NotStoredError
 from elastic.errors import WireError
+from elastic.link.payload import AlteredError
 from elastic.link.wire import CHUNK_BYTES
-from tests.elastic.fakes import payload_of, peer, sent
+from tests.elastic.fakes import FakeContent, fetched
+
+ROOT = Path(__file__).parents[4]
 
 
 async def put(store: CheckpointStore, step: int, payload: bytes, cut_bytes: int = 0) -> bool:
-    reader = asyncio.StreamReader()
-    reader.feed_data(payload[: len(payload) - cut_bytes])
-    reader.feed_eof()
-    return await store.receive(reader, len(payload), step, step * 10)
+    return await store.receive(FakeContent(payload, cut_bytes), step, step * 10)
 
 
 async def got(store: CheckpointStore) -> bytes:
     """What a worker that begins is sent; b"" for "there is none"."""
-    worker = peer()
-    await store.send(worker)
-    data = worker.writer.data  # type: ignore[attr-defined]
-    if b'"none":true' in data:
-        assert sent(worker) == [{"op": "fetched", "none": True}]
+    offer = await store.offer()
+    if offer == {"op": "fetched", "none": True}:
         return b""
-    return await payload_of(data)
+    announced, content = await fetched(store)
+    assert (offer["step"], offer["sha256"], offer["size"]) == (announced["step"], announced["sha256"], len(content))
+    return content
+
+
+def file_of(folder: Path) -> Path:
+    """The one state in a folder."""
+    [path] = folder.glob("state-*")
+    return path
 
 
 def again(folder: Path) -> CheckpointStore:
@@ -237,7 +242,7 @@ def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_th
 
 
 def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path: Path) -> None:
-    """A real limit on a real file; the connection stays in step, and the next try is the same worker's."""
+    """A real limit on a real file; the next try is the same worker's."""
     told = list[str]()
     payload = bytes(3 * CHUNK_BYTES) + b"x" * CHUNK_BYTES
 
@@ -249,16 +254,16 @@ def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path:
         resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK_BYTES, hard))
         try:
             for step in (10, 11):
-                reader = asyncio.StreamReader()
-                reader.feed_data(payload + b"next message")
+                content = FakeContent(payload)
                 with pytest.raises(NotStoredError) as caught:
-                    await store.receive(reader, len(payload), step, 0)
+                    await store.receive(content, step, 0)
                 assert caught.value.again
-                assert await reader.read(100) == b"next message"
+                assert content.size_bytes < len(payload), "the rest of it need not come"
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             signal.signal(signal.SIGXFSZ, before)
-        assert sorted(path.name for path in tmp_path.glob("*") if path.suffix != ".json") == ["lock", "state-3-30-5.pt"]
+        assert file_of(tmp_path).name.startswith("state-3-30-5-")
+        assert len(list(tmp_path.iterdir())) == 3, "that, the lock and the note"
         assert await put(store, 12, payload)
         assert await got(store) == payload
 
@@ -301,13 +306,12 @@ def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_none(tmp
     async def scene() -> None:
         store = CheckpointStore(tmp_path, told.append)
         await put(store, 5000, b"good")
-        tmp_path.joinpath("state-5000-50000-4.pt").rename(tmp_path / "elsewhere")
-        worker = peer()
-        for _ in range(2):
-            await store.send(worker)
-        (tmp_path / "elsewhere").rename(tmp_path / "state-5000-50000-4.pt")
+        path = file_of(tmp_path)
+        path.rename(tmp_path / "elsewhere")
         text = f"the state of step 5000 in {tmp_path} cannot be read: No such file or directory"
-        assert sent(worker) == [{"op": "fetched", "error": text}] * 2
+        for _ in range(2):
+            assert await store.offer() == {"op": "fetched", "error": text}
+        (tmp_path / "elsewhere").rename(path)
         assert await got(store) == b"good"
         assert told == [f"{text}; mend that: no worker begins without it", "the saved state can be read again"]
 
@@ -320,15 +324,68 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
     async def scene() -> None:
         store = CheckpointStore(tmp_path, told.append)
         await put(store, 5, b"0123456789")
-        os.truncate(tmp_path / "state-5-50-10.pt", 4)
-        with pytest.raises(WireError):
-            await asyncio.wait_for(store.send(peer()), 10)
+        os.truncate(file_of(tmp_path), 4)
+        with pytest.raises(WireError, match="went away"):
+            await asyncio.wait_for(fetched(store), 10)
 
     asyncio.run(scene())
     assert told == [
         f"the state of step 5 in {tmp_path} cannot be read: its file ends too early; "
         "mend that: no worker begins without it"
     ]
+
+
+def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    told = list[str]()
+
+    async def scene() -> None:
+        store = CheckpointStore(tmp_path, told.append)
+        await put(store, 5, b"0123456789")
+        path = file_of(tmp_path)
+        path.write_bytes(b"0123456780")
+        assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
+        for _ in range(2):
+            with pytest.raises(WireError, match=r"altered on its way|hung up"):
+                await fetched(store)
+            assert "altered on the disk; nothing else is used instead" in str((await store.offer())["error"])
+        assert path.read_bytes() == b"0123456780", "it is kept"
+        path.write_bytes(b"0123456789")
+        assert await got(store) == b"0123456789"
+
+    asyncio.run(scene())
+    assert len(told) == 2
+    assert told[0].startswith(f"the state of step 5 in {tmp_path} cannot be read: it is not what was saved")
+    assert told[1] == "the saved state can be read again"
+
+
+def test_what_was_altered_on_its_way_only_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    told = list[str]()
+
+    async def scene() -> None:
+        store = CheckpointStore(tmp_path, told.append)
+        await put(store, 5, b"0123456789")
+        with pytest.raises(AlteredError):
+            await fetched(store, sha256="0" * 64)
+        assert await got(store) == b"0123456789"
+
+    asyncio.run(scene())
+    assert told == []
+
+
+def test_a_state_that_a_release_before_has_saved_under_a_name_without_a_digest_is_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "state-5-50-4.pt").write_bytes(b"good")
+
+    async def scene() -> None:
+        store = CheckpointStore(tmp_path)
+        assert (store.step, store.samples) == (5, 50)
+        assert await got(store) == b"good"
+        assert await put(store, 6, b"better")
+        assert file_of(tmp_path).name.startswith("state-6-")
+
+    asyncio.run(scene())
 
 
 def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
@@ -348,9 +405,7 @@ def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
         with monkeypatch.context() as patched:
             patched.setattr(store, "_PAUSE_S", 0.0)
             patched.setattr(files, "open_old", once)
-            worker = peer()
-            await before.send(worker)
-        assert b'"error"' not in worker.writer.data  # type: ignore[attr-defined]
+            assert "error" not in await before.offer()
 
     asyncio.run(scene())
     assert len(tries) == 3
@@ -469,16 +524,14 @@ def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_publishe
 ) -> None:
     async def scene() -> None:
         old = CheckpointStore(tmp_path)
-        reader = asyncio.StreamReader()
-        reader.feed_data(b"old, ")
-        uploading = asyncio.create_task(old.receive(reader, 9, 300, 0))
+        content = SlowContent(b"old, half")
+        uploading = asyncio.create_task(old.receive(content, 300, 0))
         while not (parts := list(tmp_path.glob(f"*{files.PART}"))):
             await asyncio.sleep(0.001)
         new = CheckpointStore(tmp_path)
         assert list(tmp_path.glob(f"*{files.PART}")) == parts, "who has no lock sweeps nothing"
         await put(new, 200, b"new")
-        reader.feed_data(b"half")
-        reader.feed_eof()
+        content.go_on.set()
         with pytest.raises(NotStoredError):
             await uploading
         assert await got(again(tmp_path)) == b"new"
@@ -486,17 +539,30 @@ def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_publishe
     asyncio.run(scene())
 
 
+class SlowContent(FakeContent):
+    """A state whose second half comes later."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.go_on = threading.Event()
+
+    def pieces(self) -> Iterator[memoryview]:
+        [whole] = super().pieces()
+        yield whole[:4]
+        assert self.go_on.wait(20)
+        yield whole[4:]
+
+
 SAVES_UNTIL_KILLED = """
 import asyncio, sys
 from pathlib import Path
 from elastic.driver.state.store import CheckpointStore
+from tests.elastic.fakes import FakeContent
 async def main():
     store, step = CheckpointStore(Path(sys.argv[1])), 0
     while True:
         step += 1
-        reader = asyncio.StreamReader()
-        reader.feed_data(b"%08d" % step * 50_000)
-        await store.receive(reader, 400_000, step, step * 10)
+        await store.receive(FakeContent(b"%08d" % step * 50_000), step, step * 10)
         print(step, flush=True)
 asyncio.run(main())
 """
@@ -505,7 +571,7 @@ asyncio.run(main())
 def test_a_driver_that_is_killed_in_the_middle_of_a_save_leaves_the_newest_whole_state(tmp_path: Path) -> None:
     for _ in range(3):
         argv = [sys.executable, "-c", SAVES_UNTIL_KILLED, str(tmp_path)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
             for _ in range(5):
                 process.stdout.readline()
@@ -521,14 +587,14 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_save_leaves_the_newest_whole
 def test_a_worker_that_went_away_in_the_middle_leaves_no_half_file(tmp_path: Path) -> None:
     async def scene() -> None:
         store = CheckpointStore(tmp_path)
-        reader = asyncio.StreamReader()
-        reader.feed_data(b"ha")
-        uploading = asyncio.create_task(store.receive(reader, 4, 1, 0))
+        content = SlowContent(b"half")
+        uploading = asyncio.create_task(store.receive(content, 1, 0))
         while not list(tmp_path.glob(f"*{files.PART}")):
             await asyncio.sleep(0.001)
         uploading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await uploading
+        content.go_on.set()
         for _ in range(1000):
             if not list(tmp_path.glob(f"*{files.PART}")):
                 return
@@ -539,10 +605,10 @@ def test_a_worker_that_went_away_in_the_middle_leaves_no_half_file(tmp_path: Pat
 
 
 def test_a_state_without_bytes_or_steps_is_no_state(tmp_path: Path) -> None:
-    async def scene(size_bytes: int, step: int) -> None:
+    async def scene(content: bytes, step: int) -> None:
         with pytest.raises(WireError):
-            await CheckpointStore(tmp_path).receive(asyncio.StreamReader(), size_bytes, step, 0)
+            await CheckpointStore(tmp_path).receive(FakeContent(content), step, 0)
 
-    asyncio.run(scene(0, 3))
-    asyncio.run(scene(4, -1))
-    asyncio.run(scene(4, 10**18))  # a name that would not be read again
+    asyncio.run(scene(b"", 3))
+    asyncio.run(scene(b"good", -1))
+    asyncio.run(scene(b"good", 10**18))  # a name that would not be read again

@@ -1,0 +1,176 @@
+"""States on their way between workers and the store, each on a connection of its own and in a thread of its own.
+
+The loop, which answers give-backs, only looks now and then how far they are: bytes that come are a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from elastic.driver.state_saver import StateSaver
+from elastic.errors import ElasticError
+from elastic.link import descriptors
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import FETCH, SEND, Incoming
+from elastic.link.peer import Peer
+from elastic.link.seal import Seals
+from elastic.link.wire import Message
+from elastic.timing import FAREWELL_S, LAST_STATE_S, STATE_SETTLE_S, STATE_STALL_S
+
+_SHARE = 0.25
+"""Of the files that the driver may open: the rest is for agents, workers and the commands of Slurm."""
+
+_LOOK_S = 0.25
+
+
+@dataclass(eq=False)
+class _Transfer:
+    """One state on its way; `grown_s` is when more of it was seen, `whole_s` when all of it."""
+
+    worker: Peer
+    about: Message
+    channel: BlockingChannel
+    seen_bytes: int = 0
+    whole_s: float = 0.0
+    grown_s: float = field(default_factory=time.monotonic)
+    task: asyncio.Task[None] | None = None
+    _sent_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.incoming = Incoming(self.channel)
+
+    @property
+    def comes(self) -> bool:
+        """Whether it is the worker that sends."""
+        return bool(self.about["what"] == SEND)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of it has passed."""
+        return self.incoming.size_bytes if self.comes else self._sent_bytes
+
+    def moved(self, size_bytes: int) -> None:
+        """So much was sent; called by the transfer's thread."""
+        self._sent_bytes = size_bytes
+
+
+class Transfers:
+    """Takes connections of role `state` over; `accept` is for the hub."""
+
+    def __init__(
+        self,
+        saver: StateSaver,
+        worker_of: Callable[[Message], Peer | None],
+        heard: Callable[[Peer], None],
+        saved: Callable[[], None],
+        offer: Callable[[], Awaitable[Message]],
+    ) -> None:
+        """`worker_of` finds the present worker that a hello is of; `heard` takes a sign of its life.
+
+        `saved` is called when the store may have another state; `offer` says what there is to begin with.
+        """
+        self._saver = saver
+        self._worker_of = worker_of
+        self._heard = heard
+        self._saved = saved
+        self._offer = offer
+        self._all: set[_Transfer] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._most = max(1, int(descriptors.limit() * _SHARE))
+
+    def accept(self, about: Message, seals: Seals, sock: socket.socket) -> None:
+        """Begins with a connection that has proved itself; who is turned away tries again."""
+        worker, what = self._worker_of(about), about.get("what")
+        if worker is None or what not in (SEND, FETCH) or len(self._all) >= self._most:
+            sock.close()
+            return
+        for other in self._all:
+            # It came again: the one before is of no use. So nobody has more than one thread each way.
+            if other.worker is worker and other.about["what"] == what:
+                other.channel.hang_up()
+        sock.setblocking(True)
+        sock.settimeout(STATE_STALL_S)
+        transfer = _Transfer(worker, about, BlockingChannel(sock, seals))
+        self._all.add(transfer)
+        transfer.task = asyncio.create_task(self._serve(transfer))
+
+    def answer(self, worker: Peer) -> None:
+        """Tells a worker what there is to begin with, as soon as that is known."""
+        task = asyncio.create_task(self._answer(worker))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def close(self) -> None:
+        """Ends all that is on its way."""
+        tasks = [transfer.task for transfer in self._all if transfer.task is not None]
+        for transfer in self._all:
+            transfer.channel.hang_up()
+        for task in self._answering:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=FAREWELL_S)
+
+    async def _answer(self, worker: Peer) -> None:
+        await self._settled()
+        worker.send(await self._offer())
+
+    async def _settled(self) -> None:
+        """Waits for the states of workers that are gone: a whole one may be on its way to the disk yet.
+
+        Else of a group that begins, some would be offered the state before it and some this one.
+        """
+        began_s = time.monotonic()
+        while late := [one for one in self._all if one.comes and not self._is_present(one.worker)]:
+            now_s = time.monotonic()
+            if now_s - began_s > LAST_STATE_S:
+                return
+            for transfer in late:
+                if not transfer.incoming.digest and now_s - transfer.grown_s > STATE_SETTLE_S:
+                    transfer.channel.hang_up()
+            tasks = [transfer.task for transfer in late if transfer.task is not None]
+            await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+
+    def _is_present(self, worker: Peer) -> bool:
+        return self._worker_of(worker.hello) is worker
+
+    async def _serve(self, transfer: _Transfer) -> None:
+        work = asyncio.ensure_future(self._take(transfer) if transfer.comes else self._give(transfer))
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=_LOOK_S)
+                self._look(transfer)
+            # Of the connection or the file: it is known already, or the worker tries again.
+            with contextlib.suppress(ElasticError, OSError, KeyError, TypeError, ValueError):
+                work.result()
+        finally:
+            work.cancel()
+            self._all.discard(transfer)
+            transfer.channel.hang_up()
+            transfer.channel.close()
+
+    def _look(self, transfer: _Transfer) -> None:
+        now_s = time.monotonic()
+        if transfer.size_bytes != transfer.seen_bytes:
+            transfer.seen_bytes, transfer.grown_s = transfer.size_bytes, now_s
+            if self._is_present(transfer.worker):
+                self._heard(transfer.worker)
+            if transfer.comes:
+                self._saver.grew(transfer.worker)
+        elif transfer.incoming.digest:  # on its way to the disk
+            transfer.whole_s = transfer.whole_s or now_s
+            if now_s - transfer.whole_s < LAST_STATE_S:
+                self._saver.grew(transfer.worker)
+
+    async def _take(self, transfer: _Transfer) -> None:
+        channel = transfer.channel
+        if await self._saver.take(transfer.worker, transfer.about, transfer.incoming):
+            self._saved()
+            channel.send({"op": "kept"})  # into an empty buffer: it does not block
+
+    async def _give(self, transfer: _Transfer) -> None:
+        await self._saver.store.send(transfer.channel, transfer.moved)

@@ -1,0 +1,112 @@
+"""What a worker begins with: it asks its driver on its link, and has a state come beside it, once a node."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from elastic.errors import ElasticError, StateError, WireError
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import FETCH, AlteredError, receive_file
+from elastic.link.wire import Message
+from elastic.sharing import Offer, forget, shared
+
+_ALTERED_TRIES = 3
+"""So often a state may come that is not what the driver has: then something on the way changes it."""
+
+_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What the trainer goes on from: a whole state in a `file` of this node, or `generations` on a shared file system.
+
+    `generations`, the newest first, are as elastic.bypath writes and reads them. Neither: this is the first start.
+    """
+
+    file: BinaryIO | None = None
+    generations: tuple[Message, ...] = ()
+
+
+class Fetcher:
+    """One worker's way to the state; `fetch` blocks the thread that calls it, and no other."""
+
+    def __init__(self, connect: Callable[[Message], BlockingChannel], folder: str, lost: threading.Event) -> None:
+        """`connect` opens a connection to fetch by, or raises OSError or WireError; `lost`: the link is gone.
+
+        `folder` is the node's own for this trainer, "" where there is none.
+        """
+        self._connect = connect
+        self._folder = folder
+        self._lost = lost
+        self._has_shared = False
+
+    def forget(self) -> None:
+        """Removes the file that the node's workers share, in the background: training has begun, so all have it."""
+        if self._has_shared:
+            self._has_shared = False
+            threading.Thread(target=forget, args=(self._folder,), name="bft-forget", daemon=True).start()
+
+    def fetch(self, ask: Callable[[], Offer | Fetched | ElasticError]) -> Fetched:
+        """What `ask` has the driver answer, with the state in it if there is one; raises that answer's error.
+
+        A connection that breaks is made anew as long as the link holds. Raises StateError when the state is altered on
+        its way again and again.
+        """
+        altered = 0
+        while True:
+            answer = ask()
+            if isinstance(answer, ElasticError):
+                raise answer
+            if isinstance(answer, Fetched):
+                return answer
+            try:
+                file = shared(self._folder, answer, self._copy_of(answer))
+                self._has_shared = bool(self._folder)
+                return Fetched(file)
+            except WireError as error:
+                altered += isinstance(error, AlteredError)
+                if altered >= _ALTERED_TRIES:
+                    raise StateError(f"the saved state cannot be had: {error}, {altered} times; it is kept") from None
+                self._lost.wait(_AGAIN_S)
+
+    def _copy_of(self, offer: Offer) -> Callable[[BinaryIO], None]:
+        """How to write what was offered into a file; raises WireError, or OSError of the file."""
+
+        def copy(file: BinaryIO) -> None:
+            try:
+                channel = self._connect({"what": FETCH})
+            except OSError as error:
+                raise WireError(f"the driver could not be reached for the state: {error}") from None
+            try:
+                about = _announced(channel)
+                if Offer.parse({**about, "size": about.get("bytes")}) != offer:
+                    raise WireError("the driver has another state by now")
+                receive_file(channel, about, file)
+            finally:
+                channel.hang_up()
+                channel.close()
+
+        return copy
+
+
+def _announced(channel: BlockingChannel) -> Message:
+    """The driver's word before a state; raises WireError."""
+    about = channel.receive()
+    if about is None or about["op"] != "sending":
+        raise WireError("the driver hung up instead of sending the state")
+    return about
+
+
+def answer_of(message: Message) -> Offer | Fetched | ElasticError:
+    """The driver's answer to a fetch."""
+    if message.get("none") is True:
+        return Fetched()
+    if (offer := Offer.parse(message)) is not None:
+        return offer
+    if isinstance(generations := message.get("generations"), list):
+        return Fetched(generations=tuple(generations))
+    why = message.get("error", "the driver's answer cannot be understood")
+    return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")

@@ -1,0 +1,230 @@
+"""A worker's saved state on its way to the driver: the newest counts, and neither the training nor the link waits.
+
+One thread serializes and sends, on a connection of its own. At most two states are held: the one that travels and the
+newest; one between them that a newer one has overtaken is let go. What threads share is guarded for moments only, never
+while a state is written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from elastic.errors import WireError
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import SEND, PieceWriter
+from elastic.link.wire import Message
+from elastic.timing import SAVING_S, SHIP_APART_S, SHIP_SHARE
+
+_PAUSES_S = (0.1, 0.4, 1.0)
+"""Before the next try, when a connection broke or the driver would not have it; the last one again and again."""
+
+_LOOK_S = 1.0
+"""A thread that waits for a state to arrive looks so often whether the link is there still."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved state: the step it was saved at, the samples seen until then, and how to write it into a file.
+
+    `write` is called by any thread, once or more, and needs no file that can seek; `release` once, when the state will
+    not be written any more.
+    """
+
+    step: int
+    samples: int
+    write: Callable[[BinaryIO], None]
+    release: Callable[[], None] = lambda: None
+
+
+class Shipper:
+    """Sends the newest saved state when it is asked to; every call but `ship` returns at once."""
+
+    def __init__(
+        self,
+        tell: Callable[[Message], bool],
+        connect: Callable[[Message], BlockingChannel],
+        lost: Callable[[], bool],
+        complain: Callable[[str], None],
+    ) -> None:
+        """`tell` speaks to the driver on the worker's link, of which `lost` says whether it is gone.
+
+        `connect` opens a connection for the state that it is told, or raises OSError or WireError; `complain` tells the
+        user a line.
+        """
+        self._tell = tell
+        self._connect = connect
+        self._lost = lost
+        self._complain = complain
+        self._news = threading.Condition()
+        self._newest: Saved | None = None
+        self._number = 0  # of the newest; a script may save twice at one step, the second time with more in it
+        self._arrived = 0
+        self._refused = 0
+        self._travelling: Saved | None = None
+        self._travelling_number = 0
+        self._soon = False
+        self._asked_by_driver = False
+        self._asks = self._answered = 0
+        self._next_s = self._again_s = 0.0
+        self._failures = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def newest(self) -> Saved | None:
+        """What would be sent now."""
+        return self._newest
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the driver has the newest, as far as is known here."""
+        return self._arrived == self._number
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a state travels, or is to."""
+        with self._news:
+            return self._soon or self._travelling is not None or self._asks > self._answered
+
+    def commit(self, saved: Saved) -> None:
+        """Makes `saved` the newest; the one before it is let go, at once unless it travels."""
+        with self._news:
+            before, self._newest = self._newest, saved
+            self._number += 1
+            free = before is not None and before is not saved and before is not self._travelling
+        if before is not None and free:
+            before.release()
+
+    def ship_soon(self) -> None:
+        """Has the newest sent in the background, when it is time: it costs no more than a small share of a core."""
+        with self._news:
+            self._soon = True
+            self._wake()
+
+    def ask(self) -> None:
+        """Has the newest sent now, and the driver told if there is none or it has it."""
+        with self._news:
+            self._asked_by_driver = True
+            self._asks += 1
+            self._wake()
+
+    def ship(self) -> None:
+        """Has the newest sent now; returns when the driver has it, or cannot keep it, or is gone."""
+        with self._news:
+            if self._newest is None:
+                return
+            self._asks += 1
+            mine = self._asks
+            self._wake()
+            while self._answered < mine and not self._lost():
+                self._news.wait(_LOOK_S)
+
+    def refused(self) -> None:
+        """The driver could not keep what it was sent: it asks again when it can."""
+        with self._news:
+            self._refused = self._travelling_number or self._number
+            if self._arrived == self._refused:
+                self._arrived = 0
+            self._answered = self._asks
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """The link is gone: nobody waits any more."""
+        with self._news:
+            self._news.notify_all()
+
+    # -- the thread ---
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="bft-ship", daemon=True)
+            self._thread.start()
+        self._news.notify_all()
+
+    def _run(self) -> None:
+        while not self._lost():
+            with self._news:
+                while (wait_s := self._wait_s(time.monotonic())) != 0:
+                    self._news.wait(wait_s)
+                    if self._lost():
+                        return
+                asks, by_driver, self._asked_by_driver, self._soon = self._asks, self._asked_by_driver, False, False
+                number, saved = self._number, self._newest
+                travels = number != self._arrived
+                if travels:
+                    self._travelling, self._travelling_number = saved, number
+            answered = self._serve(saved, number, asks, by_driver)
+            with self._news:
+                self._travelling, self._travelling_number = None, 0
+                # One that did not travel was let go by whoever took its place.
+                free = travels and saved is not self._newest
+                if answered:
+                    self._answered = max(self._answered, asks)
+                self._asked_by_driver |= by_driver and not answered
+                self._news.notify_all()
+            if saved is not None and free:
+                saved.release()
+
+    def _wait_s(self, now_s: float) -> float | None:
+        """For how long there is nothing to do; None: until somebody says so."""
+        if self._asks > self._answered:
+            return max(0.0, self._again_s - now_s)
+        if self._soon and self._number not in (0, self._arrived, self._refused):
+            return max(0.0, max(self._next_s, self._again_s) - now_s)
+        return None
+
+    def _serve(self, saved: Saved | None, number: int, asks: int, by_driver: bool) -> bool:
+        """Whether who asked has an answer."""
+        if saved is None or number == self._arrived:
+            if by_driver:
+                self._tell({"op": "nothing_saved"} if saved is None else {"op": "shipped", "step": saved.step})
+            return True
+        began_s, cpu_s = time.monotonic(), time.thread_time()
+        outcome = self._send(saved, last=asks > self._answered)
+        cost_s = time.thread_time() - cpu_s
+        with self._news:
+            self._next_s = began_s + max(SHIP_APART_S, cost_s / SHIP_SHARE)
+            if outcome == "broken":
+                pause_s = _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
+                self._failures, self._again_s, self._soon = self._failures + 1, time.monotonic() + pause_s, True
+                return False
+            self._failures, self._again_s = 0, 0.0
+            if outcome == "kept":
+                self._arrived = number
+            else:
+                self._refused = number
+        if outcome == "odd" and by_driver:
+            self._tell({"op": "nothing_saved"})
+        return True
+
+    def _send(self, saved: Saved, last: bool) -> str:
+        """One try: "kept", "broken" (another one may do it), or "odd" where the state cannot be serialized."""
+        told_s = time.monotonic()
+
+        def moved(size_bytes: int) -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s >= SAVING_S:
+                told_s = time.monotonic()
+                self._tell({"op": "saving", "bytes": size_bytes})
+
+        try:
+            channel = self._connect({"what": SEND, "step": saved.step, "samples": saved.samples, "last": last})
+        except (OSError, WireError):
+            return "broken"
+        writer = PieceWriter(channel, moved)
+        try:
+            saved.write(cast(BinaryIO, writer))
+            writer.whole()
+            answer = channel.receive()
+            return "kept" if answer is not None and answer["op"] == "kept" else "broken"
+        except Exception as error:  # of an object of the script's that cannot be serialized, say
+            if writer.broken is not None:
+                return "broken"
+            self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
+            return "odd"
+        finally:
+            channel.hang_up()
+            channel.close()

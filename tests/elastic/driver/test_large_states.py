@@ -1,0 +1,124 @@
+"""A driver in a process of its own and a worker's session, with a state of a gigabyte between them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from elastic.session import Saved, Session
+from tests.elastic.fakes import SECRET
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+BLOCK = os.urandom(1 << 20)
+BLOCKS = 1024
+
+DRIVER = """
+import asyncio, json, resource, sys, time
+from pathlib import Path
+from elastic.driver import clockwork, crew
+from elastic.driver.hub import Hub, listen
+from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings_for, trainer_for
+
+crew.CONNECT_S = 600.0  # there is no agent
+clockwork.PING_S = 0.1
+lags, pongs = [0.0], []
+
+async def main():
+    trainer = trainer_for(settings_for(Path(sys.argv[1])), lambda line: None, FakeStarter(), FakeDaemon())
+    connections = trainer.connections
+    real = connections.received
+    async def received(peer, message):
+        if message["op"] == "pong":
+            pongs.append(time.monotonic())
+        await real(peer, message)
+    connections.received = received
+    listening = listen()
+    Hub(connections, SECRET, listening, print, connections.transfers.accept)
+    serving = asyncio.create_task(trainer.serve())
+    trainer.crew.on_leases([lease("n1")])
+    print(listening.getsockname()[1], flush=True)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    over = asyncio.create_task(reader.read())
+    while not over.done():
+        began_s = time.monotonic()
+        await asyncio.sleep(0.05)
+        lags.append(time.monotonic() - began_s - 0.05)
+    gaps = [later - earlier for earlier, later in zip(pongs, pongs[1:])]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(json.dumps({"peak_bytes": peak, "lag_s": max(lags), "gap_s": max(gaps), "step": trainer.run.store.step}))
+    sys.stdout.flush()
+    trainer.run.finish(1, "the test is over")
+    await serving
+    await trainer.stop()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Session]]:
+    argv = [sys.executable, "-c", DRIVER, str(folder)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        environ = {
+            "BFT_DRIVER": f"127.0.0.1:{int(process.stdout.readline())}",
+            "BFT_SECRET": SECRET,
+            "BFT_HOST": "n1.1",
+            "BFT_LOCAL_RANK": "0",
+            "TMPDIR": str(folder),
+        }
+        session = Session.connect(environ, None)
+        try:
+            yield process, session
+        finally:
+            session.ended(1)
+            process.stdin.close()  # type: ignore[union-attr]
+            process.wait(60)
+
+
+def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers_meanwhile(tmp_path: Path) -> None:
+    def write(file: BinaryIO) -> None:
+        for _ in range(BLOCKS):
+            file.write(BLOCK)
+
+    with driver(tmp_path) as (process, session):
+        session.commit(Saved(5, 50, write))
+        began_s = time.monotonic()
+        session.ship_soon()
+        slowest_s = 0.0
+        while not session._shipper.arrived:
+            step_s = time.monotonic()
+            session.step(6, 60, 0, 1, None)
+            slowest_s = max(slowest_s, time.monotonic() - step_s)
+            time.sleep(0.01)
+            assert time.monotonic() - began_s < 120
+        file = session.fetch_state().file
+        assert file is not None
+        with file:
+            content = hashlib.sha256()
+            while block := file.read(1 << 20):
+                content.update(block)
+        expected = hashlib.sha256()
+        for _ in range(BLOCKS):
+            expected.update(BLOCK)
+        assert content.digest() == expected.digest()
+        told = json.loads(process.communicate("", timeout=60)[0])
+    assert told["step"] == 5
+    assert told["peak_bytes"] < 300 << 20, told
+    # Far less on a quiet machine; a gigabyte takes some seconds, in which nothing would have been heard.
+    assert told["lag_s"] < 1.0, told
+    assert told["gap_s"] < 1.5, told
+    assert slowest_s < 1.0

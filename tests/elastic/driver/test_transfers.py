@@ -1,0 +1,357 @@
+"""States that come and go beside the driver's loop: who may send one, what a liar costs, and what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from elastic.driver import transfers as modules
+from elastic.driver.hub import Hub, listen
+from elastic.driver.state import files
+from elastic.driver.state.store import CheckpointStore
+from elastic.driver.state_saver import StateSaver
+from elastic.driver.transfers import Transfers
+from elastic.errors import WireError
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import FETCH, SEND, PieceWriter, receive_file
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+from tests.elastic.fakes import SECRET, ops, peer, sent, until
+
+
+class Stage:
+    """A hub with a store behind it, and the workers that are present."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = CheckpointStore(folder)
+        self.saver = StateSaver(self.store)
+        self.present: dict[str, Peer] = {}
+        self.heard: list[Peer] = []
+        self.saved = 0
+        self.transfers = Transfers(self.saver, self._worker_of, self.heard.append, self._has_saved, self.store.offer)
+        listening = listen()
+        self.address = f"127.0.0.1:{listening.getsockname()[1]}"
+        listener: Any = None
+        self.hub = Hub(listener, SECRET, listening, states=self.transfers.accept)
+        self.pool = ThreadPoolExecutor()
+
+    def _worker_of(self, about: Message) -> Peer | None:
+        return self.present.get(str(about.get("host")))
+
+    def _has_saved(self) -> None:
+        self.saved += 1
+
+    def worker(self, host: str) -> Peer:
+        self.present[host] = peer(role="worker", host=host)
+        return self.present[host]
+
+    def connect(self, host: str, **about: Any) -> BlockingChannel:
+        return BlockingChannel.connect(self.address, SECRET, {"role": "state", "host": host, **about})
+
+    async def ship(self, host: str, step: int, content: bytes = b"state") -> Message | None:
+        """What the driver answers a worker that sends a state."""
+
+        def send() -> Message | None:
+            channel = self.connect(host, what=SEND, step=step, samples=0, last=True)
+            try:
+                writer = PieceWriter(channel)
+                writer.write(content)
+                writer.whole()
+                return channel.receive()
+            except OSError:
+                return None
+            finally:
+                channel.close()
+
+        return await self.thread(send)
+
+    async def thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work, *args)
+
+
+@asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    made = Stage(folder)
+    try:
+        yield made
+    finally:
+        made.hub.close()
+        await made.transfers.close()
+        made.pool.shutdown(wait=False)
+        made.store.close()
+
+
+def scene(folder: Path, body: Callable[[Stage], Any]) -> None:
+    async def run() -> None:
+        async with stage(folder) as made:
+            await asyncio.wait_for(body(made), 30)
+
+    asyncio.run(run())
+
+
+def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        worker = stage.worker("n1")
+        assert await stage.ship("n1", 7, b"weights") == {"op": "kept"}
+        assert (stage.store.step, stage.saved, ops(worker)) == (7, 1, [])
+        stage.transfers.answer(worker)
+        [offer] = await until("it is told", lambda: sent(worker))
+        assert (offer["step"], offer["size"]) == (7, 7)
+
+        def fetch() -> bytes:
+            channel = stage.connect("n1", what=FETCH)
+            with (tmp_path / "got").open("w+b") as file:
+                receive_file(channel, channel.receive() or {}, file)
+            channel.close()
+            return (tmp_path / "got").read_bytes()
+
+        assert await stage.thread(fetch) == b"weights"
+
+    scene(tmp_path / "state", body)
+
+
+@pytest.mark.parametrize("about", [{"host": "n2"}, {"host": "n1", "what": "more"}, {"host": "n1"}, {"host": ["n1"]}])
+def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
+    tmp_path: Path, about: dict[str, object]
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        known = {"what": SEND} if about["host"] == "n2" else {}
+        channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
+        assert await stage.thread(channel.receive) is None
+        assert not stage.transfers._all
+        channel.close()
+
+    scene(tmp_path, body)
+
+
+def test_a_worker_of_another_lease_stores_no_state(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        assert await stage.ship("n2", 7) is None
+        assert stage.store.step == -1
+
+    scene(tmp_path, body)
+
+
+LIES: dict[str, Callable[[BlockingChannel], None]] = {
+    "it goes away in the middle": lambda channel: channel.send_raw(struct.pack(">I", 100), b"half"),
+    "a piece is too long": lambda channel: channel.send_raw(b"\xff\xff\xff\xff" + bytes(100)),
+    "there is no end": lambda channel: channel.send_raw(struct.pack(">I", 4), b"four", struct.pack(">I", 0)),
+    "the digest is wrong": lambda channel: (
+        channel.send_raw(struct.pack(">I", 4), b"four", struct.pack(">I", 0)),
+        channel.send({"op": "whole", "bytes": 4, "sha256": "0" * 64}),
+    )[0],
+    "it is empty": lambda channel: PieceWriter(channel).whole() and None,
+    "it is no state": lambda channel: channel.send_raw(b"GET / HTTP/1.1\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
+def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(tmp_path: Path, lie: Callable[..., None]) -> None:
+    async def body(stage: Stage) -> None:
+        worker = stage.worker("n1")
+        assert await stage.ship("n1", 3) == {"op": "kept"}
+        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=9, samples=0))
+        await stage.thread(lie, channel)
+        channel.hang_up()
+        await until("it is dropped", lambda: not stage.transfers._all)
+        channel.close()
+        await until("nothing is left", lambda: not list(tmp_path.glob(f"*{files.PART}")))
+        assert stage.store.step == 3
+        assert ops(worker) == []
+
+    scene(tmp_path, body)
+
+
+@pytest.mark.parametrize("about", [{"step": "x"}, {"step": -1}, {"step": 10**18}, {}, {"step": 3, "samples": None}])
+def test_a_state_of_no_step_is_dropped(tmp_path: Path, about: dict[str, object]) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        fields = {"samples": 0, **about}
+        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, **fields))
+        assert await stage.thread(channel.receive) is None
+        channel.close()
+        assert stage.store.step == -1
+
+    scene(tmp_path, body)
+
+
+def test_a_worker_that_comes_again_has_no_second_thread(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        await until("it is let in", lambda: stage.transfers._all)
+        assert await stage.ship("n1", 4) == {"op": "kept"}
+        assert await stage.thread(first.receive) is None
+        await until("it is dropped", lambda: not stage.transfers._all)
+        first.close()
+
+    scene(tmp_path, body)
+
+
+def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.transfers._most = 1
+        stage.worker("n1")
+        stage.worker("n2")
+        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        await until("it is let in", lambda: stage.transfers._all)
+        assert await stage.ship("n2", 4) is None
+        first.hang_up()
+        await until("it is gone", lambda: not stage.transfers._all)
+        assert await stage.ship("n2", 4) == {"op": "kept"}
+        first.close()
+
+    scene(tmp_path, body)
+
+
+def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_again_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = files.write_all, 0
+
+    def fill(file: BinaryIO, content: bytes) -> None:
+        nonlocal written
+        written += len(content)
+        if written > 2 << 20:
+            raise OSError(28, "No space left on device")
+        real(file, content)
+
+    async def body(stage: Stage) -> None:
+        worker = stage.worker("n1")
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write_all", fill)
+            assert await stage.ship("n1", 3, bytes(20 << 20)) is None
+        await until("it is told", lambda: sent(worker) == [{"op": "unsaved", "step": 3}])
+        assert not list(tmp_path.glob(f"*{files.PART}"))
+        assert await stage.ship("n1", 3, bytes(20 << 20)) == {"op": "kept"}
+
+    scene(tmp_path, body)
+
+
+def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "_LOOK_S", 0.005)
+
+    async def body(stage: Stage) -> None:
+        worker = stage.worker("n1")
+        assert not stage.saver.growing
+        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        for count in range(1, 4):
+            await stage.thread(channel.send_raw, struct.pack(">I", 4), b"four")
+            await until("it is seen", lambda count=count: len(stage.heard) >= count)
+        assert set(stage.heard) == {worker}
+        assert stage.saver.growing
+        channel.close()
+
+    scene(tmp_path, body)
+
+
+def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sent_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    real = files.sync_and_close
+
+    def slow(file: BinaryIO) -> None:
+        assert goes_on.wait(20)
+        real(file)
+
+    monkeypatch.setattr(files, "sync_and_close", slow)
+    monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.0)
+
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        shipping = asyncio.create_task(stage.ship("n1", 9))
+        await until("all of it came", lambda: [one for one in stage.transfers._all if one.incoming.digest])
+        half = await stage.thread(lambda: stage.connect("n1", what=FETCH))
+        half.close()
+        del stage.present["n1"]
+        new = stage.worker("n2")
+        stage.transfers.answer(new)
+        await asyncio.sleep(0.05)
+        assert sent(new) == []
+        goes_on.set()
+        [offer] = await until("it is told", lambda: sent(new))
+        assert offer["step"] == 9
+        assert await shipping == {"op": "kept"}
+
+    scene(tmp_path, body)
+
+
+def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.01)
+    monkeypatch.setattr(modules, "_LOOK_S", 0.005)
+
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        await stage.thread(channel.send_raw, struct.pack(">I", 100), b"half")
+        await until("it is let in", lambda: stage.transfers._all)
+        del stage.present["n1"]
+        new = stage.worker("n2")
+        stage.transfers.answer(new)
+        await until("it is told", lambda: sent(new) == [{"op": "fetched", "none": True}])
+        channel.close()
+
+    scene(tmp_path, body)
+
+
+def test_the_driver_that_ends_leaves_no_connection_and_no_thread_waiting(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        await until("it is let in", lambda: stage.transfers._all)
+        await stage.transfers.close()
+        assert not stage.transfers._all
+        assert await stage.thread(channel.receive) is None
+        channel.close()
+
+    before = len(os.listdir("/proc/self/fd"))
+    scene(tmp_path, body)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_state_that_is_altered_on_its_way_is_never_stored(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+
+        def send() -> Message | None:
+            channel = stage.connect("n1", what=SEND, step=3, samples=0)
+            real = channel.send_raw
+            channel.send_raw = lambda *parts: real(*(bytes(p).replace(b"weights", b"WEIGHTS") for p in parts))  # type: ignore[method-assign]
+            writer = PieceWriter(channel)
+            writer.write(b"weights")
+            writer.whole()
+            try:
+                return channel.receive()
+            finally:
+                channel.close()
+
+        assert await stage.thread(send) is None
+        assert stage.store.step == -1
+
+    scene(tmp_path, body)
+
+
+def test_a_wrong_secret_opens_no_connection_for_a_state(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        about = {"role": "state", "host": "n1", "what": SEND}
+        with pytest.raises(WireError):
+            await stage.thread(BlockingChannel.connect, stage.address, "another", about)
+
+    scene(tmp_path, body)

@@ -1,0 +1,271 @@
+"""A worker's saved state on its way: the newest counts, nobody waits for one, and each is let go exactly once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import BinaryIO
+
+import pytest
+
+from elastic import shipping
+from elastic.errors import WireError
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import Incoming
+from elastic.link.wire import Message
+from elastic.shipping import Saved, Shipper
+from tests.elastic.fakes import channels
+
+LIMIT_S = 20.0
+
+
+class Driver:
+    """Takes states; `refuse` many connections first, `cut` many in the middle, and holds what it does until `go_on`."""
+
+    def __init__(self) -> None:
+        self.told: list[Message] = []
+        self.states: list[tuple[Message, bytes]] = []
+        self.refuse = self.cut = 0
+        self.connections = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.lost = threading.Event()
+        self.lines: list[str] = []
+        self._pool = ThreadPoolExecutor()
+        self._taking: list[Future[None]] = []
+        self.shipper = Shipper(self._tell, self._connect, self.lost.is_set, self.lines.append)
+
+    def _tell(self, message: Message) -> bool:
+        self.told.append(message)
+        return True
+
+    def _connect(self, about: Message) -> BlockingChannel:
+        self.connections += 1
+        if self.refuse:
+            self.refuse -= 1
+            raise ConnectionRefusedError
+        driver, worker = channels()
+        self._taking.append(self._pool.submit(self._take, about, driver))
+        return worker
+
+    def _take(self, about: Message, channel: BlockingChannel) -> None:
+        try:
+            if self.cut:
+                self.cut -= 1
+                return
+            incoming = Incoming(channel)
+            content = b""
+            for piece in incoming.pieces():
+                content += bytes(piece)
+            assert self.go_on.wait(LIMIT_S)
+            self.states.append((about, content))
+            channel.send({"op": "kept"})
+        except WireError:
+            pass
+        finally:
+            channel.hang_up()
+            channel.close()
+
+    def close(self) -> None:
+        self.go_on.set()
+        self.lost.set()
+        self.shipper.stop()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    monkeypatch.setattr(shipping, "_PAUSES_S", (0.001,))
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+def saved(step: int, content: bytes | None = None, release: Callable[[], None] = lambda: None) -> Saved:
+    written = b"state of %d" % step if content is None else content
+
+    def write(file: BinaryIO) -> None:
+        file.write(written)
+
+    return Saved(step, 10 * step, write, release)
+
+
+def until(what: str, condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.001)
+
+
+def test_of_states_saved_while_one_travels_the_newest_alone_follows_it(driver: Driver) -> None:
+    driver.go_on.clear()
+    driver.shipper.commit(saved(1))
+    driver.shipper.ship_soon()
+    until("the first one travels", lambda: driver.connections == 1)
+    for step in range(2, 50):
+        driver.shipper.commit(saved(step))
+        driver.shipper.ship_soon()
+    driver.go_on.set()
+    until("two have come", lambda: len(driver.states) == 2)
+    assert [about["step"] for about, _ in driver.states] == [1, 49]
+    assert driver.states[1][1] == b"state of 49"
+
+
+def test_in_the_background_no_more_than_a_share_of_a_core_is_used_and_when_asked_it_is_sent_at_once(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "SHIP_APART_S", 1000.0)
+    for step in (1, 2):
+        driver.shipper.commit(saved(step))
+        driver.shipper.ship_soon()
+        until("the first one has come", lambda: driver.shipper._arrived)
+    time.sleep(0.05)
+    assert len(driver.states) == 1
+    driver.shipper.ask()
+    until("the second one has come", lambda: len(driver.states) == 2)
+    assert [(about["step"], about["last"]) for about, _ in driver.states] == [(1, False), (2, True)]
+
+
+def test_what_waits_for_its_share_follows_by_itself_however_seldom_a_script_saves(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.2)
+    for step in (1, 2):
+        driver.shipper.commit(saved(step))
+        driver.shipper.ship_soon()
+        until("the first one has come", lambda: driver.states)
+    until("the second one has come", lambda: len(driver.states) == 2)
+
+
+def test_each_state_is_let_go_exactly_once_and_never_while_it_is_written_whatever_threads_do(driver: Driver) -> None:
+    """Four threads save as fast as they can, two ask for states, and connections break now and then."""
+    released, writing, wrong = Counter[int](), set[int](), list[str]()
+    numbers = iter(range(1, 1_000_000))
+    guard = threading.Lock()
+
+    def state() -> Saved:
+        with guard:
+            number = next(numbers)
+
+        def write(file: BinaryIO) -> None:
+            if released[number]:
+                wrong.append(f"{number} was written after it was let go")
+            writing.add(number)
+            file.write(b"%d" % number * 1000)
+            time.sleep(random.random() / 1000)
+            writing.discard(number)
+
+        def release() -> None:
+            if number in writing:
+                wrong.append(f"{number} was let go while it was written")
+            released[number] += 1
+
+        return Saved(number, number, write, release)
+
+    def save() -> None:
+        for _ in range(100):
+            driver.shipper.commit(state())
+            driver.shipper.ship_soon()
+            if random.random() < 0.05:
+                driver.cut += 1
+            time.sleep(random.random() / 500)
+
+    def ask() -> None:
+        for _ in range(20):
+            driver.shipper.ask()
+            driver.shipper.ship()
+
+    threads = [threading.Thread(target=work) for work in (save, save, save, save, ask, ask)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    driver.cut = 0
+    driver.shipper.ship()
+    last = driver.shipper.newest
+    assert last is not None
+    until("nothing travels", lambda: driver.shipper._travelling is None)
+    assert wrong == []
+    assert released == Counter(range(1, 401)) - Counter([last.step])
+    assert driver.states[-1][1] == b"%d" % last.step * 1000
+
+
+@pytest.mark.parametrize("how", ["refuse", "cut"])
+def test_while_the_link_holds_a_broken_connection_is_made_again(driver: Driver, how: str) -> None:
+    setattr(driver, how, 3)
+    driver.shipper.commit(saved(5, bytes(3_000_000)))
+    driver.shipper.ship()
+    assert [len(content) for _, content in driver.states] == [3_000_000]
+    assert driver.connections == 4
+    assert driver.shipper.arrived
+
+
+def test_once_the_link_is_gone_nobody_waits_any_more(driver: Driver) -> None:
+    driver.refuse = 1_000_000
+    driver.shipper.commit(saved(5))
+    waiting = threading.Thread(target=driver.shipper.ship)
+    waiting.start()
+    until("it tries", lambda: driver.connections > 3)
+    driver.lost.set()
+    driver.shipper.stop()
+    waiting.join(LIMIT_S)
+    assert not waiting.is_alive()
+    assert not driver.shipper.arrived
+
+
+def test_a_state_that_the_driver_cannot_keep_is_sent_again_only_when_it_asks(driver: Driver) -> None:
+    driver.cut = 1_000_000
+    driver.shipper.commit(saved(5))
+    waiting = threading.Thread(target=driver.shipper.ship)
+    waiting.start()
+    until("it is sent", lambda: driver.connections)
+    driver.shipper.refused()
+    waiting.join(LIMIT_S)
+    assert not waiting.is_alive(), "who waited for it has an answer"
+    until("nothing travels", lambda: driver.shipper._travelling is None)
+    before = driver.connections
+    driver.shipper.ship_soon()
+    time.sleep(0.05)
+    assert driver.connections == before
+    driver.cut = 0
+    driver.shipper.ask()
+    until("it has come", lambda: driver.states)
+    driver.shipper.refused()
+    assert not driver.shipper.arrived
+
+
+def test_a_long_save_tells_how_far_it_is(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "SAVING_S", 0.0)
+    driver.shipper.commit(saved(5, bytes(5 << 20)))
+    driver.shipper.ship()
+    told = [message["bytes"] for message in driver.told if message["op"] == "saving"]
+    assert told == sorted(set(told))
+    assert told[-1] == 5 << 20
+
+
+def test_a_worker_that_saved_nothing_or_has_sent_it_says_so_to_a_driver_that_asks(driver: Driver) -> None:
+    driver.shipper.ask()
+    until("it is said", lambda: driver.told == [{"op": "nothing_saved"}])
+    driver.shipper.commit(saved(5))
+    driver.shipper.ship()
+    driver.shipper.ask()
+    until("it is said", lambda: driver.told[1:] == [{"op": "shipped", "step": 5}])
+    assert len(driver.states) == 1
+
+
+def test_a_state_that_is_overtaken_while_the_driver_is_told_that_it_has_it_is_let_go_once(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = list[int]()
+    driver.shipper.commit(saved(1, release=lambda: released.append(1)))
+    driver.shipper.ship()
+    driver.shipper._tell = lambda message: driver.shipper.commit(saved(2)) or driver._tell(message)
+    driver.shipper.ask()
+    until("it is said", lambda: driver.told == [{"op": "shipped", "step": 1}])
+    driver.shipper.ship()
+    assert released == [1]
