@@ -33,12 +33,14 @@ def load() -> Any | None:
     Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script. Raises
     StateError when there is a saved state that cannot be read: that is no first start.
     """
+    began_s = time.monotonic()
     fetched = _session.current().fetch_state()
     if fetched.file is None:
         return None
     import torch
 
     envelope = torch.load(fetched.file, map_location="cpu", weights_only=False)
+    _session.current().costs["load_s"] = time.monotonic() - began_s
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])

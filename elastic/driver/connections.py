@@ -89,7 +89,10 @@ class Connections:
             self._host.fetched()
             await self._run.saver.fetched(peer)
         else:
+            began_s = time.monotonic()
             await self._run.saver.received(peer, message, reader)
+            if op == "state":
+                self._run.progress.costs.saved(time.monotonic() - began_s, int(message["bytes"]))
             self._run.state_saved()
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
