@@ -149,7 +149,8 @@ def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
 def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
     """Add one resize whose stall was measured.
 
-    Crashes, starts from nothing and stops are not rescale costs, so they change nothing.
+    Crashes, starts from nothing and stops are not rescale costs, so they change nothing. Where Slurm took nodes there
+    was no time to save; what a plan is charged for is a resize that saves first, so that a save is added.
     """
     stall_s, nodes = told.stall_s, told.from_nodes
     if told.kind == "crash" or stall_s is None or min(nodes, told.to_nodes) < 1:
@@ -157,6 +158,8 @@ def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
     if not math.isfinite(stall_s) or stall_s < 0:
         return knowledge
     known = replace(observe_state(knowledge, None, told.state_bytes), last_resize=told)
+    if told.save_s == 0 and known.save_s is not None:
+        stall_s += known.save_s
     stall = (nodes, known.state_bytes, stall_s)
     if told.to_nodes > nodes:
         return replace(known, up_stalls=stalls.added(known.up_stalls, stall))

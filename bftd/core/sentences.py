@@ -241,7 +241,7 @@ def _last_resize(told: ResizeReport) -> str:
     if len(parts) == len(named):
         parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
     said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
-    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{f': {said}' if said else ''}"
+    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
 
 
 def _size(size_bytes: float) -> str:

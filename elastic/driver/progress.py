@@ -72,7 +72,7 @@ class Progress:
         `heard_s` is when it came, by a clock that is never set: it tells when the workers' was.
         """
         reports: list[Report] = []
-        step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
+        step, samples = int(message["step"]), int(message["samples"])
         at_s = float(message["at_s"])
         lost = int(message.get("steps_lost", 0))
         was_set = self._follow_clock(at_s, heard_s)

@@ -116,6 +116,13 @@ def test_before_any_resize_was_seen_a_measured_save_tells_what_one_costs() -> No
     assert observe_state(known, math.nan, -1.0) is known
 
 
+def test_where_slurm_took_nodes_the_save_that_a_plan_would_wait_for_is_added() -> None:
+    known = observe_state(Knowledge(), 30.0, 14e9)
+    assert resized(known, 4, 3, 20.0, save_s=0.0).down_cost_s(4) == 50.0
+    assert resized(known, 4, 3, 50.0, save_s=30.0).down_cost_s(4) == 50.0
+    assert resized(Knowledge(), 4, 3, 0.2, save_s=0.0).down_cost_s(4) == 0.2, "Horovod saves nothing at a resize"
+
+
 def test_stalls_of_a_state_that_has_grown_since_count_less() -> None:
     known = Knowledge()
     for _ in range(5):
