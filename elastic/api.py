@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import time
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from elastic import resizing, world
 from elastic import session as _session
 from elastic.session import Saved
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Progress:
@@ -27,6 +32,20 @@ _progress = _Progress()
 world.use(world.World(lambda: _rank_and_size()[0], lambda: _rank_and_size()[1], lambda: _progress.step))
 
 
+def _timed(load: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Has the time that loading takes told with the first step: it is a part of what a resize costs."""
+
+    @functools.wraps(load)
+    def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        began_s = time.monotonic()
+        loaded = load(*args, **kwargs)
+        _session.current().costs["load_s"] = time.monotonic() - began_s
+        return loaded
+
+    return timed
+
+
+@_timed
 def load() -> Any | None:
     """Returns what the last `save` was given, on the CPU, or None when there is none yet; call it once, at the start.
 

@@ -225,6 +225,9 @@ class Session:
 
     def rest(self) -> None:
         """Ships the state just saved at a step boundary, says so, and waits for the end that the driver will send."""
+        last = self._last
+        if last is not None and last["rank"] == 0:  # else what was done since the last report would count as stall
+            self._send({**last, "first": False})
         self.ship()
         self._send({"op": "paused"})
         while True:

@@ -82,6 +82,10 @@ def explain(job: str, limit: int, config_path: str | None, as_json: bool) -> Non
         return
     for decision in told["decisions"]:
         click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {printable(decision['text'])}")
+    trainer = told["trainer"] or {}
+    costs = (trainer.get("resize_costs") or {}).get("text")  # a daemon of before has none
+    if costs and trainer["state"] != "finished":
+        click.echo(printable(f"{trainer['name']}: {costs}"))
 
 
 def _tunable_options(command: F) -> F:

@@ -27,7 +27,7 @@ from bftd.core.timing import BACKOFF_MOST_S
 PAST: Mapping[type, tuple[str, ...]] = {
     State: ("time_s", "watched_s", "preempted_s"),
     Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s", "working_s", "ended_s"),
-    Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s"),
+    Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s", "resumed_s"),
     Planned: ("time_s",),
     Failure: ("at_s",),
     Stray: ("seen_s", "cancelled_s"),

@@ -238,6 +238,8 @@ class Trainer:
     # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
     idled_s: float = 0.0
     worked_s: float = 0.0
+    # When it last went on after a suspension; None from the suspension until its first step after that.
+    resumed_s: float | None = float("-inf")
     # The key of what was last said about why it stays as it is: nothing is said twice in a row.
     said: str = ""
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.

@@ -87,10 +87,19 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
         refusals.proven(turn, lease)
     if phase == "working":
         trainer = turn.trainers[trainer.id]
-        knowledge = trainer.knowledge
         if first_work:
-            knowledge = learn.observe_warm_up(knowledge, turn.now - lease.granted_s)
-        turn.change(trainer, state="running", knowledge=knowledge)
+            trainer = _first_work(turn, trainer, turn.now - lease.granted_s, lease.granted_s)
+        turn.change(trainer, state="running")
+
+
+def _first_work(turn: Turn, trainer: Trainer, took_s: float, granted_s: float) -> Trainer:
+    """A node takes part for the first time, `took_s` after it was granted; the first after a suspension resumes."""
+    knowledge, resumed_s = trainer.knowledge, trainer.resumed_s
+    if resumed_s is None:
+        return turn.change(trainer, resumed_s=turn.now, knowledge=learn.observe_resume(knowledge, took_s))
+    if granted_s < resumed_s:  # it has waited for the same state
+        return trainer
+    return turn.change(trainer, knowledge=learn.observe_warm_up(knowledge, took_s))
 
 
 def _refused(turn: Turn, lease: Lease, report: LeaseReport) -> None:
@@ -144,6 +153,7 @@ def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
 
 
 def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
+    knowledge = learn.observe_state(trainer.knowledge, report.save_s, report.state_bytes)
     turn.change(
         trainer,
         # a resumed worker starts from its last commit: what was reported before stays true (S10)
@@ -154,7 +164,7 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
         steps_lost=max(trainer.steps_lost, report.steps_lost),
         state="running" if trainer.active else trainer.state,
         knowledge=learn.observe_rate(
-            trainer.knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
+            knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
         ),
     )
 
@@ -168,16 +178,15 @@ def _class(turn: Turn, trainer: Trainer) -> str:
 
 
 def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
-    knowledge = trainer.knowledge
-    if report.kind != "crash" and report.stall_s is not None:
-        knowledge = learn.observe_stall(knowledge, report.from_nodes, report.to_nodes, report.stall_s)
+    knowledge = learn.observe_resize(trainer.knowledge, report)
     lost = trainer.steps_lost + report.steps_lost
     turn.change(trainer, resizes=trainer.resizes + 1, steps_lost=lost, knowledge=knowledge)
 
 
 def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
-    turn.change(trainer, state="suspended", suspends=trainer.suspends + 1, step=step, samples_per_s=0.0)
+    suspends = trainer.suspends + 1
+    turn.change(trainer, state="suspended", suspends=suspends, step=step, samples_per_s=0.0, resumed_s=None)
     if turn.explain:
         turn.say(trainer.id, Saved(trainer.name, step))
 

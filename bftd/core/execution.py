@@ -15,6 +15,7 @@ from bftd.core import caps, classes, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
+from bftd.core.keeping import working_first
 from bftd.core.staggering import Ends
 from bftd.core.turn import Turn, is_silent
 from milp import Points
@@ -39,7 +40,8 @@ def carry_out(
         target = set(planned)
         kept = [node for node in mine if node in target]
         # what is planned but not free yet does not make a size that the trainer can run on now (L4)
-        kept = kept[: trainer.sizes.largest(len(kept) + len(added[trainer.id]))]
+        most = trainer.sizes.largest(len(kept) + len(added[trainer.id]))
+        kept = kept if most >= len(kept) else working_first(turn, kept)[:most]
         if len(kept) < len(mine):
             stay = set(kept)
             dropped = [node for node in mine if node not in stay]
@@ -164,7 +166,7 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
         on = _classes_said(turn, added)
         return kind(trainer.name, after, tuple(added), rate if known else None, seen, on)
     gain = rate - milp.interpolate(points, held) if known else None
-    stall_s = trainer.knowledge.up_cost_s
+    stall_s = trainer.knowledge.up_cost_s(held)
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
@@ -236,7 +238,7 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str,
         return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low, holders))
     most = min(trainer.sizes.high, held + free)
     gain = milp.interpolate(points, most) - milp.interpolate(points, held)
-    stall_s = trainer.knowledge.up_cost_s
+    stall_s = trainer.knowledge.up_cost_s(held)
     return Keeps(trainer.name, held, most - held, gain, turn.settings.decide.t_fwd_s, stall_s)
 
 

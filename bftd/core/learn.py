@@ -13,17 +13,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from bftd.core import stalls
+from bftd.core.stalls import Stall
 from bftd.protocol import bounds
 from bftd.protocol.registration import Registration
+from bftd.protocol.reports import ResizeReport
 from milp import Points, interpolate
 
 # Weight of the newest throughput report: one odd window moves the curve by a third, three in a row by two thirds.
 RATE_WEIGHT = 0.35
-# Resize stalls remembered; their median forgets a single slow start and follows a lasting change within three resizes.
-STALLS_KEPT = 5
+# Warm-ups remembered; their median forgets a single slow start and follows a lasting change within three.
+WARM_UPS_KEPT = 5
 # Sizes remembered: a curve through so many points is as good as one through all.
 SIZES_KEPT = 64
-# Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring.
+# Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring. What
+# it takes to save and load the state comes on top as soon as a save was measured.
 UNKNOWN_UP_COST_S = 2.0
 UNKNOWN_DOWN_COST_S = 1.0
 # From the grant of a node to its first step: placing the pilot and importing torch, before any was seen.
@@ -35,7 +39,9 @@ class Knowledge:
     """What is known of one trainer: `given` by its user, `seen` and stalls measured.
 
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
-    of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others.
+    of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others. `save_s` is how long a save
+    of its state takes, None where a resize needs none or none was measured, and `state_bytes` is 0 where unknown.
+    `last_resize` is what its driver told of the last one, a crash's left out.
     """
 
     given: Points = ()
@@ -43,9 +49,13 @@ class Knowledge:
     given_up_cost_s: float | None = None
     given_down_cost_s: float | None = None
     given_warm_up_s: float | None = None
-    up_stalls_s: tuple[float, ...] = ()
-    down_stalls_s: tuple[float, ...] = ()
+    up_stalls: tuple[Stall, ...] = ()
+    down_stalls: tuple[Stall, ...] = ()
     warm_ups_s: tuple[float, ...] = ()
+    resumes_s: tuple[float, ...] = ()
+    save_s: float | None = None
+    state_bytes: float = 0.0
+    last_resize: ResizeReport | None = None
     node_class: str = ""
     elsewhere: Mapping[str, Points] = field(default_factory=dict)
 
@@ -53,20 +63,34 @@ class Knowledge:
         """What was seen on a class of nodes; one where the trainer never ran is taken for as fast as the last one."""
         return self.elsewhere.get(node_class, self.seen) if node_class != self.node_class else self.seen
 
-    @property
-    def up_cost_s(self) -> float:
-        """R_j^up of the paper: median of the last grow stalls, else what the user said."""
-        return _cost(self.up_stalls_s, self.given_up_cost_s, UNKNOWN_UP_COST_S)
+    def up_cost_s(self, nodes: int) -> float:
+        """R_j^up of the paper at this size: from the last grow stalls, else what the user said, else a guess."""
+        return self._cost_s(self.up_stalls, self.given_up_cost_s, UNKNOWN_UP_COST_S, nodes)
 
-    @property
-    def down_cost_s(self) -> float:
-        """R_j^dw of the paper: median of the last shrink stalls, else what the user said."""
-        return _cost(self.down_stalls_s, self.given_down_cost_s, UNKNOWN_DOWN_COST_S)
+    def down_cost_s(self, nodes: int) -> float:
+        """R_j^dw of the paper at this size: from the last shrink stalls, else what the user said, else a guess."""
+        return self._cost_s(self.down_stalls, self.given_down_cost_s, UNKNOWN_DOWN_COST_S, nodes)
+
+    def _cost_s(self, seen: tuple[Stall, ...], given_s: float | None, unknown_s: float, nodes: int) -> float:
+        # it is saved before workers end and loaded by those that follow, which takes about as long
+        guess_s = None if self.save_s is None else unknown_s + 2.0 * self.save_s
+        if seen:
+            return stalls.cost_s(seen, nodes, self.state_bytes, guess_s)
+        if given_s is not None:
+            return given_s
+        return unknown_s if guess_s is None else guess_s
 
     @property
     def warm_up_s(self) -> float:
         """How long a node is granted before it takes part in training: median of the last ones, else as given."""
-        return _cost(self.warm_ups_s, self.given_warm_up_s, UNKNOWN_WARM_UP_S)
+        if self.warm_ups_s:
+            return statistics.median(self.warm_ups_s)
+        return UNKNOWN_WARM_UP_S if self.given_warm_up_s is None else self.given_warm_up_s
+
+    @property
+    def resume_s(self) -> float:
+        """The same for a start from suspension, which loads the state; a guess before one was seen."""
+        return statistics.median(self.resumes_s) if self.resumes_s else self.warm_up_s + (self.save_s or 0.0)
 
     @property
     def rate_per_node(self) -> float | None:
@@ -122,21 +146,53 @@ def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
     return replace(knowledge, seen=seen, node_class=node_class, elsewhere=known)
 
 
-def observe_stall(knowledge: Knowledge, from_nodes: int, to_nodes: int, stall_s: float) -> Knowledge:
-    """Add one resize. Starts from nothing and stops are not rescale costs, so they change nothing."""
-    if from_nodes < 1 or to_nodes < 1 or not math.isfinite(stall_s) or stall_s < 0:
+def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
+    """Add one resize whose stall was measured.
+
+    Crashes, starts from nothing and stops are not rescale costs, so they change nothing. Where Slurm took nodes there
+    was no time to save; what a plan is charged for is a resize that saves first, so that a save is added.
+    """
+    stall_s, nodes = told.stall_s, told.from_nodes
+    if told.kind == "crash" or stall_s is None or min(nodes, told.to_nodes) < 1:
         return knowledge
-    if to_nodes > from_nodes:
-        return replace(knowledge, up_stalls_s=(*knowledge.up_stalls_s, stall_s)[-STALLS_KEPT:])
-    return replace(knowledge, down_stalls_s=(*knowledge.down_stalls_s, stall_s)[-STALLS_KEPT:])
+    if not math.isfinite(stall_s) or stall_s < 0:
+        return knowledge
+    known = replace(observe_state(knowledge, None, told.state_bytes), last_resize=told)
+    if told.save_s == 0 and known.save_s is not None:
+        stall_s += known.save_s
+    stall = (nodes, known.state_bytes, stall_s)
+    if told.to_nodes > nodes:
+        return replace(known, up_stalls=stalls.added(known.up_stalls, stall))
+    return replace(known, down_stalls=stalls.added(known.down_stalls, stall))
+
+
+def observe_state(knowledge: Knowledge, save_s: float | None, state_bytes: float | None) -> Knowledge:
+    """Note how long saves of the state take and how large it is; None, and a size of 0, is what nobody knows."""
+    if save_s is None or not math.isfinite(save_s) or save_s < 0:
+        save_s = knowledge.save_s
+    if state_bytes is None or not math.isfinite(state_bytes) or state_bytes <= 0:
+        state_bytes = knowledge.state_bytes
+    if (save_s, state_bytes) == (knowledge.save_s, knowledge.state_bytes):
+        return knowledge
+    return replace(knowledge, save_s=save_s, state_bytes=state_bytes)
 
 
 def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
     """Add one node's time from grant to first step."""
-    if not math.isfinite(duration_s) or duration_s < 0:
-        return knowledge
-    warm_ups_s = (*knowledge.warm_ups_s, duration_s)[-STALLS_KEPT:]
+    warm_ups_s = _with(knowledge.warm_ups_s, duration_s)
     return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
+
+
+def observe_resume(knowledge: Knowledge, duration_s: float) -> Knowledge:
+    """Add one start from suspension: the time from the grant of its first node to its first step."""
+    return replace(knowledge, resumes_s=_with(knowledge.resumes_s, duration_s))
+
+
+def _with(durations_s: tuple[float, ...], duration_s: float) -> tuple[float, ...]:
+    """The last durations with one more; one that makes no sense is left out."""
+    if not math.isfinite(duration_s) or duration_s < 0:
+        return durations_s
+    return (*durations_s, duration_s)[-WARM_UPS_KEPT:]
 
 
 def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
@@ -227,9 +283,3 @@ def _non_decreasing(rates: Iterable[float]) -> list[float]:
             block = ((mean * size + block[0] * block[1]) / (size + block[1]), size + block[1])
         blocks.append(block)
     return [mean for mean, size in blocks for _ in range(size)]
-
-
-def _cost(stalls_s: tuple[float, ...], given_s: float | None, unknown_s: float) -> float:
-    if stalls_s:
-        return statistics.median(stalls_s)
-    return unknown_s if given_s is None else given_s

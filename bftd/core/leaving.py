@@ -102,7 +102,7 @@ class TrainersLoss:
         t_fwd_s, sizes, value = self._state.settings.decide.t_fwd_s, holding.trainer.sizes, holding.value
         live, working = holding.live - gone_unused - gone_working, holding.working - gone_working
         of_live, of_working = value(sizes.largest(live)), value(sizes.largest(working))
-        stall = holding.trainer.knowledge.down_cost_s * value(holding.working)
+        stall = holding.trainer.knowledge.down_cost_s(holding.live) * value(holding.working)
         stalled = 1.0 if holding.touched or gone_working else 0.0
         for key in keys:
             if key < 1.0:

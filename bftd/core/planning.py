@@ -18,6 +18,7 @@ from bftd.core import caps, classes, execution, learn, objective
 from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
+from bftd.core.keeping import keep_working
 from bftd.core.turn import Turn
 from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
@@ -52,6 +53,7 @@ def replan(turn: Turn, solve: Solve) -> None:
                 turn.say(None, MapKept(text))
     if assignment is None:
         assignment = _kept(turn, ruling.admitted, held, ordered)
+    assignment = keep_working(turn, assignment, held)
     execution.carry_out(turn, assignment, held, curves, ruling)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
@@ -141,8 +143,8 @@ def build_problem(
             name=trainer.id,
             nodes_min=trainer.sizes.low,
             nodes_max=most,
-            up_cost_s=trainer.knowledge.up_cost_s,
-            down_cost_s=trainer.knowledge.down_cost_s,
+            up_cost_s=trainer.knowledge.up_cost_s(len(mine)),
+            down_cost_s=trainer.knowledge.down_cost_s(len(mine)),
             curve=_curve(values),
             current=mine,
             sizes=trainer.sizes.only,
@@ -167,7 +169,15 @@ def _values(
     values, weight = objective.values(
         points, decide.objective, trainer.request.weight, one_node, measured=turn.settings.trusting
     )
-    return objective.after_warm_up(values, held, trainer.knowledge.warm_up_s / decide.t_fwd_s), weight
+    return objective.after_warm_up(values, held, _unearned(trainer, held, decide.t_fwd_s)), weight
+
+
+def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
+    """The part of t_fwd for which more nodes than the `held` ones would earn nothing yet."""
+    if held or not trainer.suspends:
+        return trainer.knowledge.warm_up_s / t_fwd_s
+    # A large state may take longer than t_fwd to load: never all of it, or the trainer would wait for ever.
+    return trainer.knowledge.resume_s / (t_fwd_s + trainer.knowledge.resume_s)
 
 
 def _on_classes(

@@ -34,6 +34,8 @@ from bftd.core.decisions import (
     Suspended,
     Waits,
 )
+from bftd.core.learn import Knowledge
+from bftd.protocol.reports import ResizeReport
 from slurm_plugin.nodeset import fold
 
 # What is, or what would be: a daemon in shadow mode only tells what it would have done.
@@ -209,3 +211,41 @@ def beneficiaries(names: Sequence[str]) -> str:
     if not names:
         return "fewer nodes are worth more to all trainers together"
     return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
+
+
+# What a trainer's resizes cost.
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def resize_costs(knowledge: Knowledge, held: int) -> str:
+    """What a resize of a trainer on `held` nodes is reckoned to cost, and what the last one did; "" before any."""
+    told: list[str] = []
+    if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
+        up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)
+        where = f"with {nodes(held)}, " if held else ""
+        told.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
+    if knowledge.last_resize is not None:
+        told.append(_last_resize(knowledge.last_resize))
+    if knowledge.resumes_s:
+        told.append(f"a resume takes {knowledge.resume_s:.1f} s")
+    if told and knowledge.state_bytes:
+        told.append(f"its state has {_size(knowledge.state_bytes)}")
+    return "; ".join(told)
+
+
+def _last_resize(told: ResizeReport) -> str:
+    stall_s = told.stall_s or 0.0
+    named = {"saving": told.save_s, "rendezvous": told.rendezvous_s, "loading": told.load_s}
+    parts = {name: part_s for name, part_s in named.items() if part_s is not None}
+    if len(parts) == len(named):
+        parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
+    said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
+    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
+
+
+def _size(size_bytes: float) -> str:
+    size, unit = size_bytes / 1e3, 0
+    while size >= 999.5 and unit + 1 < len(_UNITS):
+        size, unit = size / 1e3, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"

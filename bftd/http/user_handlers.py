@@ -35,7 +35,10 @@ async def explain(request: web.Request) -> web.Response:
     id_ = request.match_info["id"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
     trainer = service.state.trainers.get(id_)
-    shown = None if trainer is None else privacy.trainer(shown_status.trainer(service.state, trainer))
+    shown = None
+    if trainer is not None:
+        shown = privacy.trainer(shown_status.trainer(service.state, trainer))
+        shown |= {"resize_costs": shown_status.resize_costs(service.state, trainer)}
 
     def look_up(ledger: Reader) -> bytes | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None

@@ -65,7 +65,8 @@ class ProgressReport(Report):
     """How far training has come: `step` and `samples` are saved, the rate is that of a constant size over `window_s`.
 
     `nodes` and `world_size` are of the present group; `loss` is None where none is known or it is not finite;
-    `steps_lost` counts since the trainer's start.
+    `steps_lost` counts since the trainer's start. `save_s` is how long a save of the state takes, None where a resize
+    needs none or none was measured; `state_bytes` is its size, None where it is not known.
     """
 
     op: ClassVar[str] = "progress"
@@ -77,6 +78,8 @@ class ProgressReport(Report):
     loss: float | None = None
     steps_lost: int = 0
     window_s: float = 0.0
+    save_s: float | None = None
+    state_bytes: int | None = None
 
     @classmethod
     def read(cls, at_s: float, told: Fields) -> ProgressReport:
@@ -92,12 +95,19 @@ class ProgressReport(Report):
             loss=told.measure("loss"),
             steps_lost=told.whole("steps_lost", 0),
             window_s=told.number("window_s", 0.0),
+            save_s=told.number("save_s", None),
+            state_bytes=told.whole("state_bytes", None),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeReport(Report):
-    """Training went on with another number of nodes; `stall_s` is how long it stood still, None where not measured."""
+    """Training went on with another number of nodes; `stall_s` is how long it stood still, None where not measured.
+
+    Parts of it: `save_s` until the state was stored, 0 where Slurm took nodes or workers keep their state in memory;
+    `rendezvous_s` until workers ran; `load_s` until they had the state. What is left is the way to the first step. They
+    are None where they were not measured, and so is `state_bytes`.
+    """
 
     op: ClassVar[str] = "resize"
     from_nodes: int
@@ -105,6 +115,10 @@ class ResizeReport(Report):
     kind: ResizeKind
     stall_s: float | None = None
     steps_lost: int = 0
+    save_s: float | None = None
+    rendezvous_s: float | None = None
+    load_s: float | None = None
+    state_bytes: int | None = None
 
     @classmethod
     def read(cls, at_s: float, told: Fields) -> ResizeReport:
@@ -116,6 +130,10 @@ class ResizeReport(Report):
             kind=told.text("kind", choices=_RESIZE_KINDS),
             stall_s=told.number("stall_s", None),
             steps_lost=told.whole("steps_lost", 0),
+            save_s=told.number("save_s", None),
+            rendezvous_s=told.number("rendezvous_s", None),
+            load_s=told.number("load_s", None),
+            state_bytes=told.whole("state_bytes", None),
         )
 
 

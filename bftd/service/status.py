@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, timing
+from bftd.core import caps, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.service import steered
@@ -65,6 +65,23 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "suspends": item.suspends,
         "steps_lost": item.steps_lost,
         "exit_code": item.exit_code,
+    }
+
+
+def resize_costs(state: State, item: Trainer) -> dict[str, Any]:
+    """What resizes of a trainer are reckoned to cost at its present size, and what the last one did."""
+    known = item.knowledge
+    held = sum(own.live for own in _by_trainer(state).get(item.id, ()))
+    last = known.last_resize
+    return {
+        "nodes": held,
+        "up_s": known.up_cost_s(held),
+        "down_s": known.down_cost_s(held),
+        "resume_s": known.resume_s,
+        "save_s": known.save_s,
+        "state_bytes": known.state_bytes or None,
+        "last": None if last is None else last.about,
+        "text": sentences.resize_costs(known, held),
     }
 
 

@@ -29,7 +29,7 @@ class Connections:
         self._host = host
         self._backend = backend
         self._liveness = liveness
-        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, run.state_saved, run.store.offer)
+        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.store.offer)
         """For the hub: connections that states come and go by."""
 
     def connected(self, peer: Peer) -> bool:
@@ -93,6 +93,11 @@ class Connections:
             self.transfers.answer(peer)
         else:
             self._run.saver.received(peer, message)
+
+    def _saved(self, took_s: float, state_bytes: int) -> None:
+        """A state was stored."""
+        self._run.progress.costs.saved(took_s, state_bytes)
+        self._run.state_saved()
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]

@@ -48,12 +48,15 @@ class TrainerHost:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
+        costs = self._run.progress.costs
+        costs.asked(time.monotonic(), graceful=graceful)
         # Who tells of no step comes to no step boundary: it would be waited for in vain.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
             # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
             boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked)
+        costs.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
             if graceful and self._run.progress.size and not self._has_saved:
@@ -76,6 +79,7 @@ class TrainerHost:
     def began(self, pilot: Pilot) -> None:
         """A worker begins on this pilot."""
         self._look_who_is_here()
+        self._run.progress.costs.began(time.monotonic())
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)

@@ -5,9 +5,10 @@ Pure: messages in, reports for the daemon out. Time is the workers' and comes in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from bftd.protocol.reports import ProgressReport, Report, ResizeKind, ResizeReport
+from elastic.driver.costs import Costs
 from elastic.link.wire import Message
 
 _SETTLE_S = 1.0
@@ -39,6 +40,7 @@ class Progress:
     resizes: int = 0
     suspends: int = 0
     step_s: float = 0.0
+    costs: Costs = field(default_factory=Costs)
     _window: tuple[float, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)
@@ -70,15 +72,13 @@ class Progress:
         `heard_s` is when it came, by a clock that is never set: it tells when the workers' was.
         """
         reports: list[Report] = []
-        step, samples, size = int(message["step"]), int(message["samples"]), int(message["size"])
+        step, samples = int(message["step"]), int(message["samples"])
         at_s = float(message["at_s"])
         lost = int(message.get("steps_lost", 0))
         was_set = self._follow_clock(at_s, heard_s)
         if message["first"] and int(message["rank"]) == 0:
             previous_s = 0.0 if was_set else float(message.get("previous_s", 0.0))
-            reports += self._first_of_group(
-                max(previous_s, self._last_step_s), step, size, int(message.get("nodes", 0)), at_s, lost
-            )
+            reports += self._first_of_group(max(previous_s, self._last_step_s), message, at_s, lost)
         if int(message["rank"]) != 0:
             return reports
         self._time_steps(step, at_s, bool(message["first"]))
@@ -108,6 +108,8 @@ class Progress:
             loss=self.loss,
             steps_lost=self.steps_lost,
             window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
+            save_s=self.costs.save_s,
+            state_bytes=self.costs.state_bytes,
         )
 
     def _follow_clock(self, at_s: float, heard_s: float | None) -> bool:
@@ -125,9 +127,8 @@ class Progress:
         self._reported = (self._reported[0], self._last_step_s)
         return True
 
-    def _first_of_group(
-        self, previous_s: float, step: int, size: int, nodes: int, at_s: float, lost: int
-    ) -> list[Report]:
+    def _first_of_group(self, previous_s: float, message: Message, at_s: float, lost: int) -> list[Report]:
+        step, size, nodes = int(message["step"]), int(message["size"]), int(message.get("nodes", 0))
         before, self.size = self.nodes, size
         # Nodes may be unequal: who trains knows how many they are.
         self.nodes = nodes or size // self.workers_per_node
@@ -140,15 +141,16 @@ class Progress:
         started = previous_s == 0.0 or self._suspended
         self._suspended = False
         broken, self._broken = self._broken, False
+        # The step itself would have taken its time without a resize too.
+        stall_s = max(0.0, at_s - previous_s - self.step_s)
+        parts = self.costs.parts(stall_s, message.get("costs") or {})
         if started:
             return []
         self.resizes += self.nodes != before
         if self.nodes == before and not broken:
             return []
         kind: ResizeKind = "crash" if broken else ("up" if self.nodes > before else "down")
-        # The step itself would have taken its time without a resize too.
-        stall_s = max(0.0, at_s - previous_s - self.step_s)
-        return [ResizeReport(at_s, before, self.nodes, kind, stall_s, max(0, lost))]
+        return [ResizeReport(at_s, before, self.nodes, kind, stall_s, max(0, lost), **asdict(parts))]
 
     def _time_steps(self, step: int, at_s: float, first: bool) -> None:
         before, before_s = self._reported

@@ -9,7 +9,9 @@ import traceback
 from collections.abc import Callable
 
 from bftd.protocol.reports import NoteReport, Report
+from elastic.backends import KINDS
 from elastic.driver.agreement import Agreement
+from elastic.driver.costs import Costs
 from elastic.driver.progress import Progress
 from elastic.driver.settings import DriverSettings
 from elastic.driver.state.store import CheckpointStore
@@ -38,7 +40,7 @@ class Run:
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
         self.saver = StateSaver(self.store)
         self.agreement = Agreement()
-        self.progress = Progress()
+        self.progress = Progress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False

@@ -30,7 +30,7 @@ _LOOK_S = 0.25
 
 @dataclass(eq=False)
 class _Transfer:
-    """One state on its way; `grown_s` is when more of it was seen, `whole_s` when all of it."""
+    """One state on its way, since `began_s`; more of it was seen at `grown_s`, and all of it at `whole_s`."""
 
     worker: Peer
     about: Message
@@ -38,6 +38,7 @@ class _Transfer:
     seen_bytes: int = 0
     whole_s: float = 0.0
     grown_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.monotonic)
     task: asyncio.Task[None] | None = None
     _sent_bytes: int = 0
 
@@ -67,12 +68,13 @@ class Transfers:
         saver: StateSaver,
         worker_of: Callable[[Message], Peer | None],
         heard: Callable[[Peer], None],
-        saved: Callable[[], None],
+        saved: Callable[[float, int], None],
         offer: Callable[[], Awaitable[Message]],
     ) -> None:
         """`worker_of` finds the present worker that a hello is of; `heard` takes a sign of its life.
 
-        `saved` is called when the store may have another state; `offer` says what there is to begin with.
+        `saved` is called when a state was stored, with how many seconds that took and its bytes; `offer` says what
+        there is to begin with.
         """
         self._saver = saver
         self._worker_of = worker_of
@@ -169,7 +171,7 @@ class Transfers:
     async def _take(self, transfer: _Transfer) -> None:
         channel = transfer.channel
         if await self._saver.take(transfer.worker, transfer.about, transfer.incoming):
-            self._saved()
+            self._saved(time.monotonic() - transfer.began_s, transfer.size_bytes)
             channel.send({"op": "kept"})  # into an empty buffer: it does not block
 
     async def _give(self, transfer: _Transfer) -> None:

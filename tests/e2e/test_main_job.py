@@ -189,6 +189,33 @@ def test_a_drained_node_is_given_back_in_order_and_nothing_is_lost(site: Sandbox
         site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
+def test_what_a_resize_costs_is_measured_kept_and_explained(site: SandboxSite) -> None:
+    job = submit(site, "torchrun", "1-3,workers=1", "--steps=100000")
+    until("training", lambda: trainer(site, job)["working"] == 3, site)
+    until("steps", lambda: trainer(site, job)["step"] > 20, site)
+    node = next(iter(pilots(site).values()))
+    site.slurm("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+
+    def resizes() -> list[dict[str, Any]]:
+        events = site.client.request("GET", "/v1/events?after=0&limit=10000")["events"]
+        return [event["data"] for event in events if event["kind"] == "resize" and event["trainer"] == job]
+
+    try:
+        told = until("a resize", resizes, site)[0]
+    finally:
+        site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    parts_s = told["save_s"] + told["rendezvous_s"] + told["load_s"]
+    assert min(told["save_s"], told["rendezvous_s"], told["load_s"]) > 0
+    first_step_s = told["stall_s"] - parts_s
+    assert -1e-6 <= first_step_s <= max(1.5, told["stall_s"] / 3)
+    assert told["state_bytes"] > 1000
+    shown = json.loads(site.bft("explain", job, "--json").stdout)["trainer"]["resize_costs"]
+    assert shown["last"]["stall_s"] > 0
+    assert shown["save_s"] > 0
+    last = site.bft("explain", job).stdout.splitlines()[-1]
+    assert re.search(r"cost \d+\.\d s: \d+\.\d saving, \d+\.\d rendezvous, \d+\.\d loading", last)
+
+
 def test_bft_nodes_prints_what_it_sees(site: SandboxSite) -> None:
     seen = json.loads(site.bft("nodes", "--json").stdout)
     assert {node["name"] for node in seen["nodes"]} >= {"n1", "n2", "n3", "n4", "svc1"}

@@ -247,6 +247,19 @@ def test_a_paused_worker_ships_says_so_and_makes_no_further_step(driver: Driver)
     assert resting.is_alive()
 
 
+def test_regression_steps_since_the_last_report_counted_as_stall_of_a_resize(driver: Driver) -> None:
+    for step in (1, 2, 3):
+        driver.session.step(step, step * 10, 0, 2, None)
+    driver.session.commit(saved(3))
+    threading.Thread(target=driver.session.rest, daemon=True).start()
+    first, last = driver.next(), driver.next()
+    assert (first["step"], first["first"]) == (1, True)
+    assert (last["op"], last["step"], last["first"]) == ("step", 3, False)
+    assert last["at_s"] == read_page(driver.page)[1]
+    assert driver.next_state()[0]["step"] == 3
+    assert driver.next()["op"] == "paused"
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, shared: bool) -> None:
     driver = Driver(str(tmp_path) if shared else "")

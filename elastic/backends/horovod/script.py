@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, BinaryIO
@@ -127,11 +128,13 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def sync(self) -> None:
         """As upstream; the optimizer step that it takes to create empty optimizer state is none of training's."""
+        began_s = time.monotonic()
         _counter.muted = True
         try:
             super().sync()
         finally:
             _counter.muted = False
+        _session.current().costs["load_s"] = time.monotonic() - began_s
 
     def on_reset(self) -> None:
         """Called by Horovod after a resize, before the state is synchronized."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,15 +12,21 @@ from hypothesis import strategies as st
 
 from bftd.core.learn import (
     SIZES_KEPT,
+    UNKNOWN_DOWN_COST_S,
+    UNKNOWN_UP_COST_S,
     UNKNOWN_WARM_UP_S,
     Knowledge,
     curve,
     median_rate_per_node,
     observe_rate,
-    observe_stall,
+    observe_resize,
+    observe_resume,
+    observe_state,
     observe_warm_up,
 )
 from bftd.core.objective import values
+from bftd.core.stalls import Stall, cost_s
+from bftd.protocol.reports import ResizeKind, ResizeReport
 from milp import interpolate as rate
 
 SIZES = st.integers(1, 64)
@@ -62,21 +69,116 @@ def test_senseless_reports_teach_nothing(nodes: int, samples_per_s: float) -> No
     assert observe_rate(Knowledge(), nodes, samples_per_s) == Knowledge()
 
 
+def resized(known: Knowledge, from_nodes: int, to_nodes: int, stall_s: float, **told: Any) -> Knowledge:
+    """What is known after one more resize."""
+    kind: ResizeKind = "up" if to_nodes > from_nodes else "down"
+    return observe_resize(known, ResizeReport(0.0, from_nodes, to_nodes, kind, stall_s, **told))
+
+
 def test_costs_are_the_median_of_the_last_stalls_and_first_what_the_user_said() -> None:
     known = Knowledge(given_up_cost_s=7.0)
-    assert known.up_cost_s == 7.0
+    assert known.up_cost_s(1) == 7.0
     for stall_s in (1.0, 30.0, 2.0):
-        known = observe_stall(known, 1, 2, stall_s)
-    assert known.up_cost_s == 2.0
+        known = resized(known, 1, 2, stall_s)
+    assert known.up_cost_s(1) == 2.0
+    for _ in range(3):
+        known = resized(known, 1, 2, 9.0)
+    assert known.up_cost_s(1) == 9.0, "a lasting change counts after three"
+    assert known.down_stalls == ()
+    assert known.down_cost_s(2) == UNKNOWN_DOWN_COST_S
+
+
+def test_starting_from_nothing_stopping_and_crashes_are_no_rescale_costs() -> None:
+    assert resized(Knowledge(), 0, 4, 12.0) == Knowledge()
+    assert resized(Knowledge(), 4, 0, 12.0) == Knowledge()
+    assert observe_resize(Knowledge(), ResizeReport(0.0, 4, 2, "crash", 12.0)) == Knowledge()
+    assert observe_resize(Knowledge(), ResizeReport(0.0, 4, 2, "down")) == Knowledge()
+
+
+def test_a_resize_costs_what_it_did_at_about_the_same_size() -> None:
+    known = Knowledge()
+    for stall_s in (40.0, 41.0, 42.0):
+        known = resized(known, 64, 65, stall_s)
+    for stall_s in (4.0, 5.0, 6.0):
+        known = resized(known, 2, 3, stall_s)
+    assert known.up_cost_s(2) == 5.0
+    assert 40.0 <= known.up_cost_s(60) <= 42.0
+
+
+def test_before_any_resize_was_seen_a_measured_save_tells_what_one_costs() -> None:
+    known = observe_state(Knowledge(), 30.0, 14e9)
+    assert known.up_cost_s(4) == UNKNOWN_UP_COST_S + 60.0
+    assert known.down_cost_s(4) == UNKNOWN_DOWN_COST_S + 60.0
+    said = observe_state(Knowledge(given_up_cost_s=7.0), 30.0, 14e9)
+    assert said.up_cost_s(4) == 7.0, "the user knows better until one is seen"
+    assert resized(known, 4, 5, 50.0).up_cost_s(4) == 50.0
+    assert observe_state(known, None, None) is known
+    assert observe_state(known, math.nan, -1.0) is known
+
+
+def test_where_slurm_took_nodes_the_save_that_a_plan_would_wait_for_is_added() -> None:
+    known = observe_state(Knowledge(), 30.0, 14e9)
+    assert resized(known, 4, 3, 20.0, save_s=0.0).down_cost_s(4) == 50.0
+    assert resized(known, 4, 3, 50.0, save_s=30.0).down_cost_s(4) == 50.0
+    assert resized(Knowledge(), 4, 3, 0.2, save_s=0.0).down_cost_s(4) == 0.2, "Horovod saves nothing at a resize"
+
+
+def test_stalls_of_a_state_that_has_grown_since_count_less() -> None:
+    known = Knowledge()
     for _ in range(5):
-        known = observe_stall(known, 1, 2, 9.0)
-    assert known.up_cost_s == 9.0
-    assert known.down_stalls_s == ()
+        known = resized(known, 4, 5, 3.0, state_bytes=10**9)
+    larger = resized(known, 4, 5, 12.0, state_bytes=4 * 10**9)
+    assert larger.up_cost_s(4) == 12.0
+    assert resized(known, 4, 5, 12.0, state_bytes=10**9).up_cost_s(4) == 3.0, "one odd stall is none"
+    # nobody has resized it yet, but its saves are known
+    assert observe_state(known, 60.0, 64e9).up_cost_s(4) == UNKNOWN_UP_COST_S + 120.0
+    assert observe_state(known, 0.5, 1.1e9).up_cost_s(4) == 3.0
 
 
-def test_starting_from_nothing_and_stopping_are_no_rescale_costs() -> None:
-    assert observe_stall(Knowledge(), 0, 4, 12.0) == Knowledge()
-    assert observe_stall(Knowledge(), 4, 0, 12.0) == Knowledge()
+def test_a_resume_costs_what_resumes_did_and_first_a_warm_up_and_the_loading() -> None:
+    known = observe_state(observe_warm_up(Knowledge(), 10.0), 25.0, None)
+    assert known.resume_s == 35.0
+    for duration_s in (50.0, 300.0, 52.0, math.inf):
+        known = observe_resume(known, duration_s)
+    assert known.resume_s == 52.0
+
+
+STALLS = st.lists(st.tuples(st.integers(1, 64), st.floats(0, 1e12), st.floats(0, 1e6)), min_size=1, max_size=8)
+
+
+@given(STALLS, st.integers(0, 64), st.floats(0, 1e12), st.none() | st.floats(0, 1e6))
+def test_a_cost_is_never_outside_of_what_it_is_made_from(
+    seen: list[Stall], nodes: int, state_bytes: float, guess_s: float | None
+) -> None:
+    told = [stall_s for _, _, stall_s in seen] + ([] if guess_s is None else [guess_s])
+    assert min(told) <= cost_s(tuple(seen), nodes, state_bytes, guess_s) <= max(told)
+
+
+@given(STALLS, st.integers(1, 64), st.floats(0, 1e12), st.data())
+def test_a_longer_stall_never_makes_a_resize_cheaper(
+    seen: list[Stall], nodes: int, state_bytes: float, data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(seen) - 1))
+    before, size, stall_s = seen[place]
+    raised = [*seen]
+    raised[place] = (before, size, stall_s + data.draw(st.floats(0, 1e6)))
+    assert cost_s(tuple(raised), nodes, state_bytes) >= cost_s(tuple(seen), nodes, state_bytes)
+
+
+@given(st.lists(st.floats(0, 1e3), max_size=8), st.floats(0, 1e6), st.integers(1, 64), st.floats(0, 1e12))
+def test_three_alike_are_followed_whatever_was_before(
+    before: list[float], now_s: float, nodes: int, state_bytes: float
+) -> None:
+    stalls = (*((nodes, state_bytes, stall_s) for stall_s in before), *[(nodes, state_bytes, now_s)] * 3)
+    assert cost_s(stalls, nodes, state_bytes) == now_s
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=3, max_size=8), st.floats(0, 1e6), st.integers(1, 64))
+def test_a_single_odd_stall_moves_the_cost_no_further_than_to_its_neighbour(
+    usual: list[float], odd_s: float, nodes: int
+) -> None:
+    seen = tuple((nodes, 0.0, stall_s) for stall_s in usual)
+    assert min(usual) <= cost_s((*seen, (nodes, 0.0, odd_s)), nodes, 0.0) <= max(usual)
 
 
 def test_the_guess_for_a_stranger_is_the_median_rate_of_the_others() -> None:

@@ -541,8 +541,8 @@ def test_reports_teach_the_curve_and_the_stalls() -> None:
     core.report("1", ResizeReport(NOW_S, 3, 1, "crash", stall_s=9.0, steps_lost=5))
     now = core.state.trainers["1"]
     assert now.knowledge.seen == ((2, 30.0),)
-    assert now.knowledge.up_stalls_s == (4.0,)
-    assert now.knowledge.down_stalls_s == ()
+    assert now.knowledge.up_stalls == ((2, 0.0, 4.0),)
+    assert now.knowledge.down_stalls == ()
     assert (now.resizes, now.steps_lost) == (2, 5)
 
 

@@ -157,6 +157,30 @@ def test_a_driver_registers_waits_for_its_leases_works_and_finishes(tmp_path: Pa
     run(test, tmp_path)
 
 
+def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see()
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        parts = {"stall_s": 12.5, "save_s": 3.0, "rendezvous_s": 2.0, "load_s": 7.0, "state_bytes": 14_000_000_000}
+        events = [{"op": "resize", "at_s": time.time(), "from_nodes": 2, "to_nodes": 4, "kind": "up", **parts}]
+        assert (await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": events}))[0] == 200
+        _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain")
+        costs = told["trainer"]["resize_costs"]
+        assert (costs["up_s"], costs["state_bytes"]) == (12.5, 14e9)
+        assert parts.items() <= costs["last"].items()
+        assert costs["text"] == (
+            "growing is reckoned to cost 12.5 s and shrinking 1.0 s; the last, from 2 to 4 nodes, cost 12.5 s: "
+            "3.0 saving, 2.0 rendezvous, 7.0 loading, 0.5 to the first step; its state has 14 GB"
+        )
+        _, tail = await served.ask("GET", "/v1/events?after=0&limit=10000")
+        [kept] = [event["data"] for event in tail["events"] if event["kind"] == "resize"]
+        assert parts.items() <= kept.items()
+        before = served.service.state.trainers["run-here-1"].knowledge
+        assert served.service.ledger.load(time.time()).trainers["run-here-1"].knowledge == before
+
+    run(test, tmp_path)
+
+
 def test_a_long_poll_answers_at_once_when_the_version_is_another_and_at_the_end_of_its_wait(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)

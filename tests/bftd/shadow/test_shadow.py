@@ -365,7 +365,7 @@ def test_the_resizes_of_imaginary_trainers_are_counted_and_neither_starts_nor_en
     site.idle(*NAMES, polls=2)
     assert resizes() == [2], "a suspension is no resize"
     now = site.service.core.trainers[loser].knowledge
-    assert (now.up_cost_s, now.down_cost_s) == (learned.up_cost_s, learned.down_cost_s)
+    assert (now.up_cost_s(2), now.down_cost_s(2)) == (learned.up_cost_s(2), learned.down_cost_s(2))
 
 
 def test_on_a_pool_that_never_changes_nearly_all_of_dedicated_nodes_is_recovered(tmp_path: Path) -> None:

@@ -108,10 +108,10 @@ def reports(lease: str, job_id: str) -> Iterator[Report]:
         yield LeaseReport(now_s, lease, state, job_id)
     progress = ProgressReport(now_s, 3, 30, samples_per_s=10.0, nodes=1, world_size=1, loss=0.5, window_s=2.0)
     yield progress
-    yield replace(progress, step=9, samples=90, loss=None, steps_lost=1, window_s=0.0)
+    yield replace(progress, step=9, samples=90, loss=None, steps_lost=1, window_s=0.0, save_s=0.1, state_bytes=4096)
     resizes: tuple[tuple[ResizeKind, int, int], ...] = (("up", 1, 2), ("down", 2, 1), ("crash", 1, 1))
     for kind, before, after in resizes:
-        yield ResizeReport(now_s, before, after, kind, stall_s=0.5)
+        yield ResizeReport(now_s, before, after, kind, 0.5, save_s=0.1, rendezvous_s=0.2, load_s=0.1, state_bytes=4096)
     yield CrashReport(now_s, "n1", -9, "a worker on n1 ended with signal SIGKILL")
     yield SuspendReport(now_s, 9)
     yield ResumeReport(now_s, 9)

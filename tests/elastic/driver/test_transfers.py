@@ -47,7 +47,7 @@ class Stage:
     def _worker_of(self, about: Message) -> Peer | None:
         return self.present.get(str(about.get("host")))
 
-    def _has_saved(self) -> None:
+    def _has_saved(self, took_s: float, state_bytes: int) -> None:
         self.saved += 1
 
     def worker(self, host: str) -> Peer:
