@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from elastic.link.address import join_address
 from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
+from elastic.node import container
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
@@ -250,6 +251,34 @@ class PilotStarter:
                     process.kill()
                 await process.wait()
         return ""
+
+    async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
+        """Runs a further step of the pilot's job to its end, `command` being srun and its words; returns what it said.
+
+        From here and not from the agent: Slurm's notice reaches every process of the pilot, and an srun ends its step
+        on it at once, with the last copy of the state in it.
+        """
+        assert pilot.job_id is not None
+        process = await asyncio.create_subprocess_exec(
+            *self._launcher.agent_command(pilot.job_id, command[1:], pilot.gres),
+            env=container.outside(self._agent_env(pilot)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=ordinary_limit,
+        )
+        assert process.stdout is not None
+        try:
+            said = b""
+            while piece := await process.stdout.read(1 << 16):
+                said = (said + piece)[-_SAID_BYTES:]
+            await process.wait()
+            return said.decode(errors="replace").splitlines() or ["it ended without a word"]
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
