@@ -46,9 +46,11 @@ _HOSTS = re.compile(
     # how the host finds programs, libraries and Python modules: inside they are others, or not there
     r"PATH|TMPDIR|LD_.*|PYTHON(HOME|PATH|STARTUP|USERBASE|EXECUTABLE|PLATLIBDIR)|VIRTUAL_ENV.*|CONDA.*|_CONDA.*|PYENV.*"
     r"|MANPATH|MODULE.*|LOADEDMODULES|_LMFILES_|LMOD.*|__LMOD.*|_ModuleTable.*|BASH_ENV|ENV|BASH_FUNC_.*"
-    # told by a way that nobody else reads
+    # not for a runtime's eyes
     r"|BFT_SECRET"
 )
+_OURS = ("BFT_SECRET", "TMPDIR")
+"""Of these names, what an agent sets itself: the process inside is told them."""
 
 _SHARED: Mapping[str, tuple[str, ...]] = {"ch-run": ("/tmp", "/dev", "/proc", "/sys")}
 """Folders that a runtime shares by itself, and in which it can make no mount point."""
@@ -118,7 +120,7 @@ def outside(environ: Mapping[str, str]) -> dict[str, str]:
 
 def inside(environ: Mapping[str, str]) -> dict[str, str]:
     """What of an environment is told to the process inside itself, whatever its runtime lets through."""
-    return {name: value for name, value in environ.items() if name == "BFT_SECRET" or not _HOSTS.fullmatch(name)}
+    return {name: value for name, value in environ.items() if name in _OURS or not _HOSTS.fullmatch(name)}
 
 
 def _user() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import site
 import sys
 from collections.abc import Iterator
@@ -18,11 +17,10 @@ import psutil
 import pytest
 
 from bftd.protocol.container import PRESETS
-from bftd.protocol.reports import CrashReport, SuspendReport
-from tests.elastic.cluster import TrainerJob
+from bftd.protocol.reports import SuspendReport
+from tests.elastic.cluster import EVERY, TrainerJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.container]
-BOUND = ("/usr", "/root/.pyenv")
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 
 
@@ -40,7 +38,9 @@ def make_image(folder: Path) -> Path:
     for name in ("passwd", "group", "hosts", "resolv.conf"):
         (folder / "etc" / name).touch()
     packages = os.pathsep.join(site.getsitepackages())
-    (folder / "ch" / "environment").write_text(f"PATH={sys.base_prefix}/bin:/usr/bin\nPYTHONPATH={packages}\nIN_IMAGE=yes\n")
+    (folder / "ch" / "environment").write_text(
+        f"PATH={sys.base_prefix}/bin:/usr/bin\nPYTHONPATH={packages}\nIN_IMAGE=yes\n"
+    )
     return folder
 
 
@@ -58,13 +58,17 @@ def image(trainer: TrainerJob) -> Iterator[Path]:
     shutil.rmtree(image, ignore_errors=True)
 
 
-def test_a_trainer_in_an_image_grows_shrinks_falls_to_zero_and_resumes(trainer: TrainerJob, image: Path) -> None:
+def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(trainer: TrainerJob, image: Path) -> None:
     trainer.count("torchrun", "n1", spec=f"1-4,container={image}", interpreter="python3")
     trainer.daemon.grant("n2")
     trainer.trains_on(2)
     [worker] = trainer.workers("n2")
-    assert "IN_IMAGE" in worker.environ()
-    trainer.daemon.revoke("n1")
+    assert Path(f"/proc/{worker.pid}/root/ch/environment").read_text() == (image / "ch" / "environment").read_text()
+    agent = agent_on(trainer, "n1")
+    inside = agent.children(recursive=True)
+    assert len(inside) >= 2
+    agent.kill()
+    assert_all_gone(inside)
     trainer.trains_on(1)
     trainer.run_regular_job("n2")
     trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
@@ -73,4 +77,66 @@ def test_a_trainer_in_an_image_grows_shrinks_falls_to_zero_and_resumes(trainer: 
     rows = trainer.rows
     assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows]
     assert {row["step"] for row in rows} == set(range(1, max(row["step"] for row in rows) + 1))
-    assert trainer.daemon.of(CrashReport) == []
+    assert trainer.again <= 2 * EVERY
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ("image", "no-such-image: No such file or directory"),
+        ("python", "can't execve(2): python3: No such file or directory"),
+        ("torch", "torchrun's store ended with code 1: is torch installed for python3 in container="),
+        ("site", "ask its administrator to set [elastic] container"),
+    ],
+)
+def test_what_an_image_lacks_ends_the_trainer_at_once_with_one_line(
+    trainer: TrainerJob, image: Path, lacking: str, said: str
+) -> None:
+    name = image.with_name("no-such-image") if lacking == "image" else image
+    if lacking == "python":
+        trainer.daemon.container = charliecloud()
+    elif lacking == "torch":
+        # its packages may be in a folder that Charliecloud shares by itself
+        (image / "ch" / "environment").write_text(f"PATH={sys.base_prefix}/bin:/usr/bin\n")
+    elif lacking == "site":
+        trainer.daemon.container = ""
+    spec = f"1-4,container={name}"
+    trainer.submit("count_torchrun.py", 1, 0, 1, backend="torchrun", spec=spec, interpreter="python3")
+    assert trainer.ended()[0] == "FAILED"
+    [line] = [line for line in trainer.output.splitlines() if "exit code" in line]
+    assert said in line
+    assert "Traceback" not in trainer.output
+
+
+def test_a_container_that_slurm_makes_is_a_step_of_its_own_and_given_back_as_quickly(trainer: TrainerJob) -> None:
+    """As with Pyxis, whose options are other ones of srun: here the step has no image."""
+    trainer.daemon.container = "srun --comment={image} --job-name={binds} --chdir={cwd} {command}"
+    trainer.count("torchrun", "n1", "n2", spec="1-4,container=nvcr.io#x/torch:1")
+    [worker] = trainer.workers("n1")
+    assert worker.environ()["SLURM_STEP_ID"] != agent_on(trainer, "n1").environ()["SLURM_STEP_ID"]
+    trainer.daemon.revoke("n2")
+    trainer.trains_on(1)
+    # Slurm's notice reaches every process of the pilot; the state of the last node is fetched in spite of it.
+    trainer.run_regular_job("n1")
+    trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
+    trainer.daemon.grant("n3")
+    trainer.trains_on(1)
+    assert trainer.again <= EVERY
+    workers = trainer.workers("n3")
+    agent_on(trainer, "n3").kill()
+    assert_all_gone(workers)
+
+
+def agent_on(trainer: TrainerJob, node: str) -> psutil.Process:
+    """The agent's process; its srun has the same words behind its own."""
+    [agent] = [
+        found
+        for found in trainer.processes()
+        if found.environ().get("SLURMD_NODENAME") == node and found.cmdline()[1:] == ["-m", "elastic.node.agent"]
+    ]
+    return agent
+
+
+def assert_all_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert alive == []
