@@ -58,8 +58,11 @@ def image(trainer: TrainerJob) -> Iterator[Path]:
     shutil.rmtree(image, ignore_errors=True)
 
 
-def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(trainer: TrainerJob, image: Path) -> None:
-    trainer.count("torchrun", "n1", spec=f"1-4,container={image}", interpreter="python3")
+@pytest.mark.parametrize("backend", ["torchrun", pytest.param("horovod", marks=pytest.mark.horovod)])
+def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(
+    trainer: TrainerJob, image: Path, backend: str
+) -> None:
+    trainer.count(backend, "n1", spec=f"1-4,container={image}", interpreter="python3")
     trainer.daemon.grant("n2")
     trainer.trains_on(2)
     [worker] = trainer.workers("n2")

@@ -85,3 +85,22 @@ def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
 
     monkeypatch.setattr(threading.Thread, "start", none_left)
     assert asyncio.run(starter.place(pilot())) == "Slurm could not be asked: can't start new thread"
+
+
+def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_told_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter: PilotStarter
+) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv >&2\nexit 1\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/host")
+    words = ["/elsewhere/srun", "--container-image=a#b:1", "--container-mounts=/t:/t", "python3", "-u", "/t/.bft.pyz"]
+    said = asyncio.run(starter.run_step(pilot(), words))
+    options = said[: said.index("--container-image=a#b:1")]
+    assert options[0] == "--jobid=7"
+    assert {"--overlap", "--nodes=1", "--ntasks=1"} <= set(options)
+    assert said[len(options) : len(options) + 5] == words[1:]
+    names = {line.partition("=")[0] for line in said}
+    assert "BFT_LEASE" in names
+    assert not names & {"BFT_SECRET", "LD_LIBRARY_PATH"}
