@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -258,9 +259,12 @@ class PilotStarter:
         From here and not from the agent: Slurm's notice reaches every process of the pilot, and an srun ends its step
         on it at once, with the last copy of the state in it.
         """
-        assert pilot.job_id is not None
+        # an agent that a batch script started may be here before Slurm's answer to sbatch is heard
+        job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")
+        srun, *words = self._launcher.agent_command(job_id, command[1:], pilot.gres)
         process = await asyncio.create_subprocess_exec(
-            *self._launcher.agent_command(pilot.job_id, command[1:], pilot.gres),
+            shutil.which(srun) or srun,  # the step's own PATH is the image's
+            *words,
             env=container.outside(self._agent_env(pilot)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

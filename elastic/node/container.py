@@ -91,12 +91,12 @@ class Container:
         except ValueError as error:
             raise ContainerError(str(error)) from None
         found = shutil.which(words[0])
-        if found is None:
+        if found is None and not self.is_step:
             raise ContainerError(
                 f"container={self.image}: {words[0]} is not installed on every node; "
                 "submit without container=, or ask the site's administrator about [elastic] container"
             )
-        return [found, *words[1:]]
+        return [found or words[0], *words[1:]]
 
 
 def pack(folder: str) -> None:

@@ -15,7 +15,7 @@ from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.link import descriptors
 from tests.elastic.driver.test_crew import Owner
-from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, settings_for, until
+from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 
 
 @pytest.fixture
@@ -88,15 +88,14 @@ def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
 
 
 def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_told_the_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter: PilotStarter
+    srun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter: PilotStarter
 ) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv >&2\nexit 1\n')
-    srun.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "bin" / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv >&2\nexit 1\n')
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/host")
     words = ["/elsewhere/srun", "--container-image=a#b:1", "--container-mounts=/t:/t", "python3", "-u", "/t/.bft.pyz"]
-    said = asyncio.run(starter.run_step(pilot(), words))
+    early = pilot()
+    early.job_id, early.agent = None, peer(job_id="7")
+    said = asyncio.run(starter.run_step(early, words))
     options = said[: said.index("--container-image=a#b:1")]
     assert options[0] == "--jobid=7"
     assert {"--overlap", "--nodes=1", "--ntasks=1"} <= set(options)
