@@ -24,6 +24,7 @@ from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.node import container
+from elastic.timing import GONE_S
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
@@ -280,9 +281,8 @@ class PilotStarter:
             return said.decode(errors="replace").splitlines() or ["it ended without a word"]
         finally:
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                # Not at once: a step whose srun is gone waits for it, and holds the node for seconds.
+                asyncio.get_running_loop().call_later(GONE_S, _kill, process)
 
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
@@ -311,6 +311,12 @@ class PilotStarter:
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 def looked_of(listed: Leases) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -103,3 +104,26 @@ def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_to
     names = {line.partition("=")[0] for line in said}
     assert "BFT_LEASE" in names
     assert not names & {"BFT_SECRET", "LD_LIBRARY_PATH"}
+
+
+def test_regression_a_step_whose_srun_was_killed_held_its_node_for_seconds(
+    srun: Path, tmp_path: Path, starter: PilotStarter
+) -> None:
+    """Slurm's process beside the step tries for seconds to tell an srun that is gone of its end."""
+    started = tmp_path / "started"
+    (tmp_path / "bin" / "srun").write_text(
+        f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 60\n"
+    )
+
+    async def run() -> None:
+        running = asyncio.create_task(starter.run_step(pilot(), ["srun", "x"]))
+        await until("its srun runs", started.exists)
+        pid = int(started.read_text())
+        running.cancel()
+        await asyncio.wait({running})
+        await asyncio.sleep(0.05)
+        assert Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+        os.kill(pid, signal.SIGKILL)
+        await until("it is reaped", lambda: not Path(f"/proc/{pid}").exists())
+
+    asyncio.run(run())
