@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 
 from bftd import hours
 from bftd.errors import ConfigError
+from bftd.protocol import container as containers
 from bftd.protocol.address import DEFAULT_USER
 from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S
 
@@ -231,6 +232,20 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True)
+class ElasticConfig:
+    """What the trainers' drivers are told of the site."""
+
+    RELOADED: ClassVar[bool] = True
+
+    container: str = _key(
+        "",
+        "How container=IMAGE starts: apptainer, charliecloud, pyxis, or a command with {image}, {binds} and {command}.",
+        example="apptainer",
+        check=containers.check,
+    )
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """What the daemon writes to its standard error."""
 
@@ -250,6 +265,7 @@ class Config:
     limits: LimitsConfig = LimitsConfig()
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
+    elastic: ElasticConfig = ElasticConfig()
     log: LogConfig = LogConfig()
 
 

@@ -16,6 +16,11 @@ from pathlib import Path
 from elastic.backends import DEFAULT, KINDS
 from elastic.errors import UsageError
 
+NO_CONTAINERS = (
+    "this site has not said how containers are started: submit without container=, "
+    "or ask its administrator to set [elastic] container"
+)
+
 _MARK = "#BFT "
 _CONSTRAINT = re.compile(
     r"""^#SBATCH[ \t]+(?:-C[ \t]*|--constraint(?:=|[ \t]+))("[^"\n]*"|'[^'\n]*'|[^\s"'#]+)[ \t\r]*(?:#.*)?$""",
@@ -62,8 +67,11 @@ def _head(source: str) -> str:
     return "\n".join(head)
 
 
-def interpreter_of(source: str, path: str) -> str:
-    """The Python that the script's first line asks for, as an absolute path; raises UsageError when there is none."""
+def interpreter_of(source: str, path: str, *, contained: bool = False) -> str:
+    """The Python that the script's first line asks for, as an absolute path; raises UsageError when there is none.
+
+    Of a `contained` script it is as the image will find it: this host need not have it.
+    """
     first = source.splitlines()[0] if source else ""
     if not first.startswith("#!"):
         raise UsageError(f"{path}: the first line must name its Python, for example #!/usr/bin/env python3")
@@ -75,7 +83,7 @@ def interpreter_of(source: str, path: str) -> str:
         words = [word for word in words[1:] if not word.startswith("-")]
     if not words or not re.match(r"(python|pypy)[\d.]*$", Path(words[0]).name):
         raise UsageError(f"{path}: an elastic job is a Python script; its first line is {first!r}")
-    found = shutil.which(words[0])
+    found = words[0] if contained else shutil.which(words[0])
     if found is None:
         raise UsageError(f"{path}: {words[0]} is not to be found; load its module or environment first")
     return found

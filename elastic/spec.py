@@ -19,7 +19,7 @@ _PROGRESS = "progress="
 """The last option: the rest of the value is its regular expression, whatever is in it."""
 
 _PATH = r"/[^,\s]+"
-_IMAGE = r"[^,\s]+"
+_IMAGE = r"[^-,\s][^,\s]*"
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 

@@ -16,6 +16,7 @@ _NEEDS = {
         "slurmdbd or mariadbd is not installed",
     ),
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
+    "container": (lambda: shutil.which("ch-run") is not None, "Charliecloud is not installed"),
     "plot": (lambda: importlib.util.find_spec("matplotlib") is not None, "matplotlib is not installed"),
     "browser": (lambda: shutil.which("chromium") is not None, "chromium is not installed"),
     "gurobi": (lambda: importlib.util.find_spec("gurobipy") is not None, "gurobipy is not installed"),

@@ -75,6 +75,11 @@ check_accounting() {
     command -v mariadbd >/dev/null || need mariadb-server-core mariadb-client-core
 }
 
+# Trainers inside an image are tried with the one runtime that Debian has a package of.
+check_containers() {
+    command -v ch-run >/dev/null || need charliecloud-runtime
+}
+
 check_compiler() {
     [ -z "$(cached_wheel)" ] || return 0
     command -v g++ >/dev/null || need g++
@@ -178,7 +183,7 @@ case "${1:-}" in
         check_munge
         check_spank
         check_browser
-        [ "$1" != test ] || check_packaging
+        [ "$1" != test ] || { check_packaging; check_containers; }
         [ "$1" = full ] || check_accounting
         install_packages
         make_venv

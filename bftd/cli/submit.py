@@ -64,7 +64,7 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
             f"partition {partition} is not harvested: take {' or '.join(settings.slurm.harvested)}, or leave -p out"
         )
     partition = partition or _only(settings)
-    interpreter = scripts.interpreter_of(source, line.script)
+    interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status()
     header = scripts.Header(
@@ -109,7 +109,10 @@ def run(
     path, source = _read(script)
     settings = config.load_found(config_path)
     spec = _checked(text, partition, constraint, settings, common.slurm_client(settings))
-    interpreter = scripts.interpreter_of(source, script) if source.startswith("#!") else sys.executable
+    contained = bool(spec.container)
+    interpreter = "python3" if contained else sys.executable
+    if source.startswith("#!"):
+        interpreter = scripts.interpreter_of(source, script, contained=contained)
     daemon = client.find(config_path)
     daemon.status()
     trainer_id = foreground_id()
@@ -168,9 +171,12 @@ def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: 
 
 def _checked(text: str, partition: str, constraint: str, settings: Config, slurm: SlurmClient) -> ElasticSpec:
     """The wanted range, possible on this cluster; raises a one-line error before anything is submitted."""
+    from elastic.script import NO_CONTAINERS
     from elastic.spec import ElasticSpec, features_of
 
     spec = ElasticSpec.parse(text)
+    if spec.container and not settings.elastic.container:
+        raise UsageError(f"--elastic={text}: {NO_CONTAINERS}")
     features = features_of(constraint) if constraint else ()
     names = (partition,) if partition else settings.slurm.harvested
     size = len({node for name in names for node in slurm.partition(name).nodes})

@@ -1,4 +1,7 @@
-"""A helper process beside the driver, in the user's interpreter, spoken to over its standard input and output."""
+"""A helper process beside the driver, in the user's interpreter, spoken to over its standard input and output.
+
+A trainer with an image has its libraries there alone: its helpers run inside, on the driver's host.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,20 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 
 from elastic.errors import ElasticError, WireError
 from elastic.link.child import prepare_child
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
+from elastic.node import container
+from elastic.node.container import Container, ContainerError
 
 _SHORT_OF = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
 """Of what there may be enough in a moment."""
+
+_STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none", "--unbuffered")
+"""Options of a step beside the driver, in the driver's own job."""
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 
@@ -34,18 +43,29 @@ class Companion:
         self._on_line = on_line
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.last_line = ""
+        """What the process said last on standard error."""
 
-    async def start(self, interpreter: str, module: str, *args: str) -> None:
-        """Starts the process; raises ElasticError when the interpreter cannot be run here."""
+    async def start(self, interpreter: str, module: str, *args: str, image: Mapping[str, object] | None = None) -> None:
+        """Starts the process, inside an `image` as DriverSettings.container_message tells of it.
+
+        Raises ElasticError when the interpreter cannot be run here, or no container can be started.
+        """
+        command, environ = _command(interpreter, module, args), dict(os.environ)
+        if image is not None:
+            self._folder = tempfile.TemporaryDirectory(prefix="bft-driver-")
+            command = _inside(Container.from_message(image), self._folder.name, interpreter, module, args)
+            environ = container.outside(environ)
         pauses = iter(_PAUSES_S)
         while self._process is None:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *_command(interpreter, module, args),
+                    *command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE if self._on_line else None,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    env={**environ, "PYTHONUNBUFFERED": "1"},
                     limit=MAX_LINE_BYTES,
                     preexec_fn=prepare_child,
                 )
@@ -57,7 +77,7 @@ class Companion:
                 await asyncio.sleep(pause_s)
         self._readers = [asyncio.create_task(self._read())]
         if self._process.stderr is not None and self._on_line is not None:
-            self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._on_line)))
+            self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._said)))
 
     def send(self, message: Message) -> None:
         """Sends one message; a companion that is gone says so through `on_exit`."""
@@ -73,6 +93,13 @@ class Companion:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _said(self, line: str) -> None:
+        self.last_line = line.strip() or self.last_line
+        assert self._on_line is not None
+        self._on_line(line)
 
     async def _read(self) -> None:
         assert self._process is not None
@@ -101,3 +128,15 @@ async def _lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -
 
 def _command(interpreter: str, module: str, args: Sequence[str]) -> list[str]:
     return [interpreter, "-m", module, *args]
+
+
+def _inside(image: Container, folder: str, interpreter: str, module: str, args: Sequence[str]) -> list[str]:
+    """The words that run one of our modules in an image on this host; raises ContainerError."""
+    words = image.command(folder, interpreter, module, args)
+    container.pack(folder)
+    if not image.is_step:
+        return words
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is None:
+        raise ContainerError(f"container={image.image} is started by Slurm here: submit with bft sbatch, not bft run")
+    return [words[0], f"--jobid={job_id}", *_STEP, *words[1:]]

@@ -165,15 +165,18 @@ class Blame:
             self._open.append(_Incident(self._saved, self._saved, at_s, crash=True))
         return Verdict("the script's", len(self._open)) if self._is_scripts(at_s) else _NOBODYS
 
-    def cannot(self, node: str, text: str, ready: int) -> Verdict:
-        """A node cannot start workers and says why; `ready` nodes of the trainer can."""
+    def cannot(self, node: str, text: str, ready: int, *, sure: bool = False) -> Verdict:
+        """A node cannot start workers and says why; `ready` nodes of the trainer can.
+
+        What is `sure` lies in the image that all nodes are given: where none was ever ready, no second one is tried.
+        """
         said = self._cannot.setdefault(text, [])
         said.append(node)
         nodes = {one for names in self._cannot.values() for one in names}
         alike, needed = len(set(said)), TRIES if self._ever_ready else 2
         only = not self._ever_ready and len(nodes) == 1 and len(said) >= TRIES
         # Different sentences may have one cause, but then more of them are needed to tell it from several bad nodes.
-        if not ready and (alike >= needed or len(nodes) >= 2 * needed or only):
+        if not ready and ((sure and not self._ever_ready) or alike >= needed or len(nodes) >= 2 * needed or only):
             return Verdict("the script's", alike)
         return Verdict("the node's", 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
 from elastic.driver.crew import Crew
@@ -118,13 +119,20 @@ class Connections:
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "cannot":
-            self._host.cannot(pilot, str(message["text"]))
+            self._host.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
+        elif op == "step":
+            self._crew.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
         elif op == "node_exit":
             if self._host.node_exited(pilot, int(message["rc"])):
                 self._crew.lost(pilot)
                 self._crew.spawn(self._crew.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
+
+    async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
+        """Runs the step that an agent's node process is to be in; the agent hears of its coming, not of its failing."""
+        if said := await self._crew.run_step(pilot, command):
+            self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
         """Slurm's notice came to the pilot."""

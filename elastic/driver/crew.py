@@ -50,10 +50,19 @@ class Owner(Protocol):
 class Crew:
     """Leases in, pilots out; `report` tells the daemon what became of them."""
 
-    def __init__(self, owner: Owner, starter: PilotStarter, report: Callable[[Report], None], *, library: str) -> None:
-        """`library`: what nodes import before they are ready."""
+    def __init__(
+        self,
+        owner: Owner,
+        starter: PilotStarter,
+        report: Callable[[Report], None],
+        *,
+        library: str,
+        pull_s: float = 0.0,
+    ) -> None:
+        """`library`: what nodes import before they are ready; `pull_s`: how long the image for it may take."""
         self.pilots: dict[str, Pilot] = {}
         self._library = library
+        self._pull_s = pull_s
         self._owner = owner
         self._starter = starter
         self._report = report
@@ -244,8 +253,9 @@ class Crew:
         if pilot.agent is None:
             what = f"no agent came from {pilot.node} within {CONNECT_S:g} s to {pilot.driver}{advice()}"
         else:
-            await asyncio.sleep(WARM_S)
-            what = f"{pilot.node} did not import {self._library} within {WARM_S:g} s"
+            limit_s = self._pull_s + WARM_S
+            await asyncio.sleep(limit_s)
+            what = f"{pilot.node} did not import {self._library} within {limit_s:g} s"
         if pilot.state == "placed":
             self._failed_on(pilot, what)
             await self.give_back(pilot)
@@ -292,6 +302,11 @@ class Crew:
             self._starter.forget(pilot.job_id)
         self._report(LeaseReport(time.time(), pilot.lease, state, pilot.job_id, reason))
         self._owner.wake()
+
+    async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
+        """Runs a further step in the pilot; returns what it said where it ended before the node was ready."""
+        said = await self._starter.run_step(pilot, command)
+        return said if pilot.state in ("granted", "placed") and not (pilot.revoked or pilot.over.is_set()) else []
 
     def ready(self, pilot: Pilot) -> None:
         """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""

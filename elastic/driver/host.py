@@ -179,13 +179,13 @@ class TrainerHost:
         if verdict.whose == "the script's":
             self.finish(1, f"{text}; training failed {_times(verdict.count)} {self._since()}")
 
-    def cannot(self, pilot: Pilot, text: str) -> None:
-        """A node cannot start workers: it is given back, unless all of them say the same."""
+    def cannot(self, pilot: Pilot, text: str, *, sure: bool = False) -> None:
+        """A node cannot start workers: it is given back, unless all of them say the same, or would for `sure`."""
         if pilot.lease in self._at_fault or self._run.result.done():
             return
         self._at_fault.add(pilot.lease)
         ready = sum(other.wanted for other in self._pilots())
-        verdict = self._blame.cannot(pilot.node, text, ready)
+        verdict = self._blame.cannot(pilot.node, text, ready, sure=sure)
         if verdict.whose == "the script's":
             self._run.report(CrashReport(time.time(), pilot.node, 1, text))
             self.finish(1, text)

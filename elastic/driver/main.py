@@ -142,7 +142,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     trainer_id = environ.get("SLURM_JOB_ID") or foreground_id()
     spec = ElasticSpec.parse(header.elastic)
     # The Lua file cannot look for it: slurmctld may not see what the user sees.
-    interpreter = header.interpreter or interpreter_of(source, header.script)
+    interpreter = header.interpreter or interpreter_of(source, header.script, contained=bool(spec.container))
     keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
     shelf.sweep(root, time.time())
     state_dir = beginning.begin(root, Beginning.of_job(trainer_id, spec.resume or "", environ), cwd, _early)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from elastic.link.address import join_address
 from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
+from elastic.node import container
+from elastic.timing import GONE_S
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
@@ -251,6 +254,36 @@ class PilotStarter:
                 await process.wait()
         return ""
 
+    async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
+        """Runs a further step of the pilot's job to its end, `command` being srun and its words; returns what it said.
+
+        From here and not from the agent: Slurm's notice reaches every process of the pilot, and an srun ends its step
+        on it at once, with the last copy of the state in it.
+        """
+        # an agent that a batch script started may be here before Slurm's answer to sbatch is heard
+        job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")
+        srun, *words = self._launcher.agent_command(job_id, command[1:], pilot.gres)
+        process = await asyncio.create_subprocess_exec(
+            shutil.which(srun) or srun,  # the step's own PATH is the image's
+            *words,
+            env=container.outside(self._agent_env(pilot)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=ordinary_limit,
+        )
+        assert process.stdout is not None
+        try:
+            said = b""
+            while piece := await process.stdout.read(1 << 16):
+                said = (said + piece)[-_SAID_BYTES:]
+            await process.wait()
+            return said.decode(errors="replace").splitlines() or ["it ended without a word"]
+        finally:
+            if process.returncode is None:
+                # Not at once: a step whose srun is gone waits for it, and holds the node for seconds.
+                asyncio.get_running_loop().call_later(GONE_S, _kill, process)
+
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
 
@@ -278,6 +311,12 @@ class PilotStarter:
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 def looked_of(listed: Leases) -> float:

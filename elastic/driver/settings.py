@@ -14,6 +14,14 @@ from elastic.link.seal import new_secret
 from elastic.spec import ElasticSpec
 
 
+@dataclass
+class Site:
+    """What the daemon's lists tell of the site; it is set anew with each of them."""
+
+    container: str = ""
+    """How a command is started in a user's image (bftd.protocol.container), "" where it is not."""
+
+
 @dataclass(frozen=True)
 class DriverSettings:
     """A trainer as its driver sees it; `argv` begins with the script.
@@ -46,6 +54,7 @@ class DriverSettings:
     given_address: str = field(default_factory=given_address)
     script_sha256: str = ""
     keep_state_s: float = 86400.0
+    site: Site = field(default_factory=Site)
     secret: str = field(default_factory=new_secret, repr=False)
 
     def agent_message(self, kind: Kind) -> dict[str, object]:
@@ -63,6 +72,25 @@ class DriverSettings:
             "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
+            "container": self.container_message(),
+        }
+
+    @property
+    def python(self) -> str:
+        """The script's Python, as a user is told of it."""
+        image = self.spec.container
+        return self.interpreter if image is None else f"{self.interpreter} in container={image}"
+
+    def container_message(self) -> dict[str, object] | None:
+        """What a node, or the driver's own host, has to know to start something in the image; None without one."""
+        if self.spec.container is None:
+            return None
+        folders = [self.cwd, self.script_dir, self.state_dir, Path(self.spec.state_path or self.state_dir)]
+        return {
+            "template": self.site.container,
+            "image": self.spec.container,
+            "cwd": str(self.cwd),
+            "binds": list(map(str, folders)),
         }
 
 

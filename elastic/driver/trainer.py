@@ -31,8 +31,9 @@ from elastic.driver.owner import TrainerOwner
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
-from elastic.errors import ElasticError
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S
+from elastic.errors import ElasticError, UsageError
+from elastic.script import NO_CONTAINERS
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PULL_S
 
 _CANCEL_AGAIN_S = 0.1
 
@@ -55,32 +56,37 @@ class Trainer:
         host = TrainerHost(self.run, lambda: self.crew.all)
         self._backend: Backend = load(kind.driver)(host)
         owner = TrainerOwner(self.run, self._backend)
-        self.crew = Crew(owner, starter, self.run.report, library=kind.library)
+        pull_s = 0.0 if settings.spec.container is None else PULL_S
+        self.crew = Crew(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
         liveness = Liveness(self.run, self.crew)
         self.connections = Connections(self.run, kind, self.crew, host, self._backend, liveness)
         self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
         self._starter = starter
         self._daemon = daemon
+        self._listed = asyncio.Event()
         self._training = False
         self._suspended = False
 
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
         self._starter.go_by(listed)
+        self.run.settings.site.container = listed.container
+        self._listed.set()
         self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:
         """Serves until training is over or stopped; returns the exit code and a sentence."""
+        listening = asyncio.create_task(self._daemon.run())
+        listening.add_done_callback(self._work_ended)
         try:
-            await self._backend.start()
+            if self.run.settings.spec.container is not None:
+                await self._hear_of_containers()
+            if not self.run.result.done():
+                await self._backend.start()
         except ElasticError as error:
             self.run.failed(error)
-        works: list[Coroutine[Any, Any, None]] = [
-            self._daemon.run(),
-            self._reconcile_for_ever(),
-            *self._clockwork.works(),
-        ]
-        tasks = [asyncio.create_task(work) for work in works]
+        works: list[Coroutine[Any, Any, None]] = [self._reconcile_for_ever(), *self._clockwork.works()]
+        tasks = list(map(asyncio.create_task, works))
         for task in tasks:
             task.add_done_callback(self._work_ended)
         try:
@@ -89,7 +95,7 @@ class Trainer:
                 await self._hear_farewells()
             return code, reason
         finally:
-            await _end(tasks)
+            await _end([listening, *tasks])
 
     async def stop(self) -> None:
         """Saves what can be saved at once, and ends every pilot; called once `serve` has returned."""
@@ -100,6 +106,17 @@ class Trainer:
         await self._backend.close()
         await self.crew.close()
         await self.connections.transfers.close()
+
+    async def _hear_of_containers(self) -> None:
+        """Waits until the daemon has told how the site starts containers; raises UsageError where it does not."""
+        heard: asyncio.Future[Any] = asyncio.ensure_future(self._listed.wait())
+        over: asyncio.Future[Any] = self.run.result
+        try:
+            await asyncio.wait({heard, over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            heard.cancel()
+        if not (self.run.result.done() or self.run.settings.site.container):
+            raise UsageError(NO_CONTAINERS)
 
     def _work_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

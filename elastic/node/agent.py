@@ -18,16 +18,19 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
+from bftd.protocol.container import failed
 from elastic.errors import WireError
 from elastic.link.address import split_address
 from elastic.link.channel import SealedReader, introduce
-from elastic.link.child import adopt_orphans, prepare_child
+from elastic.link.child import adopt_orphans
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
 from elastic.node import devices
+from elastic.node.container import Container, ContainerError
 from elastic.node.interface import interface_of
 from elastic.node.leftovers import kill_all_below
 from elastic.node.output import Allowance, Lines
+from elastic.node.process import Child, Contained, NodeProcess
 from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
 from elastic.node.scratch import Scratch
 from elastic.node.vitals import Watcher
@@ -56,7 +59,9 @@ class Agent:
     def __init__(self) -> None:
         self._driver: asyncio.StreamWriter | None = None
         self._seal: Seal | None = None
-        self._node: asyncio.subprocess.Process | None = None
+        self._node: NodeProcess | None = None
+        self._last_line = ""
+        self._image: Container | None = None
         self._to_node: asyncio.StreamWriter | None = None
         self._heard_s = time.monotonic()
         self._over = asyncio.Event()
@@ -88,8 +93,7 @@ class Agent:
         """
         if self._node is not None:
             # Its workers die with it; what is below them, wherever it went, is this process's to find.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._node.pid, signal.SIGKILL)
+            self._node.kill()
         killed = kill_all_below(os.getpid())
         cancelling = None
         if self._lost_driver or self._ended_by_driver:
@@ -201,7 +205,6 @@ class Agent:
     # -- the node process ---
 
     async def _start_node(self, message: Message) -> None:
-        ours, theirs = socket.socketpair()
         workers = int(message["workers_per_node"] or workers_per_node(os.environ))
         environ = {
             **message["defaults"],
@@ -216,36 +219,31 @@ class Agent:
             **devices.of_node(os.environ),
             **self._interface(message["interface_variables"]),
         }
-        argv = [
-            message["interpreter"],
-            "-m",
-            "elastic.node",
-            message["backend"],
-            str(theirs.fileno()),
-            *message["argv"],
-        ]
+        interpreter, backend, argv, cwd = (message[key] for key in ("interpreter", "backend", "argv", "cwd"))
+        self._image = Container.from_message(message["container"]) if message.get("container") else None
+        step: list[str] = []
         try:
-            self._node = await asyncio.create_subprocess_exec(
-                *argv,
-                cwd=message["cwd"],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                preexec_fn=prepare_child,
-            )
-        except OSError as error:
-            self._send({"op": "cannot", "text": _missing(error, argv[0], message["cwd"])})
+            if self._image is None:
+                self._node = await Child.start([interpreter, "-m", "elastic.node", backend], argv, cwd, environ)
+            else:
+                environ["BFT_CONTAINER"] = self._image.image
+                self._node, step = await Contained.start(self._image, interpreter, backend, argv, environ)
+        except ContainerError as error:
+            self._cannot(str(error), sure=True)
             return
-        finally:
-            theirs.close()
+        except OSError as error:
+            self._cannot(_missing(error, interpreter, cwd))
+            return
         self._watcher.frozen_s = float(message.get("frozen_s", self._watcher.frozen_s))
-        self._spawn(self._watch_node())
+        self._spawn(self._watch_node(self._node))
         self._send({"op": "node", "workers_per_node": workers})
-        reader, self._to_node = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
-        self._spawn(self._relay(reader, self._spawn(self._output())))
+        if step:
+            self._send({"op": "step", "command": step})
+        self._spawn(self._relay(self._node, self._spawn(self._output(self._node))))
+
+    def _cannot(self, text: str, *, sure: bool = False) -> None:
+        """Tells why there is no node process; `sure`: it would be so on every other node."""
+        self._send({"op": "cannot", "text": text, **({"sure": True} if sure else {})})
 
     def _interface(self, variables: Sequence[str]) -> dict[str, str]:
         """The variables that name the interface of the connection to the driver; none where it cannot be told."""
@@ -254,42 +252,44 @@ class Agent:
             self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
         return interface_settings(variables, interface, os.environ)
 
-    async def _watch_node(self) -> None:
+    async def _watch_node(self, node: NodeProcess) -> None:
         """Ends a node process that is stopped: none of its workers could be started or ended any more."""
-        assert self._node is not None
-        while self._node.returncode is None:
+        while not node.is_over:
             await asyncio.sleep(PING_S)
-            if self._watcher.node_is_frozen(self._node.pid):
+            if node.pid and self._watcher.node_is_frozen(node.pid):
                 line = f"bft: the node process was stopped for {self._watcher.frozen_s:g} s; it is ended"
                 self._send({"op": "out", "line": line})
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._node.pid, signal.SIGKILL)
+                node.kill()
                 return
 
     def _tell_node(self, message: Message) -> None:
         if self._to_node is not None and not self._to_node.is_closing():
             self._to_node.write(encode(message))
 
-    async def _relay(self, reader: asyncio.StreamReader, output: asyncio.Task[None]) -> None:
+    async def _relay(self, node: NodeProcess, output: asyncio.Task[None]) -> None:
+        sock = await node.linked()
+        if sock is None:
+            await asyncio.wait([output], timeout=FAREWELL_S)
+            assert self._image is not None
+            self._cannot(failed(self._image.image, [self._last_line]), sure=True)
+            return
+        reader, self._to_node = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         while (message := await receive(reader)) is not None:
             self._send(message)
-        assert self._node is not None
-        rc = await self._node.wait()
+        rc = await node.wait()
         # The driver ends this agent on the news, and why the node process ended may be in its last lines.
         self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
         self._send({"op": "node_exit", "rc": rc})
 
-    async def _output(self) -> None:
+    async def _output(self, node: NodeProcess) -> None:
         """Sends what the workers print to the trainer's log; who prints faster than it travels waits in print."""
-        assert self._node is not None
-        assert self._node.stdout is not None
         lines = Lines()
         while True:
             due_s = lines.due_s
             left_s = None if due_s is None else max(0.0, due_s - time.monotonic())
             try:
-                data = await asyncio.wait_for(self._node.stdout.read(OUT_QUEUE_BYTES), left_s)
+                data = await asyncio.wait_for(node.output.read(OUT_QUEUE_BYTES), left_s)
             except asyncio.TimeoutError:
                 await self._print(lines.flush(time.monotonic()))
                 continue
@@ -300,6 +300,7 @@ class Agent:
 
     async def _print(self, lines: list[str]) -> None:
         for line in lines:
+            self._last_line = line.strip() or self._last_line
             self._send({"op": "out", "line": line})
             if self._driver is not None and not self._driver.is_closing():
                 with contextlib.suppress(OSError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from multiprocessing.connection import wait
 
-from elastic.link.wire import Message, decode, encode
+from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode
 
 
 class AgentLink:
@@ -14,6 +15,33 @@ class AgentLink:
     def __init__(self, fd: int) -> None:
         self._sock = socket.socket(fileno=fd)
         self._buffer = b""
+
+    @classmethod
+    def opened(cls, where: str) -> AgentLink:
+        """The link at a descriptor's number, or from inside a container at a path, with the agent's environment.
+
+        Raises OSError.
+        """
+        if where.isdecimal():
+            return cls(int(where))
+        sock = socket.socket(socket.AF_UNIX)
+        # A socket's name is short, a folder's need not be.
+        folder = os.open(os.path.dirname(where), os.O_PATH | os.O_DIRECTORY)
+        try:
+            sock.connect(f"/proc/self/fd/{folder}/{os.path.basename(where)}")
+        finally:
+            os.close(folder)
+        data, descriptors, _, _ = socket.recv_fds(sock, MAX_LINE_BYTES, 1)
+        for output in descriptors:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+        link = cls(sock.detach())
+        link._buffer = data
+        told = link.poll(None)
+        assert told is not None
+        os.environ.update(told["variables"])
+        return link
 
     def fileno(self) -> int:
         return self._sock.fileno()

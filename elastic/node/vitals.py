@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.link.wire import Message
-from elastic.node.leftovers import stat_of
+from elastic.node.leftovers import below, stat_of
 from elastic.timing import BUSY_TIMES, FROZEN_S
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -83,6 +83,25 @@ def descends(pid: int, ancestor: int) -> bool:
     return False
 
 
+def on_this_host(pid: int, node_pid: int) -> int:
+    """The id here of a process that calls itself `pid`; they differ where a runtime gives containers ids of their own.
+
+    What is told is of the namespace that the node process is in; 0 where there is no such process.
+    """
+    if len(_ids_of(node_pid)) < 2:
+        return pid
+    return next((other for other in below([node_pid]) if _ids_of(other)[-1:] == [pid]), 0)
+
+
+def _ids_of(pid: int) -> list[int]:
+    """A process's ids, from this namespace's to that of its own."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("NSpid:"):
+                return list(map(int, line.split()[1:]))
+    return []
+
+
 def kill(pid: int, began_s: float) -> bool:
     """Kills the process that began then, and no other one of that id; returns whether it was there to be killed."""
     try:
@@ -127,7 +146,8 @@ class Watcher:
         `stepped` is whether it has ended a step: before the first one, while a script imports and reads its data, it
         may wait without a sign of life for as long as a busy one. Only what the node process started is ever killed.
         """
-        pid, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
+        told, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
+        pid = on_this_host(told, node_pid)
         seen = vitals_of(pid)
         self._watched = {key: kept for key, kept in self._watched.items() if now_s - kept.last_s < self.frozen_s}
         if seen is None or seen.over or _age_s(seen) < silent_s - _SLACK_S or not descends(pid, node_pid):
@@ -143,9 +163,9 @@ class Watcher:
         why = self._why_frozen(watch, silent_s, now_s, bool(message["stepped"]))
         if why and kill(pid, seen.began_s):
             del self._watched[pid]
-            return {"op": "looked", "pid": pid, "verdict": "killed", "silent_s": silent_s, "why": why}
+            return {"op": "looked", "pid": told, "verdict": "killed", "silent_s": silent_s, "why": why}
         if lively and silent_s >= self.frozen_s:
-            return {"op": "looked", "pid": pid, "verdict": "busy", "silent_s": silent_s, "why": "it is at work"}
+            return {"op": "looked", "pid": told, "verdict": "busy", "silent_s": silent_s, "why": "it is at work"}
         return None
 
     def _why_frozen(self, watch: _Watch, silent_s: float, now_s: float, stepped: bool) -> str:

@@ -45,6 +45,8 @@ def refused(site: SandboxSite, *words: str) -> tuple[int, str]:
         (["--elastic=1-2,backend=horovodd", "train.py"], "horovod"),
         (["--elastic=1-2,sizes=1:9", "train.py"], "9"),
         (["--elastic=1-2,colour=red", "train.py"], "known"),
+        (["--elastic=1-2,container=/images/torch.sif", "train.py"], "[elastic] container"),
+        (["--elastic=1-2,container=--writable", "train.py"], "container=--writable"),
         (["--elastic=1-2", "missing.py"], "missing.py"),
         (["--elastic=1-2"], "script"),
         (["train.py"], "--elastic"),

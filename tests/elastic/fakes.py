@@ -173,6 +173,8 @@ class FakeStarter:
         self.refuse: dict[str, str] = {}
         self.complaints: dict[str, str] = {}
         """What the agent of a node that ends says of itself."""
+        self.steps: dict[str, list[str]] = {}
+        """What a further step on a node says before it ends at once."""
         self.closed = False
         self.hold = asyncio.Event()
         self.hold.set()
@@ -194,6 +196,9 @@ class FakeStarter:
         assert pilot.job_id is not None
         await self._ends[pilot.job_id].wait()
         return self.complaints.get(pilot.node, "")
+
+    async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
+        return self.steps[pilot.node]
 
     async def cancel(self, jobs: list[str]) -> None:
         self.cancelled += jobs

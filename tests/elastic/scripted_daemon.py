@@ -36,6 +36,8 @@ class ScriptedDaemon:
         self.looked_s: float | None = None
         """When it last looked at Slurm; None is now."""
         self.identity = ""
+        self.container = ""
+        """How the site starts containers."""
         self.leave_out: set[str] = set()
         """Fields that its answers lack, as those of an older daemon or of a wrong one."""
         self.slow = False
@@ -181,7 +183,14 @@ class ScriptedDaemon:
         with self._lock:
             listed = tuple(self._leases.values())
             looked_s = time.time() if self.looked_s is None else self.looked_s
-            return Leases(self._version, self.min_window_s, listed, self.identity, looked_s=looked_s)
+            return Leases(
+                self._version,
+                self.min_window_s,
+                listed,
+                self.identity,
+                looked_s=looked_s,
+                container=self.container,
+            )
 
     def _answer(self, body: dict[str, Any]) -> web.Response:
         return web.json_response({name: value for name, value in body.items() if name not in self.leave_out})

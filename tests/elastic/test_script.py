@@ -147,3 +147,10 @@ def test_the_back_end_is_horovod_where_the_script_imports_it(source: str, backen
 def test_a_script_that_was_not_rewritten_is_refused_with_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="bft sbatch"):
         restore(text)
+
+
+def test_the_python_of_a_script_in_an_image_is_not_looked_for_on_this_host() -> None:
+    assert interpreter_of("#!/usr/bin/env python3.99\n", "a.py", contained=True) == "python3.99"
+    assert interpreter_of("#!/opt/conda/bin/python\n", "a.py", contained=True) == "/opt/conda/bin/python"
+    with pytest.raises(UsageError, match="Python script"):
+        interpreter_of("#!/bin/bash\n", "a.py", contained=True)

@@ -100,7 +100,8 @@ class HorovodBackend(Backend):
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
         life = Companion(self._request, self._life_exited, self._host.log)
         ranks = str(settings.spec.nodes_max * per_node)
-        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks)
+        image = settings.container_message()
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks, image=image)
         self._life, self._clean, self._guests, self._burst = life, True, [], []
         self._list(wanted)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from bftd.protocol.container import failed
 from elastic.backends.base import Backend, Host
 from elastic.backends.companion import Companion
 from elastic.backends.torchrun.blame import Blame
@@ -58,7 +59,9 @@ class TorchrunBackend(Backend):
         return [member for member in self._group if member.lease in self._unfinished]
 
     async def start(self) -> None:
-        await self._store.start(self._host.settings.interpreter, "elastic.backends.torchrun.store")
+        settings = self._host.settings
+        module, image = "elastic.backends.torchrun.store", settings.container_message()
+        await self._store.start(settings.interpreter, module, image=image)
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
         if self._goes_on_with(pilots):
@@ -202,7 +205,7 @@ class TorchrunBackend(Backend):
             return await asyncio.wait_for(future, _STORE_S)
         except asyncio.TimeoutError:
             del self._ports[self._generation]
-            python = self._host.settings.interpreter
+            python = self._host.settings.python
             self._host.finish(
                 1, f"torchrun's store did not start within {_STORE_S:g} s: how long does {python} import torch here?"
             )
@@ -239,8 +242,10 @@ class TorchrunBackend(Backend):
                 future.set_result(int(message["port"]))
 
     def _store_exited(self, rc: int) -> None:
-        python = self._host.settings.interpreter
+        python = self._host.settings.python
         if self._store_ready:
             self._host.finish(1, f"torchrun's store, a process beside the driver, ended with code {rc}")
+        elif (image := self._host.settings.spec.container) and self._store.last_line:
+            self._host.finish(1, failed(image, [self._store.last_line]))
         else:
             self._host.finish(1, f"torchrun's store ended with code {rc}: is torch installed for {python}?")

@@ -285,3 +285,10 @@ def test_a_list_tells_the_daemons_clock_its_last_look_and_the_sites_time_out_wit
     del body["timeout_s"], body["now_s"], body["looked_s"], body["calm_s"]
     older = Leases.from_json(body)
     assert (older.timeout_s, older.now_s, older.looked_s, older.calm_s) == (None, None, None, None)
+
+
+def test_a_list_tells_how_the_site_starts_containers_and_an_older_daemon_says_nothing_of_it() -> None:
+    body = Leases(1, 20.0, (), container="apptainer").to_json()
+    assert Leases.from_json(body).container == "apptainer"
+    del body["container"]
+    assert Leases.from_json(body).container == ""

@@ -106,3 +106,56 @@ def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
     [(code, reason)] = asyncio.run(run()).ends
     assert code == 1
     assert reason.startswith("torchrun's store did not start within 0.01 s: how long does ")
+
+
+IMAGE = {"template": "env X={image} B={binds} {command}", "image": "/i", "cwd": "/", "binds": ["/usr"]}
+
+
+def test_a_helper_of_a_trainer_in_an_image_runs_inside_and_its_folder_goes_with_it() -> None:
+    """By a Python that has nothing of bftd's: what it needs is brought along."""
+    python = str(Path(sys.base_prefix, "bin", "python3"))
+    said: list[str] = []
+    ends: list[int] = []
+
+    async def run() -> str:
+        companion = Companion(nothing, ends.append, said.append)
+        await companion.start(python, "elastic.backends.torchrun.tunnel", image=IMAGE)
+        assert companion._folder is not None
+        assert companion._process is not None
+        assert companion._process.stdin is not None
+        companion._process.stdin.close()
+        await until("ended", lambda: ends)
+        await companion.stop()
+        return companion._folder.name
+
+    folder = asyncio.run(run())
+    assert (ends, said) == ([0], [])
+    assert not Path(folder).exists()
+
+
+def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    image = {**IMAGE, "template": "pyxis"}
+    ends: list[int] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, ends.append)
+        await companion.start("python3", "a.module", "4", image=image)
+        await until("ended", lambda: ends)
+        await companion.stop()
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(ElasticError, match="submit with bft sbatch, not bft run"):
+        asyncio.run(run())
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    asyncio.run(run())
+    words = (tmp_path / "argv").read_text().split()
+    assert words[:2] == ["--jobid=77", "--nodes=1"]
+    assert "--container-image=/i" in words
+    assert words[-5:-3] == ["python3", "-u"]
+    assert words[-2:] == ["a.module", "4"]

@@ -244,3 +244,12 @@ def test_what_was_there_and_is_gone_from_three_nodes_ends_a_trainer_that_has_non
     assert said == ["the node's", "the node's", "the script's"]
     blame.ready()
     assert blame.cannot("n4", "no torch", ready=0).whose == "the node's"
+
+
+def test_what_lies_in_an_image_is_told_by_its_first_node_and_never_ends_a_trainer_that_has_run() -> None:
+    """Every further try may fetch the image again; but one that has worked is held up by one node alone."""
+    assert Blame().cannot("n1", "no torch", ready=0, sure=True).whose == "the script's"
+    assert Blame().cannot("n1", "no torch", ready=1, sure=True).whose == "the node's"
+    blame = Blame()
+    blame.ready()
+    assert blame.cannot("n1", "no such image", ready=0, sure=True).whose == "the node's"

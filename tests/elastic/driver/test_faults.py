@@ -230,6 +230,32 @@ def test_a_node_that_cannot_train_is_held_until_slurm_has_shown_its_pilot_to_the
     assert play(body) is None
 
 
+def test_a_step_whose_image_slurm_cannot_make_ends_a_trainer_that_never_ran_by_its_own_words(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.starter.steps["n1"] = ["slurmstepd: error: pyxis: no such image: x", "srun: error: n1: task 0: Exited"]
+        stage.grant("n1")
+        await stage.says(await stage.connect("n1"), {"op": "step", "command": ["srun", "--container-image=x"]})
+        await stage.run.result
+
+    ended = play(body)
+    assert ended is not None
+    assert ended[0] == 1
+    assert "did not start: slurmstepd: error: pyxis: no such image: x; " in ended[1]
+
+
+def test_a_step_that_ends_with_its_ready_node_is_no_fault_of_the_image(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        stage.starter.steps["n1"] = ["srun: error: n1: task 0: Killed"]
+        agent = stage.pilot("n1").agent
+        assert agent is not None
+        await stage.says(agent, {"op": "step", "command": ["srun"]})
+        await asyncio.sleep(0.02)
+        assert stage.reports(CrashReport) == []
+
+    assert play(body) is None
+
+
 def test_what_two_nodes_cannot_before_any_could_ends_the_trainer_with_that_sentence(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.link import descriptors
 from tests.elastic.driver.test_crew import Owner
-from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, settings_for, until
+from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 
 
 @pytest.fixture
@@ -85,3 +86,44 @@ def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
 
     monkeypatch.setattr(threading.Thread, "start", none_left)
     assert asyncio.run(starter.place(pilot())) == "Slurm could not be asked: can't start new thread"
+
+
+def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_told_the_secret(
+    srun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter: PilotStarter
+) -> None:
+    (tmp_path / "bin" / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv >&2\nexit 1\n')
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/host")
+    words = ["/elsewhere/srun", "--container-image=a#b:1", "--container-mounts=/t:/t", "python3", "-u", "/t/.bft.pyz"]
+    early = pilot()
+    early.job_id, early.agent = None, peer(job_id="7")
+    said = asyncio.run(starter.run_step(early, words))
+    options = said[: said.index("--container-image=a#b:1")]
+    assert options[0] == "--jobid=7"
+    assert {"--overlap", "--nodes=1", "--ntasks=1"} <= set(options)
+    assert said[len(options) : len(options) + 5] == words[1:]
+    names = {line.partition("=")[0] for line in said}
+    assert "BFT_LEASE" in names
+    assert not names & {"BFT_SECRET", "LD_LIBRARY_PATH"}
+
+
+def test_regression_a_step_whose_srun_was_killed_held_its_node_for_seconds(
+    srun: Path, tmp_path: Path, starter: PilotStarter
+) -> None:
+    """Slurm's process beside the step tries for seconds to tell an srun that is gone of its end."""
+    started = tmp_path / "started"
+    (tmp_path / "bin" / "srun").write_text(
+        f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 60\n"
+    )
+
+    async def run() -> None:
+        running = asyncio.create_task(starter.run_step(pilot(), ["srun", "x"]))
+        await until("its srun runs", started.exists)
+        pid = int(started.read_text())
+        running.cancel()
+        await asyncio.wait({running})
+        await asyncio.sleep(0.05)
+        assert Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+        os.kill(pid, signal.SIGKILL)
+        await until("it is reaped", lambda: not Path(f"/proc/{pid}").exists())
+
+    asyncio.run(run())
