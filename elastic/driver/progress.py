@@ -27,6 +27,9 @@ class Progress:
     workers_per_node: int = 1
     """How many workers a node has, where a worker does not tell how many nodes there are."""
 
+    printed: bool = False
+    """Whether the steps are read from what the script prints: where it goes on is seen only when it does."""
+
     nodes: int = 0
     step: int = 0
     samples: int = 0
@@ -61,8 +64,9 @@ class Progress:
         self.suspends += 1
         self._suspended = True
         self.samples_per_s = 0.0
-        self._lose(self.live_step - max(step, 0))
-        self.live_step = max(step, 0)
+        if not self.printed:
+            self._lose(self.live_step - max(step, 0))
+            self.live_step = max(step, 0)
 
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
         """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress.
