@@ -51,6 +51,7 @@ class TrainerHost:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
+        self._report_printed(self._printed.untold())
         # Who tells of no step comes to no step boundary: it would be waited for in vain.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
@@ -65,7 +66,7 @@ class TrainerHost:
     def finish(self, exit_code: int, reason: str) -> None:
         """See Host."""
         if exit_code == 0:
-            self._report_printed(self._printed.began())  # the last lines count, too
+            self._report_printed(self._printed.untold())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
     # -- what nodes and workers say ---
@@ -84,7 +85,8 @@ class TrainerHost:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
-        self._report_printed(self._printed.began())
+        self._report_printed(self._printed.untold())
+        self._printed.began()
         if self._silence.began(pilot.lease, time.monotonic()):
             loop = asyncio.get_running_loop()
             loop.call_later(REGROUPED_S, self._tell_resize)

@@ -90,13 +90,13 @@ class Printed:
         """Whether lines are looked at."""
         return self._expression is not None and not self.gave_up
 
-    def began(self) -> Message | None:
-        """Workers were started: the next line that fits is the first of a new group.
-
-        Returns what was read of the old one and not told yet.
-        """
-        last, self._untold = self._untold, None
+    def began(self) -> None:
+        """Workers were started: the next line that fits is the first of a new group."""
         self._source, self._first, self._restarted = "", True, self.matched
+
+    def untold(self) -> Message | None:
+        """What was read last, if it was not told yet."""
+        last, self._untold = self._untold, None
         return last
 
     def read(self, lease: str, line: str, at_s: float, group: Callable[[], tuple[int, int]]) -> Message | None:
