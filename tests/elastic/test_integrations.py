@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -16,11 +17,11 @@ import pytest
 from elastic import api, session
 from elastic.errors import UsageError
 from elastic.session import Fetched, Session
-from slurm_plugin.sandbox.ports import free_ports
+from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.test_api import FakeChannel
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
 LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9
 Train = Callable[[Path, int, bool], None]
@@ -65,17 +66,15 @@ def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: i
 
 def run(folder: Path, size: int, train: Train, steps: int, shared: bool = False) -> None:
     """Trains up to `steps` with so many ranks."""
-    [port] = free_ports(1)
-    ranks = [
-        multiprocessing.get_context("fork").Process(
-            target=worker, args=(folder, rank, size, port, train, steps, shared)
-        )
-        for rank in range(size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(100)
+    forks = multiprocessing.get_context("fork")
+    with reserved_ports(1) as [port]:
+        ranks = [
+            forks.Process(target=worker, args=(folder, rank, size, port, train, steps, shared)) for rank in range(size)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(100)
     said = [file.read_text() for file in sorted(folder.glob("error.*"))]
     assert [process.exitcode for process in ranks] == [0] * size, "\n".join(said)
 
@@ -229,7 +228,8 @@ def accelerate(folder: Path, steps: int, shared: bool) -> None:
 def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     train: Train, shared: bool, tmp_path: Path
 ) -> None:
-    pytest.importorskip({"hugging_face": "transformers"}.get(train.__name__, train.__name__))
+    importlib.import_module(f"elastic.integrations.{train.__name__}")  # once, and not again in every fork
+    importlib.import_module({"hugging_face": "transformers.trainer"}.get(train.__name__, train.__name__))
     moved, still = tmp_path / "moved", tmp_path / "still"
     moved.mkdir()
     still.mkdir()
@@ -246,7 +246,6 @@ def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
 
 
 def test_a_global_batch_that_the_workers_cannot_make_up_is_one_line_that_says_what_to_do() -> None:
-    pytest.importorskip("transformers")
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from elastic.integrations.hugging_face import ElasticCallback

@@ -13,7 +13,7 @@ from bftd.protocol.reports import CrashReport, ProgressReport, SuspendReport
 from tests.elastic.cluster import SCRIPTS, TrainerJob
 from tests.elastic.test_same_training_on_a_cluster import Rows, last_of, read
 
-pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.frameworks]
 
 
 def alone(folder: Path, steps: int) -> Rows:
