@@ -81,8 +81,7 @@ class Printed:
         """Whether a line has fitted yet."""
         self.gave_up = False
         """Whether the expression took too long on a line: nothing is read any more."""
-        # Python's own engine looks for signals while it searches. They are the main thread's.
-        with contextlib.suppress(ValueError):
+        if expression:  # Python's own engine looks for signals while it searches
             signal.signal(signal.SIGVTALRM, self._too_long)
 
     @property
