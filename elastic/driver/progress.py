@@ -64,9 +64,8 @@ class Progress:
         self.suspends += 1
         self._suspended = True
         self.samples_per_s = 0.0
-        if not self.printed:
-            self._lose(self.live_step - max(step, 0))
-            self.live_step = max(step, 0)
+        self._lose(self.live_step - max(step, 0))
+        self.live_step = max(step, 0)
 
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
         """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress.
