@@ -26,7 +26,9 @@ _CONSTRAINT = re.compile(
     r"""^#SBATCH[ \t]+(?:-C[ \t]*|--constraint(?:=|[ \t]+))("[^"\n]*"|'[^'\n]*'|[^\s"'#]+)[ \t\r]*(?:#.*)?$""",
     re.MULTILINE,
 )
-_OPTION = re.compile(r"^#SBATCH[ \t]+--elastic(?:=|[ \t]+)(\S+)[ \t\r]*(?:#.*)?$", re.MULTILINE)
+_OPTION = re.compile(r"^#SBATCH\b.*--elastic\b.*$", re.MULTILINE)
+_WORD = re.compile(r"""(?:[^\s\\"'#]|\\\S?|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""")
+_QUOTED = re.compile(r"""\\(\S?)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""")
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,40 @@ class Header:
 
 def elastic_option(source: str) -> str | None:
     """The value of the script's own `#SBATCH --elastic=...` line; the last one counts, as with Slurm's options."""
-    values = _OPTION.findall(_head(source))
+    values = [value for line in _OPTION.findall(_head(source)) if (value := _elastic(line)) is not None]
     return values[-1] if values else None
+
+
+def words_of(line: str) -> list[str]:
+    """The words of an `#SBATCH` line behind that mark, as sbatch reads them; raises UsageError for an open quote.
+
+    Unlike a shell it takes a backslash away before any letter, also between single quotes, a space ends a word in
+    spite of one, and # begins a comment wherever it is bare.
+    """
+    found, at, text = [], 0, line.removeprefix("#SBATCH").rstrip("\r\n")
+    while True:
+        at += len(text[at:]) - len(text[at:].lstrip())
+        word = _WORD.match(text, at)
+        if word is None:
+            break
+        found.append(_QUOTED.sub(_bare, word[0]))
+        at = word.end()
+    if text[at : at + 1] not in ("", "#"):
+        raise UsageError(f"{line.strip()}: a quote is not closed")
+    return found
+
+
+def _bare(match: re.Match[str]) -> str:
+    inside = match[2] if match[2] is not None else match[3]
+    return match[1] if inside is None else re.sub(r"\\(.)", r"\1", inside)
+
+
+def _elastic(line: str) -> str | None:
+    """The value of --elastic where it is all that the line says."""
+    words = words_of(line)
+    if len(words) == 2 and words[0] == "--elastic":
+        return words[1]
+    return words[0].removeprefix("--elastic=") if len(words) == 1 and words[0].startswith("--elastic=") else None
 
 
 def constraints(source: str) -> tuple[str, ...]:
@@ -102,7 +136,8 @@ def rewrite(source: str, driver: str, header: Header) -> str:
     """
     first, _, rest = source.partition("\n")
     head = _head(rest)
-    shown = _CONSTRAINT.sub(lambda match: "#" + match[0], _OPTION.sub(lambda match: "#" + match[0], head))
+    hidden = _OPTION.sub(lambda match: match[0] if _elastic(match[0]) is None else "#" + match[0], head)
+    shown = _CONSTRAINT.sub(lambda match: "#" + match[0], hidden)
     rest = shown + rest[len(head) :]
     return f"#!{driver}\n{_MARK}{json.dumps({**asdict(header), 'first': first})}\n{rest}"
 

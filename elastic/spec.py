@@ -18,8 +18,13 @@ _COUNT = "[0-9]{1,9}"
 _PROGRESS = "progress="
 """The last option: the rest of the value is its regular expression, whatever is in it."""
 
-_PATH = r"/[^,\s]+"
-_IMAGE = r"[^-,\s][^,\s]*"
+# No letter of these means anything to a shell, to Slurm's comments or to JSON.
+_PATH = "/[A-Za-z0-9_=:.+@/~#%-]+"
+# Begun with a dash, it would be an option of the container runtime's.
+_IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
+_NAMED = re.compile(r"\(\?P<(\w*)>")
+_READ = ("step", "samples", "loss")
+"""What a line of a script's output is read for."""
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
@@ -56,10 +61,12 @@ class ElasticSpec:
 
         Raises UsageError.
         """
-        text = text.strip()
-        if not text.isprintable():
-            raise UsageError(f"--elastic={text!r}: give the nodes as MIN-MAX, for example --elastic=1-8")
         front, has_progress, regex = text.partition("," + _PROGRESS)
+        if not (front.isascii() and front.isprintable()) or " " in front:
+            # Not repeated: that goes to a terminal.
+            raise UsageError(
+                "--elastic: no spaces and ASCII alone: give the nodes as MIN-MAX, for example --elastic=1-8"
+            )
         head, *rest = front.split(",")
         nodes_min, nodes_max = _range(head, text)
         options = dict(_option(part) for part in rest)
@@ -162,7 +169,7 @@ def _option(part: str) -> tuple[str, str]:
     if part in _FLAGS:
         return part, ""
     if not equals or key not in _KEYS:
-        known = {**{key: f"{key}=" for key in _KEYS}, **{flag: flag for flag in _FLAGS}}
+        known = {**{key: f"{key}=" for key in (*_KEYS, "progress")}, **{flag: flag for flag in _FLAGS}}
         near = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {known[near[0]]}?" if near else "known: " + ", ".join(known.values())
         raise UsageError(f"--elastic: unknown option {part!r}; {hint}")
@@ -234,14 +241,22 @@ def _image(value: str | None) -> str | None:
 
 
 def _progress(value: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise UsageError(
+            "--elastic: progress=: write other letters than those of ASCII as Python does, \\xe9 for example"
+        )
+    unknown = [name for name in _NAMED.findall(value) if name not in _READ]
+    if unknown or not re.search(r"\(\?P<(step|samples)>", value):
+        raise UsageError(
+            f"--elastic: progress={value}: name a group step or samples, and loss if it is there, for example "
+            "progress=step (?P<step>[0-9]+)"
+        )
     try:
         groups = set(re.compile(value).groupindex)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"--elastic: progress={value}: not a regular expression: {error}") from None
-    if not {"step", "samples"} & groups:
-        raise UsageError(
-            f"--elastic: progress={value}: name a group step or samples, for example progress=step (?P<step>[0-9]+)"
-        )
+    if not {"step", "samples"} & groups:  # what looks like one is within brackets, or behind a backslash
+        raise UsageError(f"--elastic: progress={value}: what looks like a group there is none")
     return value
 
 

@@ -125,6 +125,10 @@ FAULT_SHOWN_S = 3.0
 # A script that has told nothing and saved nothing for so long is one that never will.
 SILENT_S = 300.0
 
+# So much CPU time looking for progress= in one line may take: a sensible expression takes microseconds, and nested
+# repeats would keep the driver from its beats for ever. Less than a beat, on any machine.
+MATCH_S = 0.2
+
 # A group that was restarted is complete when so long nobody has been missing.
 REGROUPED_S = 5.0
 

@@ -17,6 +17,10 @@ _NEEDS = {
     ),
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "torch is not installed"),
     "container": (lambda: shutil.which("ch-run") is not None, "Charliecloud is not installed"),
+    "frameworks": (
+        lambda: all(map(importlib.util.find_spec, ("transformers", "accelerate", "lightning"))),
+        "transformers, accelerate or lightning is not installed",
+    ),
     "plot": (lambda: importlib.util.find_spec("matplotlib") is not None, "matplotlib is not installed"),
     "browser": (lambda: shutil.which("chromium") is not None, "chromium is not installed"),
     "gurobi": (lambda: importlib.util.find_spec("gurobipy") is not None, "gurobipy is not installed"),
@@ -40,6 +44,7 @@ _SLOW = (
     "tests/elastic/driver/",
     "tests/elastic/link/test_silence.py",
     "tests/elastic/node/",
+    "tests/elastic/test_integrations.py",
     "tests/elastic/test_sampling.py",
     "tests/milp/solvers/programs/",
     "tests/milp/solvers/several_classes/test_classes.py",

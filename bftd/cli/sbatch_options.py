@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,10 +68,12 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 def of_script(source: str) -> tuple[Option, ...]:
     """The options of a script's `#SBATCH` lines, up to its first line of code."""
+    from elastic.script import words_of
+
     words: list[str] = []
     for line in source.splitlines():
         if line.startswith("#SBATCH"):
-            words += shlex.split(line[len("#SBATCH") :], comments=True)
+            words += words_of(line)
         elif line.strip() and not line.startswith("#"):
             break
     return parse(words).options

@@ -103,7 +103,9 @@ class Connections:
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
         if op == "out":
-            self._host.printed(pilot, str(message["line"]))
+            if self._host.printed(pilot, str(message["line"])):
+                for one in self._crew.all:
+                    self._works(one)
             if not (pilot.revoked and self._kind.is_noise(message["line"])):
                 self._run.show(f"{pilot.node}: {message['line']}")
         elif op == "beat":
@@ -149,12 +151,16 @@ class Connections:
             return
         self._liveness.stepped(peer)
         self._run.saver.stepped(peer, int(message["rank"]))
-        if message["first"] and not pilot.working:
-            pilot.working = True
-            self._crew.tell_state(pilot, "working")
+        if message["first"]:
+            self._works(pilot)
         for report in self._run.progress.report(message, time.monotonic()):
             self._run.report(report)
         self._host.stepped(pilot, message)
+
+    def _works(self, pilot: Pilot) -> None:
+        if pilot.workers and not pilot.working:
+            pilot.working = True
+            self._crew.tell_state(pilot, "working")
 
     def _from_failing(self, worker: Peer, message: Message) -> None:
         """A worker's script fails; the worker waits until this is heard, so that the news of its end come after."""

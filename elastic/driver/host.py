@@ -13,6 +13,7 @@ from elastic.driver.blame import Blame, Verdict
 from elastic.driver.departures import Departures
 from elastic.driver.last_words import LastWords
 from elastic.driver.pilots import Pilot
+from elastic.driver.printed import BACK, TOO_LONG, UNMATCHED, Printed
 from elastic.driver.run import Run
 from elastic.driver.silence import SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
@@ -32,11 +33,13 @@ class TrainerHost:
         self._blame = Blame()
         self._words = LastWords()
         self._silence = Silence()
+        self._printed = Printed(run.settings.spec.progress)
         self._departures = Departures()
         self._at_fault: set[str] = set()
         self._ends: list[tuple[Pilot, int]] = []
         self._fetched = False
-        self._warned = False
+        self._told = False
+        self._warned: set[str] = set()
 
     def log(self, text: str) -> None:
         """See Host."""
@@ -48,6 +51,7 @@ class TrainerHost:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
+        self._report_printed(self._printed.untold())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
         # Who tells of no step comes to no step boundary: it would be waited for in vain.
@@ -59,11 +63,13 @@ class TrainerHost:
         costs.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
-            if graceful and self._run.progress.size and not self._has_saved:
+            if graceful and self._told and not self._has_saved:
                 self._warn(UNSAVED)
 
     def finish(self, exit_code: int, reason: str) -> None:
         """See Host."""
+        if exit_code == 0:
+            self._report_printed(self._printed.untold())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
     # -- what nodes and workers say ---
@@ -83,14 +89,38 @@ class TrainerHost:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
+        self._report_printed(self._printed.untold())
+        self._printed.began()
         if self._silence.began(pilot.lease, time.monotonic()):
             loop = asyncio.get_running_loop()
             loop.call_later(REGROUPED_S, self._tell_resize)
             loop.call_later(SILENT_S, self._warn_if_silent)
 
-    def printed(self, pilot: Pilot, line: str) -> None:
-        """A line of the node's output."""
+    def printed(self, pilot: Pilot, line: str) -> bool:
+        """A line of the node's output; whether it is the first of its group that tells of a step."""
         self._words.printed(pilot.lease, line)
+        if self._told or not self._printed.reads:
+            return False
+        message = self._printed.read(pilot.lease, line, time.time(), self._group)
+        if self._printed.gave_up:
+            self._run.tell(TOO_LONG)
+        return self._report_printed(message)
+
+    def _report_printed(self, message: Message | None) -> bool:
+        if message is None or self._told:
+            return False
+        progress, step = self._run.progress, int(message["step"])
+        progress.printed = True
+        if message["first"] and 0 < step < progress.live_step and step <= self._printed.began_at:
+            self._warn(BACK.format(step=step, reached=progress.live_step))
+        for report in progress.report(message, time.monotonic()):
+            self._run.report(report)
+        return bool(message["first"])
+
+    def _group(self) -> tuple[int, int]:
+        """On how many nodes there are workers, and how many."""
+        sizes = [len(pilot.workers) for pilot in self._pilots() if pilot.workers]
+        return len(sizes), sum(sizes)
 
     def told_error(self, pilot: Pilot, text: str) -> None:
         """A worker's script fails with this error; its end will be told by its node."""
@@ -99,6 +129,7 @@ class TrainerHost:
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
+        self._told, self._run.progress.printed = True, False
         # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
@@ -266,24 +297,25 @@ class TrainerHost:
 
     @property
     def _has_saved(self) -> bool:
-        return self._run.store.step >= 0 or self._run.progress.step > 0
+        return self._run.store.step >= 0 or (self._told and self._run.progress.step > 0)
 
     @property
     def _silent(self) -> bool:
-        return not (self._has_saved or self._fetched or self._run.progress.size)
+        return not (self._has_saved or self._fetched or self._told)
 
     def _warn_if_silent(self) -> None:
-        if self._silent:
-            self._warn(SILENT)
+        if self._silent and not self._printed.matched:
+            self._warn(UNMATCHED if self._printed.reads else SILENT)
 
     def _warn(self, text: str) -> None:
-        if not self._warned and not self._run.result.done():
-            self._warned = True
-            self._run.log(text)
+        """Says it once, in the output and in `bft explain`."""
+        if text not in self._warned and not self._run.result.done():
+            self._warned.add(text)
+            self._run.tell(text)
 
     def _tell_resize(self) -> None:
         report = self._silence.resize(time.time())
-        if report is None or not self._silent or self._run.result.done():
+        if report is None or not self._silent or self._printed.matched or self._run.result.done():
             return
         self._run.progress.resizes += 1
         spec = self.settings.spec

@@ -28,6 +28,9 @@ class Progress:
     workers_per_node: int = 1
     """How many workers a node has, where a worker does not tell how many nodes there are."""
 
+    printed: bool = False
+    """Whether the steps are read from what the script prints: where it goes on is seen only when it does."""
+
     nodes: int = 0
     step: int = 0
     samples: int = 0

@@ -50,12 +50,12 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The step that the trainer would go on from if it lost every node now."""
-        return max(self.store.step, 0)
+        """The step that the trainer would go on from if it lost every node now, as far as that is known."""
+        return self.progress.live_step if self.progress.printed else max(self.store.step, 0)
 
     def state_saved(self) -> None:
         """Notes what is in the store: it is progress that cannot be lost any more."""
-        self.progress.saved(self.step, self.store.samples)
+        self.progress.saved(max(self.store.step, 0), self.store.samples)
 
     def wake(self) -> None:
         """Has the one task that waits look again."""

@@ -98,6 +98,18 @@ local function elastic_option(job_desc)
   return value
 end
 
+-- The regular expression that the last option is, apart: only there is white space, and letters that JSON escapes.
+local function without_expression(value)
+  local at = value:find(",progress=", 1, true)
+  return at and value:sub(1, at - 1) or value, at and value:sub(at) or ""
+end
+
+-- Whether a value is of the letters that the SPANK plug-in lets through.
+local function is_plain(value)
+  local front, expression = without_expression(value)
+  return not front:find("[^%w_=,:.+@/~#%%-]") and not expression:find("[^ -~]")
+end
+
 -- The SPANK plug-in has told the user what is wrong; this is for those who go round it.
 local function checked_range(value)
   local low, high = value:match("^(%d+)%-(%d+)$")
@@ -108,12 +120,12 @@ local function checked_range(value)
     low = value:match("^(%d+)$") or value:match("^(%d+),")
     high = low
   end
-  if not low or #low > 9 or #high > 9 or value:find("[^%w_=,:.+-]") then
+  if not low or #low > 9 or #high > 9 or not is_plain(value) then
     refuse("--elastic: give the nodes as MIN-MAX, for example --elastic=1-8")
   end
   low, high = tonumber(low), tonumber(high)
   if low < 1 or low > high then
-    refuse("--elastic=%s: MIN is at least 1 and at most MAX", value)
+    refuse("--elastic=%d-%d: MIN is at least 1 and at most MAX", low, high)
   end
   return low, high
 end
@@ -188,7 +200,7 @@ local function check_partitions(job_desc, part_list, value, most)
     end
   end
   if size and most > size then
-    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", value, wanted, size, size)
+    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", without_expression(value), wanted, size, size)
   end
   return several and wanted == settings.partition and "" or wanted
 end
@@ -221,7 +233,9 @@ local function with_driver(job_desc, value, partition, constraint)
   return "#!" .. settings.driver .. "\n#BFT {" .. table.concat(header, ", ") .. "}\n" .. rest
 end
 
+-- Slurm takes no long comment, and who reads it has no use for the expression.
 local function mark(job_desc, value)
+  value = without_expression(value)
   local before = job_desc.admin_comment
   job_desc.admin_comment = (before and before .. "; " or "") .. MARK .. value .. " partition=" .. settings.partition
 end
@@ -270,7 +284,8 @@ end
 -- The driver that `bft sbatch` put in front of a script, by the value of --elastic in it.
 local function submitted_range(job_desc)
   local value = job_desc.partition == settings.driver_partition and (job_desc.script or ""):match(DRIVER_LINE)
-  return value and not value:find("[^%w_=,:.+-]") and value or nil
+  value = value and without_expression(value) -- a quote in the expression has cut it off anyhow
+  return value and is_plain(value) and value or nil
 end
 
 -- A job in the pilots' reservation is not compared with the queue, whatever its number: nobody else may name it.

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "elastic.h"
 
 #include "backends.h"
@@ -18,6 +19,9 @@
 #define ID_LETTERS 128
 /* So much of what the user wrote is repeated in a message. */
 #define SHOWN 100
+
+/* What is behind it is a regular expression, to the end of the value. */
+#define PROGRESS ",progress="
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -204,6 +208,59 @@ static bool check_gpu(struct piece value, const struct range *range, const struc
 		      SHOW(complaint->option));
 }
 
+/* No letter of these means anything to a shell, to Slurm's comments or to JSON. */
+static bool is_plain(struct piece piece)
+{
+	for (size_t i = 0; i < piece.length; i++)
+		if (!isalnum((unsigned char)piece.start[i]) && !strchr("_=:.+@/~#%-", piece.start[i]))
+			return false;
+	return piece.length >= 1;
+}
+
+static bool check_state(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	(void)range;
+	if (is_plain(value) && value.length >= 2 && value.start[0] == '/')
+		return true;
+	return refuse(complaint, "--elastic: %.*s: give a folder from / on, on a file system that all nodes have",
+		      SHOW(complaint->option));
+}
+
+static bool check_container(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	(void)range;
+	/* Begun with a dash, it would be an option of the container runtime's. */
+	if (is_plain(value) && value.start[0] != '-')
+		return true;
+	return refuse(complaint, "--elastic: %.*s: give an image as the site's container runtime takes it",
+		      SHOW(complaint->option));
+}
+
+/* Which groups the expression names: only Python can tell whether it is one, and the driver does. */
+static bool check_progress(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	static const char opening[] = "(?P<";
+	const char *end = value.start + value.length, *at = value.start;
+	bool reads = false, known = true;
+
+	(void)range;
+	while (known && (at = memmem(at, (size_t)(end - at), opening, strlen(opening))) != NULL) {
+		struct piece name = { at += strlen(opening), 0 };
+
+		while (at < end && (isalnum((unsigned char)*at) || *at == '_'))
+			at++;
+		name.length = (size_t)(at - name.start);
+		if (at == end || *at != '>')
+			continue;
+		reads = reads || is(name, "step") || is(name, "samples");
+		known = is(name, "step") || is(name, "samples") || is(name, "loss");
+	}
+	return (known && reads) || refuse(complaint,
+					  "--elastic: %.*s: name a group step or samples, and loss if it is there, "
+					  "for example progress=step (?P<step>[0-9]+)",
+					  SHOW(complaint->option));
+}
+
 static const struct {
 	const char *key;
 	bool (*check)(struct piece, const struct range *, const struct complaint *);
@@ -211,6 +268,7 @@ static const struct {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
 	{ "gpu", check_gpu },	      { "frozen", check_positive }, { "resume", check_resume },
+	{ "state", check_state },     { "container", check_container },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -226,22 +284,44 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "frozen=, resume=, mix",
+		      "frozen=, resume=, state=, container=, progress=, mix",
 		      SHOW(part));
+}
+
+/* Only an expression holds spaces. What is refused here is not repeated in the message: that goes to a terminal. */
+static bool check_letters(const char *expression, const struct complaint *complaint)
+{
+	for (const char *c = complaint->text; *c; c++) {
+		bool within = expression && c >= expression;
+
+		if (*c > ' ' && *c <= '~')
+			continue;
+		if (within && *c == ' ')
+			continue;
+		return refuse(complaint,
+			      within ? "--elastic: progress=: write other letters than those of ASCII as Python does, "
+				       "\\xe9 for example" :
+				       "--elastic: no spaces and ASCII alone: give the nodes as MIN-MAX, "
+				       "for example --elastic=1-8");
+	}
+	return true;
 }
 
 int elastic_check(const char *text, char *why, size_t size)
 {
 	struct complaint complaint = { .text = text ? text : "", .why = why, .size = size };
-	struct piece rest = { complaint.text, strlen(complaint.text) }, part;
+	const char *expression = strstr(complaint.text, PROGRESS);
+	struct piece rest = { complaint.text, strlen(complaint.text) }, part, value;
 	struct range range;
 	bool more;
 
-	for (const char *c = complaint.text; *c; c++)
-		if (*c <= ' ' || *c > '~') { /* not repeated in the message: that goes to a terminal */
-			refuse(&complaint, "--elastic: give the nodes as MIN-MAX, for example --elastic=1-8");
-			return -1;
-		}
+	if (!check_letters(expression, &complaint))
+		return -1;
+	if (expression) {
+		value.start = expression + strlen(PROGRESS);
+		value.length = strlen(value.start);
+		rest.length = (size_t)(expression - rest.start);
+	}
 	more = cut(&rest, ',', &part);
 	if (!check_range(part, &range, &complaint))
 		return -1;
@@ -250,5 +330,8 @@ int elastic_check(const char *text, char *why, size_t size)
 		if (!check_option(part, &range, &complaint))
 			return -1;
 	}
-	return 0;
+	if (!expression)
+		return 0;
+	complaint.option = (struct piece){ expression + 1, strlen(expression + 1) };
+	return check_progress(value, &range, &complaint) ? 0 : -1;
 }

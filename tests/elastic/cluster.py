@@ -44,10 +44,11 @@ class TrainerJob:
         spec: str = "1-4",
         interpreter: str = sys.executable,
         pilot_mode: str = "salloc",
+        progress: str = "",
     ) -> None:
         path = SCRIPTS / script
         header = Header(
-            f"{spec},backend={backend}",
+            f"{spec},backend={backend}" + (f",progress={progress}" if progress else ""),
             "elastic",
             str(self.folder / "s"),
             str(path),

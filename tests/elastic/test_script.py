@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import UsageError
-from elastic.script import Header, constraints, default_backend, elastic_option, interpreter_of, restore, rewrite
+from elastic.script import (
+    Header,
+    constraints,
+    default_backend,
+    elastic_option,
+    interpreter_of,
+    restore,
+    rewrite,
+    words_of,
+)
 
 HEADER = Header("1-4", "elastic", "/run/bftd.sock", "/home/a/train.py", "/usr/bin/python3", ("--nice=5",), "sbatch")
 
@@ -85,6 +94,13 @@ def test_text_of_the_body_that_looks_like_an_option_is_left_alone() -> None:
         ("import os\n#SBATCH --elastic=1-4\n", None),
         ("##SBATCH --elastic=1-4\n", None),
         ("# SBATCH --elastic=1-4\n", None),
+        ("#SBATCH --elastic=1-4,progress='step (?P<step>[0-9]+)'\n", "1-4,progress=step (?P<step>[0-9]+)"),
+        ('#SBATCH --elastic="1-4,progress=it\'s (?P<step>[0-9]+)#"  # why\n', "1-4,progress=it's (?P<step>[0-9]+)#"),
+        ('#SBATCH --elastic "1-4,progress=\\"a\\" (?P<step>\\\\d+)"\n', '1-4,progress="a" (?P<step>\\d+)'),
+        ("#SBATCH --elastic=1-4,progress='(?P<step>\\d+)'\n", "1-4,progress=(?P<step>d+)"),  # sbatch does it, too
+        ("#SBATCH --elastic=1-4,progress=a\\#(?P<step>.)\n", "1-4,progress=a#(?P<step>.)"),
+        ("#SBATCH --elastic=1-4\\ # a space ends it\n", "1-4"),
+        ("#SBATCH --elastic=1-4 --time=5\n", None),
         ("#SBATCH --elastic\n#SBATCH-like comment\n", None),
         ("#SBATCH --elastic\n#comment\n", None),
         ("", None),
@@ -92,6 +108,20 @@ def test_text_of_the_body_that_looks_like_an_option_is_left_alone() -> None:
 )
 def test_the_option_is_found_in_the_head_of_the_script_only(head: str, value: str | None) -> None:
     assert elastic_option("#!/usr/bin/env python3\n" + head + "print()\n") == value
+
+
+def test_a_quoted_option_is_hidden_from_sbatch_and_comes_back() -> None:
+    source = "#!/usr/bin/env python3\n#SBATCH --elastic='1-4,progress=a (?P<step>[0-9]+)' # b\nprint()\n"
+    header = replace(HEADER, elastic='1-4,progress="a" (?P<step>\\d+)')
+    rewritten = rewrite(source, "/d", header)
+    assert "\n##SBATCH --elastic='1-4" in rewritten
+    assert restore(rewritten) == (header, source.replace("\n#SB", "\n##SB"))
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --elastic='1-4", '#SBATCH -J "x', "#SBATCH -J don't"])
+def test_regression_an_open_quote_in_the_head_was_a_traceback(line: str) -> None:
+    with pytest.raises(UsageError, match=r"a quote is not closed$"):
+        words_of(line)
 
 
 def test_the_interpreter_is_the_one_that_the_first_line_names() -> None:

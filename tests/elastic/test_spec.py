@@ -11,6 +11,12 @@ from elastic.backends import KINDS
 from elastic.errors import UsageError
 from elastic.spec import ElasticSpec, features_of
 
+EXPRESSIONS = (
+    "step (?P<step>[0-9]+)",
+    r" (?P<samples>\d+) of \d+, 'loss': (?P<loss>[-+.e\d]+), ",
+    '"step": (?P<step>[0-9]+)|,progress=(?P<samples>[0-9]+)',
+)
+
 
 @st.composite
 def specs(draw: st.DrawFn) -> ElasticSpec:
@@ -32,6 +38,9 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         mix=draw(st.booleans()),
         frozen_s=draw(st.none() | positive),
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
+        state_path=draw(st.sampled_from([None, "/lustre/me/run7", "/a=b"])),
+        container=draw(st.sampled_from([None, "docker://nvcr.io#nvidia/pytorch:24.01-py3", "/images/a.sqsh"])),
+        progress=draw(st.none() | st.sampled_from(EXPRESSIONS)),
     )
 
 
@@ -85,7 +94,7 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,resume=" + "7" * 129, "as bft state ls shows it"),
         ("1-4,resume=../7", "as bft state ls shows it"),
         ("1-4,workers=1.5", "whole number of at least 1"),
-        ("1-4,workers=²", "whole number of at least 1"),
+        ("1-4,workers=²", "ASCII alone"),
         ("1-4,gpu=", "for example gpu=a100:4"),
         ("1-4,gpu=:4", "for example gpu=a100:4"),
         ("1-4,gpu=a100:", "for example gpu=a100:4"),
@@ -96,6 +105,27 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,gpu=a/b", "for example gpu=a100:4"),
         ("1-4,mix=1", "did you mean mix?"),
         ("1-4,mixed", "did you mean mix?"),
+        (" 1-4", "MIN-MAX"),
+        ("1-4,state=/a b", "no spaces"),
+        ("1-4,state=/é", "ASCII alone"),
+        ("1-4,state=run7", "give a folder from / on"),
+        ("1-4,state=/", "give a folder from / on"),
+        ("1-4,state=/a'b", "give a folder from / on"),
+        ("1-4,stat=/a", "did you mean state=?"),
+        ("1-4,container=", "give an image"),
+        ('1-4,container="a"', "give an image"),
+        ("1-4,contaner=a", "did you mean container=?"),
+        ("1-4,progres=x", "did you mean progress=?"),
+        ("1-4,progress", "did you mean progress=?"),
+        ("1-4,progress=", "name a group step or samples"),
+        ("1-4,progress=(?P<loss>[0-9]+)", "name a group step or samples"),
+        ("1-4,progress=(?P<step>[0-9]+) (?P<los>.*)", "name a group step or samples, and loss"),
+        ("1-4,progress=(?P<step>[0-9]+", "not a regular expression: missing )"),
+        ("1-4,progress=(?P<step>*)", "not a regular expression: nothing to repeat"),
+        ("1-4,progress=(?P<step>a{99999999999999999999})", "not a regular expression"),
+        ("1-4,progress=[(?P<step>]", "there is none"),
+        ("1-4,progress=époque (?P<step>[0-9]+)", r"\xe9 for example"),
+        ("1-4,progress=(?P<step>[0-9]+)\n", r"\xe9 for example"),
     ],
 )
 def test_an_impossible_value_is_refused_with_one_line_that_helps(text: str, hint: str) -> None:
@@ -104,6 +134,12 @@ def test_an_impossible_value_is_refused_with_one_line_that_helps(text: str, hint
     assert hint in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.exit_code == 2
+
+
+def test_what_is_behind_progress_is_its_expression_with_spaces_commas_and_all() -> None:
+    expression = EXPRESSIONS[2] + ",mix "
+    spec = ElasticSpec.parse("1-4,workers=2,progress=" + expression)
+    assert (spec.progress, spec.workers_per_node, spec.mix) == (expression, 2, False)
 
 
 @pytest.mark.parametrize(

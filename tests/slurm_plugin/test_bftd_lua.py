@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from bftd.keys import ApiConfig, PoolConfig, SlurmConfig
 from bftd.sandbox_site import SandboxSite
 from elastic.script import Header, restore, rewrite
+from elastic.spec import ElasticSpec
 from slurm_plugin.site.plugins import lua_defaults
 from tests.slurm_plugin.lua_state import Lua
 from tests.slurm_plugin.plugins import User, is_newer_slurm
 
 LUA = Path(__file__).parents[2] / "slurm_plugin" / "lua"
+
+HEADER = Header("1-4", "elastic", "/s", "/home/a/t.py", "/usr/bin/python3")
 
 # slurmctld's side, as far as bftd.lua sees it; `told` and `logged` keep what it says to the user and to the log.
 SLURM = """
@@ -376,6 +379,12 @@ def test_what_a_site_has_said_about_a_job_is_kept(lua: Lua) -> None:
         "1--4",
         '1-4,"',
         "1-4,\x1b",
+        "1-4,state=/a b",
+        "1-4,state=/a\\",
+        "1-4,container='a'",
+        "1-4,progress=\x1b",
+        "1-4,progress=\xe9",
+        "1-9,progress= (?P<step>.)",
     ],
 )
 def test_a_forged_value_is_refused_by_the_controller_too(lua: Lua, value: str) -> None:
@@ -427,6 +436,33 @@ def test_the_driver_gets_back_exactly_the_script_that_was_submitted(
 def test_a_script_from_standard_input_belongs_to_the_folder_it_was_submitted_from(lua: Lua) -> None:
     lua.run('job_in = elastic({ name = "sbatch" }); bftd.job_submit(job_in, parts, 8)')
     assert restore(lua.run("return job_in.script").decode())[0].script == "/home/a/sbatch"
+
+
+VALUES = (
+    "1-4,resume=7@hpc",
+    "1-4,state=/lustre/me/run7,container=docker://nvcr.io#nvidia/pytorch:24.01-py3",
+    r"""1-4,mix,progress={"step": (?P<step>\d+), 'loss': "(?P<loss>[^"\\]+)"} 100%\xe9 """,
+)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_with_quotes_and_spaces_comes_to_the_driver_as_it_was_written(lua: Lua, value: str) -> None:
+    lua.set("option", f"_SLURM_SPANK_OPTION_bftd_elastic={value}".encode())
+    lua.run("made = elastic({ spank_job_env = { [0] = option } }); assert(bftd.job_submit(made, parts, 8) == 0)")
+    assert restore(lua.run("return made.script").decode())[0].elastic == value
+    assert ElasticSpec.parse(value).format() == value
+    comment = lua.run("return made.admin_comment").decode()
+    assert comment == f"bftd elastic={value.partition(',progress=')[0]} partition=elastic"
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_regression_a_driver_with_such_a_value_was_not_let_into_its_partition(lua: Lua, value: str) -> None:
+    source = rewrite("#!/usr/bin/env python3\n", "/opt/bft-driver", dataclasses.replace(HEADER, elastic=value))
+    lua.set("source", source.encode())
+    chunk = """
+      local made = job({ partition = "bft-driver", script = source })
+      return bftd.job_submit(made, parts, 8) .. tostring(made.script == source) .. made.admin_comment"""
+    assert lua.run(chunk).decode() == f"0truebftd elastic={value.partition(',progress=')[0]} partition=elastic"
 
 
 def test_what_bft_sbatch_submits_is_marked_the_same_and_left_as_it_is(lua: Lua) -> None:

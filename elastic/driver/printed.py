@@ -1,0 +1,192 @@
+"""The progress of a script that tells bftd nothing, read from what it prints: `progress=REGEX` of --elastic.
+
+The lines of one node are read, of the first that has one that fits, until the workers are started again. What is read
+becomes a message like the one that elastic.step sends, so that everything behind it is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from elastic.link.wire import Message
+from elastic.timing import MATCH_S, REPORT_S
+
+UNMATCHED = (
+    "no line of the script's output fits progress= so far: bftd knows nothing of its steps, and changes its nodes "
+    "rarely; try the expression on a line of this log (in an #SBATCH line sbatch takes each backslash away)"
+)
+
+BACK = (
+    "the script began again at step {step} after a change of its nodes, where it had printed step {reached}: it does "
+    "not go on from a checkpoint of its own; save one often and resume from the newest when the script starts, or use "
+    "elastic.save() (see the users' guide)"
+)
+
+TOO_LONG = (
+    "progress= took too long on a line and is read no more; an expression without repeats of repeats, such as (a+)+, "
+    "is fast"
+)
+
+_LINE = 2048
+"""So many characters of a line are looked at: no line that tells of steps is longer."""
+
+
+class _TooLongError(Exception):
+    """The expression takes too long on a line."""
+
+
+class _Count:
+    """A count that a script prints, which may begin again at each epoch."""
+
+    def __init__(self) -> None:
+        self._epochs = 0
+        self._last = 0
+
+    def total(self, value: int, restarted: bool) -> int | None:
+        """The count from the very beginning; None for a line that came late.
+
+        Half as much or less, from workers that were not started again, is another epoch. After a restart it counts
+        within the same one: nothing tells of another.
+        """
+        if value < self._last and not restarted:
+            if value * 2 > self._last:
+                return None
+            self._epochs += self._last
+        self._last = value
+        return self._epochs + value
+
+
+class Printed:
+    """One trainer's lines; times are unix seconds."""
+
+    def __init__(self, expression: str | None) -> None:
+        """`expression` has a group `step` or `samples`, maybe `loss`; None: nothing is read."""
+        self._expression = re.compile(expression) if expression else None
+        self._steps, self._samples = _Count(), _Count()
+        self._source = ""
+        self._first, self._restarted = True, False
+        self._told_s = -math.inf
+        self._last: tuple[int, int] = (0, 0)
+        self._untold: Message | None = None
+        self._loss: float | None = None
+        self._matching = False
+        self.began_at = 0
+        """The first step that was ever read."""
+        self.matched = False
+        """Whether a line has fitted yet."""
+        self.gave_up = False
+        """Whether the expression took too long on a line: nothing is read any more."""
+        if expression:  # Python's own engine looks for signals while it searches
+            signal.signal(signal.SIGVTALRM, self._too_long)
+
+    @property
+    def reads(self) -> bool:
+        """Whether lines are looked at."""
+        return self._expression is not None and not self.gave_up
+
+    def began(self) -> None:
+        """Workers were started: the next line that fits is the first of a new group."""
+        self._source, self._first, self._restarted = "", True, self.matched
+
+    def untold(self) -> Message | None:
+        """What was read last, if it was not told yet."""
+        last, self._untold = self._untold, None
+        return last
+
+    def read(self, lease: str, line: str, at_s: float, group: Callable[[], tuple[int, int]]) -> Message | None:
+        """Takes a line of the node with that lease; a step's message, once a second at most and at once for the first.
+
+        `group` tells how many nodes and workers train. Where steps alone are read, each counts for one sample a worker;
+        where samples alone are, they are the steps.
+        """
+        if not self.reads or self._source not in ("", lease):
+            return None
+        match = self._search(line[:_LINE])
+        counts = _numbers(match) if match else None
+        if counts is None:
+            return None
+        step, samples, loss = counts
+        told = self._samples.total(samples, self._restarted) if samples is not None else None
+        done = self._steps.total(step, self._restarted) if step is not None else told
+        if done is None or (samples is not None and told is None):
+            return None
+        self._restarted = False
+        nodes, size = group()
+        before, sum_before = self._last
+        if not self.matched:
+            self.began_at = done
+        if told is None:
+            told = sum_before + (done - before) * size if self.matched else done * size
+        self._source, self.matched, self._last = lease, True, (done, told)
+        self._loss = loss if loss is not None else self._loss
+        return self._message(done, max(0, told), at_s, nodes, size)
+
+    def _message(self, step: int, samples: int, at_s: float, nodes: int, size: int) -> Message | None:
+        message: Message = {
+            "op": "step",
+            "first": self._first,
+            "step": step,
+            "samples": samples,
+            # Whether the script has saved it is not known: what it does again after a restart is told as lost.
+            "saved_step": step,
+            "saved_samples": samples,
+            "rank": 0,
+            "size": size,
+            "nodes": nodes,
+            "loss": self._loss,
+            "at_s": at_s,
+        }
+        if not self._first and at_s - self._told_s < REPORT_S:
+            self._untold = message
+            return None
+        self._first, self._told_s, self._untold = False, at_s, None
+        return message
+
+    def _search(self, line: str) -> re.Match[str] | None:
+        """Looks for the expression, for MATCH_S of CPU time at most: nested repeats may take for ever."""
+        assert self._expression is not None
+        try:
+            try:
+                self._matching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_S)
+                return self._expression.search(line)
+            finally:
+                self._matching = False
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        except _TooLongError:
+            self.gave_up = True
+            return None
+
+    def _too_long(self, number: int, frame: FrameType | None) -> None:
+        if self._matching:
+            raise _TooLongError
+
+
+def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None] | None:
+    """Step, samples and loss of a line; None where a count is missing or no number, as if nothing had fitted."""
+    found = match.groupdict()
+    try:
+        step, samples = (_whole(found.get(name)) for name in ("step", "samples"))
+    except ValueError:
+        return None
+    if step is None and samples is None:
+        return None
+    loss = None
+    with contextlib.suppress(ValueError):
+        loss = float(found.get("loss") or math.nan)
+    return step, samples, loss if loss is not None and math.isfinite(loss) else None
+
+
+def _whole(text: str | None) -> int | None:
+    """A count as scripts print it, with or without separators between thousands."""
+    if text is None:
+        return None
+    digits = text.strip().replace(",", "").replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ValueError(text)
+    return int(digits)

@@ -1,0 +1,44 @@
+"""An Accelerate script that grows, shrinks and is suspended: a helper beside its Accelerator."""
+
+from __future__ import annotations
+
+from accelerate import Accelerator
+
+import elastic
+from elastic import session
+from elastic.integrations import checkpoint
+
+
+class Elastic:
+    """Tells bftd of an Accelerate script's steps, and saves and resumes with the Accelerator's own checkpoint::
+
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+        run = Elastic(accelerator)                       # resumes what is prepared and registered
+        for step in elastic.batches(dataset, global_batch=256, seed=7).steps(loader):
+            ...
+            run.step(global_samples=step.global_samples, loss=loss)  # saves when bftd asks for it
+
+    Models, optimizers, schedulers, the scaler, what was registered for checkpointing and each rank's random number
+    generators are resumed. The place in the dataset is the number of steps done, `run.done`, which `elastic.batches`
+    goes on from; for a prepared loader it is for `accelerator.skip_first_batches`. The checkpoint travels to the
+    driver; with `folder`, on a file system that all nodes share, it stays there and only its name travels: for sharded
+    models and those too large to travel. The two newest are kept. Raises StateError.
+    """
+
+    def __init__(self, accelerator: Accelerator, *, folder: str | None = None) -> None:
+        self._accelerator = accelerator
+        self._keeper = checkpoint.Keeper(folder)
+        self.done = 0
+        saved = elastic.load()
+        if saved is not None:
+            self.done = int(saved["done"])
+            place = self._keeper.open(saved)
+            accelerator.load_state(str(place))
+            self._keeper.close(place)
+
+    def step(self, samples: int = 0, loss: float | None = None, *, global_samples: int | None = None) -> None:
+        """Counts an optimizer step, `samples` being this worker's; call it once a step on every rank."""
+        self.done += 1
+        if elastic.step(samples=samples, loss=loss, global_samples=global_samples) and session.current().attached:
+            with self._keeper.saving(self.done, done=self.done) as folder:
+                self._accelerator.save_state(str(folder))

@@ -1,0 +1,169 @@
+"""A framework's own checkpoint as the state that bftd keeps: a folder's files, from all ranks, and back.
+
+The framework knows best what its training consists of, so it writes and reads; the files travel, and need no file
+system that nodes share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import elastic
+from elastic import session
+from elastic.timing import REPORT_S
+
+RNG = "elastic-rng-{rank}.pt"
+"""The random number generators of a rank, where the framework leaves them out."""
+
+
+class Keeper:
+    """Where a framework writes its checkpoints and how they come to bftd: as files, or by name from a shared folder."""
+
+    def __init__(self, shared: str | os.PathLike[str] | None = None) -> None:
+        """`shared` is a folder on a file system that all nodes have; None: the files travel."""
+        self._shared = Path(shared).resolve() if shared else None
+        self._kept: list[Path] = []
+
+    def open(self, saved: dict[str, Any]) -> Path:
+        """The folder of a checkpoint that bftd kept, until `close`."""
+        if "folder" in saved:
+            self._kept = [Path(saved["folder"])]
+            return self._kept[0]
+        return unpacked(saved["files"])
+
+    def close(self, folder: Path) -> None:
+        """Lets go of what `open` gave."""
+        if folder not in self._kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def saving(self, step: int, **more: Any) -> Iterator[Path]:
+        """A folder to write a checkpoint into, on every rank; when it is written, bftd keeps it, and `more` beside it.
+
+        Where a resize waits for it, the end of this does not return (see elastic.save).
+        """
+        folder = scratch() if self._shared is None else self._shared / f"step-{step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with telling(folder):
+            yield folder
+            files = gathered(folder) if self._shared is None else None
+        if files is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            elastic.save({**more, "files": files})
+            return
+        barrier()  # it is whole when everybody has written his part
+        self._kept = [*(kept for kept in self._kept if kept != folder), folder]
+        while len(self._kept) > 2:
+            oldest = self._kept.pop(0)
+            if _rank() == 0:
+                shutil.rmtree(oldest, ignore_errors=True)
+        elastic.save({**more, "folder": str(folder)})
+
+
+def scratch() -> Path:
+    """A new folder of this worker's own, on its node."""
+    return Path(tempfile.mkdtemp(prefix="bft-checkpoint-"))
+
+
+@contextlib.contextmanager
+def telling(folder: Path) -> Iterator[None]:
+    """Tells the driver once a second how much of a checkpoint is written: a sign of life of a save that takes long."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(REPORT_S):
+            session.current().tell({"op": "saving", "bytes": _size_bytes(folder)})
+
+    teller = threading.Thread(target=tell, name="bft-saving", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # frameworks rename what they have written
+            total += path.stat().st_size
+    return total
+
+
+def gathered(folder: Path) -> dict[str, bytes]:
+    """The files below `folder` by their relative names, on rank 0 with those that the others wrote into theirs.
+
+    Every rank calls this at the same step. What rank 0 has all to itself, model and optimizer as a rule, is not sent.
+    """
+    import torch.distributed as dist
+
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return files
+    rank = dist.get_rank()
+    theirs: list[Any] | None = [None] * dist.get_world_size() if rank == 0 else None
+    dist.gather_object({} if rank == 0 else files, theirs)
+    for more in theirs or ():
+        files.update(more)
+    return files
+
+
+def unpacked(files: dict[str, bytes]) -> Path:
+    """A new folder with these files."""
+    folder = scratch()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def keep_rng(folder: Path) -> None:
+    """Adds this rank's random number generators to a checkpoint."""
+    import numpy
+    import torch
+
+    states = {"python": random.getstate(), "numpy": numpy.random.get_state(), "torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    buffer = io.BytesIO()
+    torch.save(states, buffer)
+    (folder / RNG.format(rank=_rank())).write_bytes(buffer.getvalue())
+
+
+def restore_rng(folder: Path) -> None:
+    """Sets them again; a rank that was not there when they were saved keeps those of its start."""
+    import numpy
+    import torch
+
+    file = folder / RNG.format(rank=_rank())
+    if not file.exists():
+        return
+    # Of bftd's own state: whoever could alter it could alter the script.
+    states = torch.load(file, weights_only=False)
+    random.setstate(states["python"])
+    numpy.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def barrier() -> None:
+    """Returns when all ranks are here."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))

@@ -1,0 +1,118 @@
+"""A Hugging Face Trainer that grows, shrinks and is suspended: a callback."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+import elastic
+from elastic import session
+from elastic.errors import UsageError
+from elastic.integrations import checkpoint
+
+_OURS = {"save_only_model": False, "push_to_hub": False, "save_total_limit": None}
+"""What a checkpoint that bftd asks for has nothing to do with."""
+
+
+class ElasticCallback(TrainerCallback):
+    """Tells bftd of the Trainer's steps, and saves and resumes with the Trainer's own checkpoint::
+
+        callback = ElasticCallback(global_batch=256)
+        trainer = Trainer(..., callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.checkpoint())
+
+    Model, optimizer, scheduler, scaler, the random number generators of every rank and the place in the epoch are
+    resumed as the Trainer resumes them. With `global_batch` the samples of an optimizer step are constant: the pieces
+    a worker accumulates follow the number of workers, and step k has the same samples on any of them.
+
+    The checkpoint travels to the driver, so no file system has to be shared; `output_dir` and its checkpoints stay as
+    the script has them. With `shared=True` it stays in `output_dir`, which all nodes share, and only its name travels:
+    for models too large to travel and for sharded ones (FSDP, DeepSpeed). Outside bftd nothing is saved or resumed.
+    """
+
+    def __init__(self, *, global_batch: int | None = None, shared: bool = False) -> None:
+        self._global_batch = global_batch
+        self._shared = shared
+        self._asked = False
+        self._resumed: Path | None = None
+        self._due = False
+        self._theirs: dict[str, Any] = {}
+        self._telling = contextlib.ExitStack()
+        self._also_theirs = False
+
+    def checkpoint(self) -> str | None:
+        """The folder to resume from, for `train`; None at the very first start. Raises StateError."""
+        self._asked = True
+        saved = elastic.load()
+        if saved is None:
+            return None
+        if "folder" in saved:
+            return str(saved["folder"])
+        self._resumed = checkpoint.unpacked(saved["files"])
+        return str(self._resumed)
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Has the workers accumulate as many pieces as make up the global batch; raises UsageError."""
+        if self._shared and args.save_total_limit == 1:
+            raise UsageError("ElasticCallback(shared=True): set save_total_limit to 2 or more: one is being written")
+        if self._global_batch is not None:
+            at_once = args.train_batch_size * args.world_size
+            pieces, rest = divmod(self._global_batch, at_once)
+            if rest or not pieces:
+                raise UsageError(
+                    f"ElasticCallback(global_batch={self._global_batch}): {args.world_size} workers with "
+                    f"{args.train_batch_size} samples at once cannot make it up; choose numbers that divide it, and "
+                    "the numbers of nodes with --elastic=...,sizes=1:2:4"
+                )
+            args.gradient_accumulation_steps = pieces
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Refuses to begin anew by mistake; raises UsageError."""
+        if session.current().attached and not self._asked:
+            raise UsageError("ElasticCallback: call trainer.train(resume_from_checkpoint=callback.checkpoint())")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Counts the step; where bftd asks for a save, has the Trainer write a checkpoint."""
+        if self._resumed is not None:
+            shutil.rmtree(self._resumed, ignore_errors=True)
+            self._resumed = None
+        samples = args.train_batch_size * args.gradient_accumulation_steps
+        logged = state.log_history[-1].get("loss") if state.log_history else None
+        due = elastic.step(samples=samples, loss=logged) and session.current().attached
+        if due or self._due:  # what an evaluation put off is done now
+            self._begin(args, control)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Gives bftd the checkpoint that it asked for."""
+        if not self._due:
+            return
+        folder = Path(str(args.output_dir), f"checkpoint-{state.global_step}").resolve()
+        self._end(args)
+        if self._shared:
+            checkpoint.barrier()  # it is whole when everybody has written his part
+            elastic.save({"folder": str(folder)})
+            return
+        files = checkpoint.gathered(folder)
+        if self._also_theirs:
+            shutil.copytree(folder, Path(str(args.output_dir), folder.name), dirs_exist_ok=True)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        elastic.save({"files": files})
+
+    def _begin(self, args: TrainingArguments, control: TrainerControl) -> None:
+        self._end(args)
+        self._also_theirs = control.should_save and not self._shared
+        self._due = control.should_save = True
+        if not self._shared:
+            ours = {**_OURS, "output_dir": str(checkpoint.scratch())}
+            self._theirs = {name: getattr(args, name) for name in ours}
+            vars(args).update(ours)
+        self._telling.enter_context(checkpoint.telling(Path(str(args.output_dir))))
+
+    def _end(self, args: TrainingArguments) -> None:
+        self._telling.close()
+        vars(args).update(self._theirs)
+        self._due, self._theirs = False, {}

@@ -1,0 +1,98 @@
+"""A Lightning Trainer that grows, shrinks and is suspended: a callback, and a loader that goes on at its step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.data import extract_batch_size
+
+import elastic
+from elastic import session
+from elastic.errors import UsageError
+from elastic.integrations import checkpoint
+from elastic.timing import REPORT_S
+
+_FILE = "lightning.ckpt"
+
+
+class EachStep:
+    """A loader over `elastic.batches` as one endless epoch, which goes on at exactly the next step.
+
+    Lightning counts the batches of an epoch, and would skip none of a loader that begins anew; here the position is
+    the step. Make the batches without `micro_batch`, with `drop_last`, and a global batch that all numbers of workers
+    divide.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+
+class ElasticCallback(Callback):
+    """Tells bftd of the Trainer's steps, and saves and resumes with Lightning's own checkpoint::
+
+        batches = elastic.batches(dataset, global_batch=256, epochs=90, drop_last=True)
+        loader = EachStep(DataLoader(dataset, batch_sampler=batches, num_workers=4))
+        callback = ElasticCallback()
+        trainer = Trainer(callbacks=[callback], max_epochs=1, strategy="ddp", use_distributed_sampler=False,
+                          num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", 1)))
+        trainer.fit(model, loader, ckpt_path=callback.checkpoint())
+
+    Model, optimizers, schedulers, precision, loops, callbacks and each rank's random number generators are resumed.
+    With another loader Lightning begins an epoch that was left in the middle with its first samples again. The
+    checkpoint travels to the driver; with `folder`, on a file system that all nodes share, it stays there and only its
+    name travels: for sharded models and those too large to travel. The two newest are kept.
+    """
+
+    def __init__(self, *, folder: str | None = None) -> None:
+        self._keeper = checkpoint.Keeper(folder)
+        self._asked = False
+        self._resumed: Path | None = None
+        self._step = 0
+        self._samples = 0
+        self._loss_s = 0.0
+
+    def checkpoint(self) -> str | None:
+        """What to resume from, for `fit`; None at the very first start. Raises StateError."""
+        self._asked = True
+        saved = elastic.load()
+        if saved is None:
+            return None
+        self._resumed = self._keeper.open(saved)
+        return str(self._resumed / _FILE)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sets what Lightning leaves out; refuses to begin anew by mistake (UsageError)."""
+        if session.current().attached and not self._asked:
+            raise UsageError("ElasticCallback: call trainer.fit(..., ckpt_path=callback.checkpoint())")
+        self._step = trainer.global_step
+        if self._resumed is not None:
+            checkpoint.restore_rng(self._resumed)
+            self._keeper.close(self._resumed)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Counts the step, where the batch ended one; saves where bftd asks for it."""
+        self._samples += extract_batch_size(batch)
+        if trainer.global_step == self._step:
+            return
+        samples, self._step, self._samples = self._samples, trainer.global_step, 0
+        if elastic.step(samples=samples, loss=self._loss(outputs)) and session.current().attached:
+            with self._keeper.saving(self._step) as folder:
+                trainer.save_checkpoint(folder / _FILE)
+                checkpoint.keep_rng(folder)
+
+    def _loss(self, outputs: Any) -> float | None:
+        """The loss, seldom: to read it off a GPU waits for the GPU."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is None or time.monotonic() - self._loss_s < REPORT_S:
+            return None
+        self._loss_s = time.monotonic()
+        return float(loss)

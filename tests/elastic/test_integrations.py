@@ -1,0 +1,255 @@
+"""The callbacks with the real libraries: saved on two ranks and resumed on one, the same samples in the same steps."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic import api, session
+from elastic.errors import UsageError
+from elastic.session import Fetched, Session
+from slurm_plugin.sandbox.ports import reserved_ports
+from tests.elastic.test_api import FakeChannel
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
+
+LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9
+Train = Callable[[Path, int, bool], None]
+Rows = dict[int, list[int]]
+
+
+class Link(Session):
+    """A driver that asks for one save, at the end of step SAVED_AT, and keeps it in a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(FakeChannel())  # type: ignore[arg-type]
+        self._file = file
+        gate = {"step": SAVED_AT, "number": 1, "pause": False}
+        self.fence.answer({"op": "gate", **gate})
+        self.fence.answer({"op": "open", **gate})
+
+    def fetch_state(self) -> Fetched:
+        return Fetched(self._file.open("rb") if self._file.exists() else None)
+
+    def commit(self, saved: Any) -> None:
+        with self._file.open("wb") as file:
+            saved.write(file)
+
+
+def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: int, shared: bool) -> None:
+    """One rank, in a fork: the libraries are imported already, as in a worker of bftd's."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="x", GROUP_RANK="0")
+    os.chdir(folder)
+    code = 1
+    try:
+        torch.set_num_threads(1)
+        torch.manual_seed(3)
+        session.install(Link(folder / "state"))
+        api._progress.step = api._progress.samples = 0
+        train(folder, steps, shared)
+        code = 0
+    except BaseException:
+        (folder / f"error.{rank}").write_text(traceback.format_exc())
+    os._exit(code)
+
+
+def run(folder: Path, size: int, train: Train, steps: int, shared: bool = False) -> None:
+    """Trains up to `steps` with so many ranks."""
+    forks = multiprocessing.get_context("fork")
+    with reserved_ports(1) as [port]:
+        ranks = [
+            forks.Process(target=worker, args=(folder, rank, size, port, train, steps, shared)) for rank in range(size)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(100)
+    said = [file.read_text() for file in sorted(folder.glob("error.*"))]
+    assert [process.exitcode for process in ranks] == [0] * size, "\n".join(said)
+
+
+def note(folder: Path, step: int, samples: list[int]) -> None:
+    with (folder / f"seen.{os.environ['WORLD_SIZE']}.{os.environ['RANK']}").open("a") as file:
+        file.write(json.dumps([step, samples]) + "\n")
+
+
+def seen(folder: Path) -> Rows:
+    rows: Rows = defaultdict(list)
+    for file in folder.glob("seen.*"):
+        for line in file.read_text().splitlines():
+            step, samples = json.loads(line)
+            rows[step] = sorted(rows[step] + samples)
+    return dict(rows)
+
+
+def weights(folder: Path) -> list[float]:
+    return json.loads((folder / "weights").read_text())  # type: ignore[no-any-return]
+
+
+def keep_weights(folder: Path, model: Any) -> None:
+    if os.environ["RANK"] == "0":
+        values = [float(value) for parameter in model.parameters() for value in parameter.detach().double().flatten()]
+        (folder / "weights").write_text(json.dumps(values))
+
+
+class Numbers(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        return {"index": index, "x": torch.tensor([index / LENGTH, 1.0]), "labels": torch.tensor([index % 5 / 5.0])}
+
+
+class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, x: Any, labels: Any = None, index: Any = None) -> Any:
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+
+def hugging_face(folder: Path, steps: int, shared: bool) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from elastic.integrations.hugging_face import ElasticCallback
+
+    samples: list[int] = []
+
+    class Seeing(Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **fields: Any) -> Any:
+            samples.extend(inputs["index"].tolist())
+            return super().compute_loss(model, inputs, *args, **fields)
+
+    class Log(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            note(folder, state.global_step, samples)
+            samples.clear()
+
+    callback = ElasticCallback(global_batch=GLOBAL_BATCH, shared=shared)
+    arguments = TrainingArguments(
+        str(folder / "out"),
+        per_device_train_batch_size=2,
+        max_steps=steps,
+        lr_scheduler_type="constant",
+        learning_rate=0.1,
+        save_steps=SAVED_AT,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        use_cpu=True,
+        ddp_backend="gloo",
+    )
+    model = Model()
+    trainer = Seeing(model, arguments, train_dataset=Numbers(), callbacks=[Log(), callback])
+    trainer.train(resume_from_checkpoint=callback.checkpoint())
+    assert (folder / "out" / f"checkpoint-{SAVED_AT}" / "optimizer.pt").exists(), "the script's own checkpoint"
+    assert trainer.args.output_dir == str(folder / "out")
+    keep_weights(folder, model)
+
+
+def lightning(folder: Path, steps: int, shared: bool) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    import elastic
+    from elastic.integrations.lightning import EachStep, ElasticCallback
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            note(folder, self.trainer.global_step + 1, batch["index"].tolist())
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH, seed=1)
+    loader = EachStep(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches))
+    callback = ElasticCallback(folder=str(folder / "kept") if shared else None)
+    size = int(os.environ["WORLD_SIZE"])
+    module = Module()
+    trainer = Trainer(
+        callbacks=[callback],
+        max_steps=steps,
+        accelerator="cpu",
+        devices=size,
+        strategy="ddp" if size > 1 else "auto",
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, loader, ckpt_path=callback.checkpoint())
+    keep_weights(folder, module)
+
+
+def accelerate(folder: Path, steps: int, shared: bool) -> None:
+    from accelerate import Accelerator
+
+    import elastic
+    from elastic.integrations.accelerate import Elastic
+
+    accelerator = Accelerator(cpu=True)
+    model = Model()
+    prepared, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.1))
+    run = Elastic(accelerator, folder=str(folder / "kept") if shared else None)
+    batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH, seed=1)
+    for step in batches.steps(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches)):
+        if run.done == steps:
+            break
+        optimizer.zero_grad()
+        for part in step:
+            note(folder, step.number + 1, part.data["index"].tolist())
+            with part.sync(prepared):
+                accelerator.backward(prepared(**part.data)["loss"] * part.weight)
+        optimizer.step()
+        run.step(global_samples=step.global_samples)
+    keep_weights(folder, model)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["travels", "shared"])
+@pytest.mark.parametrize("train", [hugging_face, lightning, accelerate])
+def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
+    train: Train, shared: bool, tmp_path: Path
+) -> None:
+    importlib.import_module(f"elastic.integrations.{train.__name__}")  # once, and not again in every fork
+    importlib.import_module({"hugging_face": "transformers.trainer"}.get(train.__name__, train.__name__))
+    moved, still = tmp_path / "moved", tmp_path / "still"
+    moved.mkdir()
+    still.mkdir()
+    run(moved, 2, train, SAVED_AT, shared)
+    assert (moved / "state").exists()
+    assert set(seen(moved)) == set(range(1, SAVED_AT + 1))
+    run(moved, 1, train, STEPS, shared)
+    run(still, 1, train, STEPS)
+    rows = seen(moved)
+    assert set(rows) == set(range(1, STEPS + 1))
+    assert all(len(samples) == GLOBAL_BATCH for samples in rows.values())
+    assert rows == seen(still)
+    assert weights(moved) == pytest.approx(weights(still), rel=1e-4)
+
+
+def test_a_global_batch_that_the_workers_cannot_make_up_is_one_line_that_says_what_to_do() -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from elastic.integrations.hugging_face import ElasticCallback
+
+    arguments = TrainingArguments("x", per_device_train_batch_size=8, report_to=[], use_cpu=True)
+    with pytest.raises(UsageError, match=r"1 workers with 8 samples at once cannot make it up.*sizes=1:2:4$"):
+        ElasticCallback(global_batch=12).on_init_end(arguments, TrainerState(), TrainerControl())
