@@ -202,6 +202,26 @@ class LimitsConfig:
     trainers_per_account: int = _key(0, "Most trainers of one account considered at once; 0 is no limit.", minimum=0)
 
 
+def _check_folder(value: str) -> None:
+    """What stands for a folder on each node: `{user}` is the trainer's user."""
+    if value and (not value.startswith("/") or ".." in value.split("/") or not value.isprintable()):
+        raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
+
+
+@dataclass(frozen=True)
+class ElasticConfig:
+    """What trainers find on the nodes."""
+
+    RELOADED: ClassVar[bool] = True
+
+    stage: str = _key(
+        "",
+        "Folder on a disk of each node's own, where states by path are written first; {user} stands for the user.",
+        example="/local/scratch",
+        check=_check_folder,
+    )
+
+
 @dataclass(frozen=True)
 class ApiConfig:
     """Where drivers and commands reach the daemon, and how it knows who they are."""
@@ -248,6 +268,7 @@ class Config:
     pool: PoolConfig = PoolConfig()
     decide: DecideConfig = DecideConfig()
     limits: LimitsConfig = LimitsConfig()
+    elastic: ElasticConfig = ElasticConfig()
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()

@@ -49,6 +49,9 @@ CONNECT_S = 30.0
 # A node that no packet comes back to says so before its driver gives it up; four tries of the kernel's.
 REACH_S = 16.0
 
+# A file server that takes none of a few bytes for so long would hold up every save, and all ranks with it.
+PROBE_S = 30.0
+
 # How long the proof of both ends may take: three small messages, on a host that may be busy starting eight workers.
 HANDSHAKE_S = 10.0
 

@@ -96,7 +96,8 @@ class Leases:
     this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in the time of its
     controller, and a driver's host may have another one. By the same clock, `looked_s` is when the last look at Slurm
     began that the daemon had taken in by then, 0 if there was none yet. What comes until `calm_s` it sees in time for
-    the next backfill cycle, 0 where that is not known. An older daemon tells none of the five.
+    the next backfill cycle, 0 where that is not known. `stage` is the folder of the site's key of that name, "" for
+    none. An older daemon tells none of the six.
     """
 
     version: int
@@ -107,6 +108,7 @@ class Leases:
     now_s: float | None = None
     looked_s: float | None = None
     calm_s: float | None = None
+    stage: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads, with what a driver of before `looked_s` must be told."""
@@ -120,6 +122,7 @@ class Leases:
             "now_s": self.now_s,
             "looked_s": self.looked_s,
             "calm_s": self.calm_s,
+            "stage": self.stage,
         }
 
     @classmethod
@@ -138,4 +141,5 @@ class Leases:
             now_s=told.number("now_s", None),
             looked_s=told.number("looked_s", None),
             calm_s=told.number("calm_s", None),
+            stage=told.text("stage", ""),
         )

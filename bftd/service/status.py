@@ -38,7 +38,17 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
     looked_s = max(0.0, state.pool.looked_s)
     # a job that comes until then is seen at a poll that begins in time for its nodes to be free when the cycle comes
     calm_s = max(0.0, state.pool.cycle_s - timing.LEAVE_AHEAD_S - 2.0 * config.slurm.poll_s)
-    return Leases(trainer.version, config.pool.min_window_s, listed, daemon, timeout_s, now_s, looked_s, calm_s)
+    return Leases(
+        trainer.version,
+        config.pool.min_window_s,
+        listed,
+        daemon,
+        timeout_s,
+        now_s,
+        looked_s,
+        calm_s,
+        config.elastic.stage,
+    )
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import time
 
 from elastic.backends import Kind
 from elastic.backends.base import Backend
+from elastic.driver.bypath import OPS as BY_PATH
 from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
+from elastic.driver.probes import Probes
 from elastic.driver.run import CANCELLED, Run
 from elastic.link.fence import ANSWERS
 from elastic.link.peer import Peer
@@ -28,6 +30,7 @@ class Connections:
         self._host = host
         self._backend = backend
         self._liveness = liveness
+        self._probes = Probes(run, host.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
@@ -38,7 +41,9 @@ class Connections:
                 return False
             pilot.agent = peer
             self._liveness.heard(peer)
-            peer.send(self._run.settings.agent_message(self._kind))
+            peer.send(self._run.settings.agent_message(self._kind, self._run.environment()))
+            if self._probes.needed(pilot):
+                self._crew.spawn(self._probes.ask(pilot), pilot)
             return True
         pilot = self._pilot_of(peer)
         if pilot is None:
@@ -57,6 +62,7 @@ class Connections:
             pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
+                self._probes.gone(pilot)
                 asked = pilot.leaving or pilot.revoked or pilot.expiring or pilot.over.is_set()
                 if not (asked or pilot.reason or self._run.result.done()):
                     pilot.reason = f"the agent on {pilot.node} went away without a word"
@@ -68,6 +74,7 @@ class Connections:
         for pilot in self._pilots_by_name(peer):
             if pilot.workers.get(local_rank) is peer:
                 del pilot.workers[local_rank]
+        self._run.by_path.gone(peer, self._workers)
 
     async def received(self, peer: Peer, message: Message, reader: Payload) -> None:
         """Takes one message of an agent or a worker."""
@@ -87,7 +94,12 @@ class Connections:
             self._from_failing(peer, message)
         elif op == "fetch":
             self._host.fetched()
-            await self._run.saver.fetched(peer)
+            await self._run.send_state(peer)
+        elif op in BY_PATH:
+            if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
+                self._run.by_path.received(peer, message)
+        elif op == "paused" and self._run.by_path.paused(peer):
+            pass  # it is answered once its state is published
         else:
             await self._run.saver.received(peer, message, reader)
             self._run.state_saved()
@@ -106,8 +118,9 @@ class Connections:
             pilot.answers = True
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":
-            self._host.ready()
-            self._crew.ready(pilot)
+            self._probes.ready(pilot)
+        elif op == "probed":
+            self._probes.probed(pilot, message)
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "cannot":
@@ -118,6 +131,13 @@ class Connections:
                 self._crew.spawn(self._crew.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
+
+    def _ready(self, pilot: Pilot) -> None:
+        self._host.ready()
+        self._crew.ready(pilot)
+
+    def _workers(self) -> list[Peer]:
+        return [worker for pilot in self._crew.all for worker in pilot.workers.values()]
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
         """Slurm's notice came to the pilot."""

@@ -262,7 +262,7 @@ class TrainerHost:
 
     @property
     def _has_saved(self) -> bool:
-        return self._run.store.step >= 0 or self._run.progress.step > 0
+        return self._run.saved_step >= 0 or self._run.progress.step > 0
 
     @property
     def _silent(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,8 +49,8 @@ class DriverSettings:
     keep_state_s: float = 86400.0
     secret: str = field(default_factory=new_secret, repr=False)
 
-    def agent_message(self, kind: Kind) -> dict[str, object]:
-        """What an agent has to know to start its node process."""
+    def agent_message(self, kind: Kind, env: Mapping[str, str]) -> dict[str, object]:
+        """What an agent has to know to start its node process; `env` is what the trainer's state adds for workers."""
         return {
             "op": "configure",
             "backend": self.backend,
@@ -60,7 +61,7 @@ class DriverSettings:
             "workers_per_node": self.spec.workers_per_node or 0,
             "frozen_s": self.spec.patience_s,
             # The agents read the script from a file; over this connection they are told which one was meant.
-            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
+            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256, **env},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
         }

@@ -65,7 +65,7 @@ class StateSaver:
                 worker.send({"op": "unsaved", "step": step})
                 if error.again:
                     self._ask_again(worker)
-        self._note(worker, op)
+        self.note(worker, op)
 
     async def fetched(self, worker: Peer) -> None:
         """Sends the state to a worker that begins with it."""
@@ -73,9 +73,10 @@ class StateSaver:
 
     def gone(self, worker: Peer) -> None:
         """No answer will come from this worker."""
-        self._note(worker, _GONE)
+        self.note(worker, _GONE)
 
-    def _note(self, worker: Peer, answer: str) -> None:
+    def note(self, worker: Peer, answer: str) -> None:
+        """Takes what a worker has answered, or what has become of its answer."""
         self._answers[worker] = answer
         self._news.set()
 

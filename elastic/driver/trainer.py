@@ -67,6 +67,7 @@ class Trainer:
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
         self._starter.go_by(listed)
+        self.run.stage = listed.stage
         self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:
@@ -97,8 +98,11 @@ class Trainer:
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, ship_s=LEAVE_S)
+        # What is whole on the disk counts; after the script's good end nobody waits for the nodes.
+        await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else FAREWELL_S)
         await self._backend.close()
         await self.crew.close()
+        await self.run.generations.close()
 
     def _work_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -150,7 +150,7 @@ class CheckpointStore:
             self._saving.came(f"{text}{kept}; training goes on, and it is tried again")
             raise NotStoredError(text, again=True) from None
         except FencedError as error:
-            self._fence(str(error))
+            self.taken_over(str(error))
             raise NotStoredError(str(error), again=False) from None
         finally:
             self.receiving -= 1
@@ -178,11 +178,7 @@ class CheckpointStore:
 
     def _publish(self, upload: _Upload, saved: Saved) -> bool:
         """Gives an upload its name; the folder is looked through again, as another driver may have been there."""
-        if self.fenced:
-            raise FencedError("another driver of this trainer has taken over")
-        with self._place.opened() as folder:
-            self._owner.check(folder)
-            self._owner.try_lock(folder)
+        with self.opened_by_owner() as folder:
             found = contents(folder)
             if found.newest is not None and found.newest.step > saved.step:
                 self._newest = found.newest
@@ -193,6 +189,16 @@ class CheckpointStore:
                 if older != saved:
                     files.remove(folder, older.name)
         return True
+
+    @contextlib.contextmanager
+    def opened_by_owner(self) -> Iterator[int]:
+        """The folder, for a change by its one writer; raises FencedError, UnsafeFolderError and OSError."""
+        if self.fenced:
+            raise FencedError("another driver of this trainer has taken over")
+        with self._place.opened() as folder:
+            self._owner.check(folder)
+            self._owner.try_lock(folder)
+            yield folder
 
     # -- a worker begins with it ---
 
@@ -247,7 +253,8 @@ class CheckpointStore:
         """Notes that another driver has this trainer: nothing is saved any more."""
         self.fenced = True
 
-    def _fence(self, text: str) -> None:
+    def taken_over(self, text: str) -> None:
+        """Another driver was found to have this trainer: its user is told, once, and this driver ends."""
         if not self.fenced:
             self.fenced = True
             self._tell(text)
