@@ -94,7 +94,8 @@ class Connections:
             self._from_failing(peer, message)
         elif op == "fetch":
             self._host.fetched()
-            await self._run.send_state(peer)
+            if not await self._run.answered_by_path(peer):
+                await self._run.saver.fetched(peer)
         elif op in BY_PATH:
             if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
                 self._run.by_path.received(peer, message)

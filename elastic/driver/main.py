@@ -19,12 +19,12 @@ from elastic.driver.hub import Hub, listen
 from elastic.driver.output import Output
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.routes import given_address
-from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
 from elastic.driver.state import beginning, shelf
 from elastic.driver.state.beginning import Beginning
 from elastic.driver.state.owner import FencedError
 from elastic.driver.state.shelf import Name
+from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
@@ -91,7 +91,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     node, words = trainer.run.last_words
     for line in (f"the script's last words on {node}:", *words) if words else ():
         log(line)
-    await asyncio.to_thread(_put_away, settings, trainer.run, code, log)
+    await asyncio.to_thread(_put_away, settings, trainer.run.store, trainer.run.saved_step, code, log)
     return code
 
 
@@ -172,9 +172,13 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     )
 
 
-def _put_away(settings: DriverSettings, run: Run, code: int, log: Callable[[str], None]) -> None:
-    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training."""
-    store, step = run.store, run.saved_step
+def _put_away(
+    settings: DriverSettings, store: CheckpointStore, step: int, code: int, log: Callable[[str], None]
+) -> None:
+    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training.
+
+    `step` is that of the newest state, -1 where there is none.
+    """
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
         if name is None:

@@ -72,13 +72,12 @@ class Run:
         self.progress.kept_step = newest[0]
         self.progress.saved(max(newest[0], 0), newest[1])
 
-    async def send_state(self, worker: Peer) -> None:
-        """Tells a worker that begins of the newest state, or sends it."""
+    async def answered_by_path(self, worker: Peer) -> bool:
+        """Tells a worker that begins of the newest state where it is one by path; whether it is."""
         answer = await self.generations.answer(self.store.step)
-        if answer is None:
-            await self.saver.fetched(worker)
-        else:
+        if answer is not None:
             worker.send(answer)
+        return answer is not None
 
     def environment(self) -> dict[str, str]:
         """What workers have to know of states by path."""
