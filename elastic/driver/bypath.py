@@ -48,6 +48,7 @@ class ByPath:
                 over = self._gathering.heard(worker, told)
             else:
                 over = self._gathering.unwritten(worker, message.get("name"))
+                self._parts[worker] = "failed"
                 text = str(message.get("text", "no reason is told"))[:500]
                 self._generations.failed(f"a state could not be written in {self._generations.home.path}: {text}")
         except ValueError as error:

@@ -143,7 +143,7 @@ class Gathering:
 
     def superseded(self, step: int) -> list[Over]:
         """A generation of `step` is complete: those of lower ones, which nobody needs to complete any more."""
-        older = [name for name, one in self._open.items() if one.shape is not None and one.shape.step < step]
+        older = [name for name in self._open if int(name.split("-")[1]) < step]
         return [self._ended(name) for name in older]
 
     def has(self, worker: Hashable) -> bool:

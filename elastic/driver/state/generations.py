@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,9 @@ _TRIES, _PAUSE_S = 3, 1.0
 
 _LINE_BYTES = 768 << 10
 """A list of files that is longer does not fit a line beside another one, and is read from beside the shards."""
+
+_UNSEEN = (errno.ENOENT, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""What a host says of a file system that it has not mounted, or cannot reach: the nodes may have it."""
 
 _FAILURES = (OSError, UnsafeFolderError)
 
@@ -82,7 +86,7 @@ class Generations:
             with self.home.opened(make=True):
                 pass
         except OSError as error:
-            if self.home.outer is None or isinstance(error, PermissionError):
+            if self.home.outer is None or error.errno not in _UNSEEN:
                 raise StateError(shards.why_not(self.home.path.parent, error)) from None
             self._not_seen(error)
 
