@@ -135,6 +135,9 @@ STORE_RETRY_S = 10.0
 # How long a worker's last words may be behind the news of its end.
 FAREWELL_S = 0.5
 
+# What is whole on a file system when a trainer is ended is counted still: a small file, and some looks at others.
+PUBLISH_S = 2.0
+
 # How long the last lines of a driver may take to be written: its job ends also when a full disk takes none of them.
 LAST_WORDS_S = 3.0
 

@@ -31,7 +31,9 @@ class ByPath:
         self._note = note
         self._changed = changed
         self._gathering = Gathering()
-        self._parts: WeakKeyDictionary[Peer, _Part] = WeakKeyDictionary()
+        self._parts: WeakKeyDictionary[Peer, tuple[object, _Part]] = WeakKeyDictionary()
+        """What each worker told of last, by name, and what has become of that."""
+
         self._paused: WeakSet[Peer] = WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -41,31 +43,32 @@ class ByPath:
         if op == "corrupt":
             self._spawn(self._corrupt(message.get("name"), str(message.get("text", "a shard is wrong"))[:500]))
             return
-        self._parts[worker] = "open"
+        name = message.get("name")
+        self._parts[worker] = (name, "open")
         try:
             if op == "shards":
                 told = Told.parse(message, str(self._generations.home.path))
                 over = self._gathering.heard(worker, told)
             else:
-                over = self._gathering.unwritten(worker, message.get("name"))
-                self._parts[worker] = "failed"
+                over = self._gathering.unwritten(worker, name)
+                self._parts[worker] = (name, "failed")
                 text = str(message.get("text", "no reason is told"))[:500]
                 self._generations.failed(f"a state could not be written in {self._generations.home.path}: {text}")
         except ValueError as error:
             self._generations.failed(f"a state by path does not count: {error}")
-            self._end([worker], "failed")
+            self._end([worker], name, "failed")
             return
         if over is not None:
             self._over(over)
 
     def paused(self, worker: Peer) -> bool:
         """Takes a worker's word that it rests; whether it is that of a state by path, which is noted once that is."""
-        part = self._parts.get(worker)
-        if part is None:
+        if worker not in self._parts:
             return False
         self._paused.add(worker)
+        name, part = self._parts[worker]
         if part != "open":
-            self._end([worker], part)
+            self._end([worker], name, part)
         return True
 
     def gone(self, worker: Peer, present: Callable[[], Collection[Peer]]) -> None:
@@ -90,7 +93,7 @@ class ByPath:
         if over.why:
             self._generations.failed(f"a state by path does not count: {over.why}")
         if over.complete is None:
-            self._end(workers, "failed")
+            self._end(workers, over.name, "failed")
             self._spawn(self._generations.drop(over.name))
             return
         self._spawn(self._publish(over, workers))
@@ -101,7 +104,7 @@ class ByPath:
         assert over.complete is not None
         dropped = await self._generations.publish(over.complete, lambda: self._gathering.names)
         if dropped is None:
-            self._end(workers, "failed")
+            self._end(workers, over.name, "failed")
             await self._generations.drop(over.name)
             return
         self._changed()
@@ -109,18 +112,18 @@ class ByPath:
             worker.send({"op": "published", "name": over.name})
             for name in dropped:
                 worker.send({"op": "forgotten", "name": name})
-        self._end(workers, "published")
+        self._end(workers, over.name, "published")
 
     async def _corrupt(self, name: object, text: str) -> None:
         if await self._generations.set_aside(name, text):
             self._changed()
 
-    def _end(self, workers: Collection[Peer], part: _Part) -> None:
-        """What workers told has come to its end; their pauses with it."""
+    def _end(self, workers: Collection[Peer], name: object, part: _Part) -> None:
+        """What workers told of a generation has come to its end, and the pauses that they made for it."""
         for worker in workers:
-            if self._parts.get(worker) == "open" and self._gathering.has(worker):
-                continue  # it is at the next one already
-            self._parts[worker] = part
+            if self._parts[worker][0] != name:
+                continue  # it has told of the next one already
+            self._parts[worker] = (name, part)
             if worker in self._paused:
                 self._paused.discard(worker)
                 # Who has nothing else is not waited for.

@@ -32,7 +32,7 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S
 
 _CANCEL_AGAIN_S = 0.1
 
@@ -99,7 +99,7 @@ class Trainer:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, ship_s=LEAVE_S)
         # What is whole on the disk counts; after the script's good end nobody waits for the nodes.
-        await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else FAREWELL_S)
+        await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else PUBLISH_S)
         await self._backend.close()
         await self.crew.close()
         await self.run.generations.close()

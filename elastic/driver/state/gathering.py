@@ -146,10 +146,6 @@ class Gathering:
         older = [name for name in self._open if int(name.split("-")[1]) < step]
         return [self._ended(name) for name in older]
 
-    def has(self, worker: Hashable) -> bool:
-        """Whether a worker has told its part of a generation that is not at its end."""
-        return any(worker in one.told for one in self._open.values())
-
     @property
     def names(self) -> frozenset[str]:
         """The generations that are being told."""

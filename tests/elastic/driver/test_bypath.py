@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.reports import NoteReport, ProgressReport
+from elastic.driver import crew
 from elastic.driver.state import manifest
 from elastic.link.peer import Peer
 from tests.elastic.driver.state.by_path import name_of, told, write, written
@@ -16,6 +17,11 @@ from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
 
 __all__ = ["play"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
 
 
 async def training_on(stage: Stage, *nodes: str) -> list[Peer]:
@@ -75,6 +81,19 @@ def test_a_pause_is_over_when_the_generation_of_all_ranks_is_published_and_not_b
     play(body)
 
 
+def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_own_was_published(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        workers = await training_on(stage, "n1")
+        await tell(stage, workers, 5)
+        saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
+        await tell(stage, workers, 7)
+        await stage.says(workers[0], {"op": "paused"})
+        await saving
+        assert stage.run.step == 7
+
+    play(body)
+
+
 @pytest.mark.parametrize("fault", ["unwritten", "contradicted", "gone", "no shard"])
 def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
     play: Play, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -102,9 +121,7 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
             stage.connections.disconnected(workers[1])
         else:
             await stage.says(workers[1], {"op": "paused"})
-        for worker in workers:
-            await until("asked for another", lambda worker=worker: fault == "gone" or "ship" in ops(worker) or True)
-            answering = asyncio.create_task(_has_nothing(stage, worker))
+        answering = asyncio.create_task(_have_nothing(stage))
         await saving
         answering.cancel()
         assert stage.run.step == 5
@@ -116,7 +133,8 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
     play(body)
 
 
-async def _has_nothing(stage: Stage, worker: Peer) -> None:
+async def _have_nothing(stage: Stage) -> None:
+    """What workers answer who never had a state for the driver to fetch."""
     for other in list(stage.connections._workers()):
         await until("asked for what it has", lambda other=other: "ship" in ops(other))
         await stage.says(other, {"op": "nothing_saved"})

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from bftd.protocol.reports import CrashReport
+from elastic.driver import crew, probes
 from elastic.driver import host as hosts
-from elastic.driver import probes
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
 
 __all__ = ["play"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
 
 
 @pytest.fixture
@@ -59,6 +64,8 @@ def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(scene: Call
         await stage.says(agent, {"op": "ready"})
         await stage.trains_on("n1", "n2")
         stage.revoke("n2")
+        await until("n2 leaves training", lambda: "end" in ops(agent))
+        stage.starter.end("job-n2.2")
         await until("n2 is back", lambda: len(stage.trainer.crew.all) == 1)
         stage.grant("n2")
         agent = await stage.connect("n2")
@@ -100,7 +107,9 @@ def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
         agent, question = await asked(stage, "n2")
         await stage.says(agent, answer(question, wrote=False, error="Read-only file system", missing=["n1"]))
         await stage.says(agent, {"op": "ready"})
-        await until("n2 is given back", lambda: [pilot.node for pilot in stage.trainer.crew.all] == ["n1"])
+        await until("n2 is given back", lambda: "end" in ops(agent))
+        stage.starter.end("job-n2.1")
+        await until("its pilot is over", lambda: [pilot.node for pilot in stage.trainer.crew.all] == ["n1"])
         [crash] = stage.reports(CrashReport)
         assert (
             crash.text == f"n2 cannot write in state={lustre}: Read-only file system; mend that, or give another folder"
