@@ -25,6 +25,9 @@ LEASE_ID = re.compile(rf"(?=.{{1,{LEASE_ID_MOST}}}$)[^\s/]{{1,256}}\.\d{{1,18}}"
 LEASE_ID_FORM = "a lease id, <node>.<number>"
 # The word by which a pilot's comment names its daemon.
 _DAEMON = re.compile(r"[A-Za-z0-9-]{1,64}")
+# A folder that every node has for itself.
+_FOLDER = re.compile(r"(?!.*/\.\.(/|$))/.*")
+_FOLDER_MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +144,7 @@ class Leases:
             now_s=told.number("now_s", None),
             looked_s=told.number("looked_s", None),
             calm_s=told.number("calm_s", None),
-            stage=told.text("stage", ""),
+            stage=told.name("stage", "", most=_FOLDER_MOST, form=_FOLDER, wanted="a folder from / on")
+            if told.raw("stage")
+            else "",
         )
