@@ -95,7 +95,7 @@ class Generations:
             self.seen = False
             self._tell(
                 f"{self.home.path.parent} is not seen from the driver's host ({text_of(error)}): what workers say of "
-                "the files there is believed"
+                "the files there is believed, and older generations are yours to remove"
             )
 
     def _read(self, folder: int) -> None:
@@ -205,7 +205,8 @@ class Generations:
 
     async def drop(self, name: str) -> None:
         """Removes a generation that will never be complete."""
-        await self._in_thread(self._drop, name)
+        with contextlib.suppress(OSError):  # the driver is at its end
+            await self._in_thread(self._drop, name)
 
     def _drop(self, name: str) -> None:
         known = {one.name for one in self._kept} | set(self._aside)
@@ -307,7 +308,11 @@ class Generations:
             pass
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        try:
+            working = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        except RuntimeError:
+            raise OSError(errno.ECANCELED, "the driver ends") from None
+        return await working
 
 
 def _unlist(folder: int, kept: Kept) -> None:

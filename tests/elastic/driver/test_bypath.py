@@ -217,6 +217,22 @@ def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_
     assert list(tmp_path.glob("state/manifest-40-*"))
 
 
+def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    stages: list[Stage] = []
+
+    async def body(stage: Stage) -> None:
+        stages.append(stage)
+        workers = await training_on(stage, "n1", "n2")
+        await stage.says(workers[0], written(home(stage), 40)[0])
+        await stage.run.generations.close()
+        stage.connections.disconnected(workers[1])
+        await asyncio.sleep(0)
+
+    play(body)
+    stages.clear()
+    assert caplog.records == []
+
+
 def test_workers_are_told_where_states_by_path_go(tmp_path: Path, play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.run.stage = "/local/{user}"

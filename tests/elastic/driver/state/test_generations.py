@@ -270,12 +270,12 @@ def test_what_is_not_a_generation_of_this_trainers_is_never_removed(
         folder = driver.home / name_of(2)
         folder.mkdir()
         (folder / "link").symlink_to(outside)
-        writing = driver.home / name_of(3)
-        writing.mkdir()
+        for step in (3, 99):
+            (driver.home / name_of(step)).mkdir()
         for step in (10, 20, 30):
             messages = written(driver.home, step)
             await driver.found.publish(whole(driver.home, messages), lambda: {name_of(3)})
-        assert driver.on_disk() == ["notes.txt", name_of(3), name_of(20), name_of(30), "step-1"]
+        assert driver.on_disk() == ["notes.txt", name_of(3), name_of(20), name_of(30), name_of(99), "step-1"]
         assert (outside / "precious").read_text() == "mine"
         driver.close()
 
