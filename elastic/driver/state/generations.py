@@ -226,10 +226,17 @@ class Generations:
     # -- one is not whole ---
 
     async def set_aside(self, name: object, why: str) -> bool:
-        """Has a generation used no more whose files a worker found wrong; returns whether one was in use."""
+        """Has a generation used no more whose files a worker found wrong; returns whether it was.
+
+        Not where nothing else is left: a node that has lost its file system would take the whole training along, and
+        a worker that begins finds out by itself.
+        """
         async with self._lock:
             bad = next((one for one in self._kept if one.name == name), None)
             if bad is None:
+                return False
+            if len(self._kept) == 1 and self._store.step < 0:
+                self._tell(f"the state of step {bad.step} is not whole, and there is no other: it is kept: {why}")
                 return False
             try:
                 await self._in_thread(self._set_aside, bad, why)
@@ -240,8 +247,8 @@ class Generations:
                 self._tell(f"the note that {bad.name} is not whole cannot be written: {text_of(error)}")
             self._aside[bad.name] = why
             self._kept = tuple(one for one in self._kept if one is not bad)
-        on = f"goes on from step {self.step}" if self.newest else "there is no other generation"
-        self._tell(f"the state of step {bad.step} is not used, and kept in {bad.path(self._state_dir)}: {why}; {on}")
+        where, on = bad.path(self._state_dir), max(self.step, self._store.step)
+        self._tell(f"the state of step {bad.step} is not used, and kept in {where}: {why}; goes on from step {on}")
         return True
 
     def _set_aside(self, bad: Generation, why: str) -> None:

@@ -372,11 +372,33 @@ def test_a_generation_that_was_found_wrong_is_kept_and_never_used_again(begin: C
     scene(body())
 
 
+def test_the_last_state_is_not_given_up_for_what_a_worker_says_of_it(begin: Callable[[], Driver]) -> None:
+    """A node that has lost its file system finds every shard of every generation missing."""
+
+    async def body() -> None:
+        driver = begin()
+        for step in (10, 20):
+            await driver.publish(step)
+        assert await driver.found.set_aside(name_of(20), "a shard is gone")
+        assert not await driver.found.set_aside(name_of(10), "a shard is gone")
+        assert driver.lines[1:] == [
+            "the state of step 10 is not whole, and there is no other: it is kept: a shard is gone"
+        ]
+        assert [one["step"] for one in await driver.listed()] == [10]
+        await put(driver.store, 5, b"through the driver")
+        assert await driver.found.set_aside(name_of(10), "a shard is gone")
+        assert driver.lines[-1].endswith("a shard is gone; goes on from step 5")
+        driver.close()
+
+    scene(body())
+
+
 def test_when_none_is_left_a_worker_is_told_why_instead_of_beginning_anew(begin: Callable[[], Driver]) -> None:
     async def body() -> None:
         driver = begin()
         await driver.publish(10)
-        await driver.found.set_aside(name_of(10), "a shard is gone")
+        with driver.store.opened_by_owner() as folder:
+            manifest.set_aside(folder, manifest.manifests(folder).kept[0], "a shard is gone")
         driver.close()
         again = begin()
         assert again.found.step == -1
