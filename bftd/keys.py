@@ -52,6 +52,12 @@ def _key(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _check_folder(value: str) -> None:
+    """What stands for a folder on each node: `{user}` is the trainer's user."""
+    if value and (not value.startswith("/") or ".." in value.split("/") or not value.isprintable()):
+        raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
+
+
 @dataclass(frozen=True)
 class DaemonConfig:
     """What the daemon is, and who may steer it."""
@@ -202,26 +208,6 @@ class LimitsConfig:
     trainers_per_account: int = _key(0, "Most trainers of one account considered at once; 0 is no limit.", minimum=0)
 
 
-def _check_folder(value: str) -> None:
-    """What stands for a folder on each node: `{user}` is the trainer's user."""
-    if value and (not value.startswith("/") or ".." in value.split("/") or not value.isprintable()):
-        raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
-
-
-@dataclass(frozen=True)
-class ElasticConfig:
-    """What trainers find on the nodes."""
-
-    RELOADED: ClassVar[bool] = True
-
-    stage: str = _key(
-        "",
-        "Folder on a disk of each node's own, where states by path are written first; {user} stands for the user.",
-        example="/local/scratch",
-        check=_check_folder,
-    )
-
-
 @dataclass(frozen=True)
 class ApiConfig:
     """Where drivers and commands reach the daemon, and how it knows who they are."""
@@ -251,6 +237,20 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True)
+class ElasticConfig:
+    """What the trainers' drivers are told of the site."""
+
+    RELOADED: ClassVar[bool] = True
+
+    stage: str = _key(
+        "",
+        "Folder on a disk of each node's own, where states by path are written first; {user} stands for the user.",
+        example="/local/scratch",
+        check=_check_folder,
+    )
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """What the daemon writes to its standard error."""
 
@@ -268,9 +268,9 @@ class Config:
     pool: PoolConfig = PoolConfig()
     decide: DecideConfig = DecideConfig()
     limits: LimitsConfig = LimitsConfig()
-    elastic: ElasticConfig = ElasticConfig()
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
+    elastic: ElasticConfig = ElasticConfig()
     log: LogConfig = LogConfig()
 
 

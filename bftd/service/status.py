@@ -39,15 +39,15 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
     # a job that comes until then is seen at a poll that begins in time for its nodes to be free when the cycle comes
     calm_s = max(0.0, state.pool.cycle_s - timing.LEAVE_AHEAD_S - 2.0 * config.slurm.poll_s)
     return Leases(
-        trainer.version,
-        config.pool.min_window_s,
-        listed,
-        daemon,
-        timeout_s,
-        now_s,
-        looked_s,
-        calm_s,
-        config.elastic.stage,
+        version=trainer.version,
+        min_window_s=config.pool.min_window_s,
+        leases=listed,
+        daemon=daemon,
+        timeout_s=timeout_s,
+        now_s=now_s,
+        looked_s=looked_s,
+        calm_s=calm_s,
+        stage=config.elastic.stage,
     )
 
 
