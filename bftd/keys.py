@@ -53,6 +53,12 @@ def _key(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _check_folder(value: str) -> None:
+    """What stands for a folder on each node: `{user}` is the trainer's user."""
+    if value and (not value.startswith("/") or ".." in value.split("/") or not value.isprintable()):
+        raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
+
+
 @dataclass(frozen=True)
 class DaemonConfig:
     """What the daemon is, and who may steer it."""
@@ -242,6 +248,12 @@ class ElasticConfig:
         "How container=IMAGE starts: apptainer, charliecloud, pyxis, or a command with {image}, {binds} and {command}.",
         example="apptainer",
         check=containers.check,
+    )
+    stage: str = _key(
+        "",
+        "Folder on a disk of each node's own, where states by path are written first; {user} stands for the user.",
+        example="/local/scratch",
+        check=_check_folder,
     )
 
 

@@ -52,6 +52,9 @@ CONNECT_S = 30.0
 # A node that no packet comes back to says so before its driver gives it up; four tries of the kernel's.
 REACH_S = 16.0
 
+# A file server that takes none of a few bytes for so long would hold up every save, and all ranks with it.
+PROBE_S = 30.0
+
 # How long the proof of both ends may take: three small messages, on a host that may be busy starting eight workers.
 HANDSHAKE_S = 10.0
 
@@ -160,6 +163,9 @@ STORE_RETRY_S = 10.0
 
 # How long a worker's last words may be behind the news of its end.
 FAREWELL_S = 0.5
+
+# What is whole on a file system when a trainer is ended is counted still: a small file, and some looks at others.
+PUBLISH_S = 2.0
 
 # How long the last lines of a driver may take to be written: its job ends also when a full disk takes none of them.
 LAST_WORDS_S = 3.0

@@ -64,8 +64,9 @@ def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -
     failures = []
     for entry in chosen:
         try:
-            shelf.remove(root, entry, force=force)
-            click.echo(f"removed {entry.name}")
+            left = shelf.remove(root, entry, force=force)
+            note = f"; its files in {left} are not seen from this host: remove them where they are" if left else ""
+            click.echo(f"removed {entry.name}{note}")
         except ElasticError as error:
             failures.append(error)
     for failure in failures[:-1]:
@@ -120,6 +121,8 @@ def _facts(entry: Entry) -> dict[str, Any]:
         "step": newest.step if newest else None,
         "samples": newest.samples if newest else None,
         "size_bytes": entry.size_bytes,
+        "by_path": entry.home or None,
+        "set_aside": entry.aside,
         "saved_s": entry.changed_s or None,
         "kept_until_s": entry.name.at_s if entry.state == "ended" else None,
     }
@@ -134,6 +137,7 @@ def _table(found: Iterable[Entry]) -> Iterable[str]:
         Column("STATE", least=10, folds=True),
         Column("STEP", right=True),
         Column("SIZE", rank=1, right=True),
+        Column("WHERE", rank=4, least=8),
         Column("AGE", rank=2, right=True),
     ]
     now_s = time.time()
@@ -150,7 +154,8 @@ def _row(entry: Entry, now_s: float) -> tuple[str, ...]:
         state = f"ended, kept until {time.strftime('%Y-%m-%d %H:%M', time.localtime(name.at_s))}"
     step = str(entry.newest.step) if entry.newest else "-"
     age = _age(now_s - entry.changed_s) if entry.changed_s else "-"
-    return shown, entry.owner.title or "-", state, step, _size(entry.size_bytes), age
+    where = entry.home or "-"
+    return shown, entry.owner.title or "-", state, step, _size(entry.size_bytes), where, age
 
 
 def _size(size_bytes: int) -> str:

@@ -119,7 +119,7 @@ def run(
     root = shelf.root_of(os.environ)
     keep_state_s = shelf.keep_state_s(os.environ)
     shelf.sweep(root, time.time())
-    begins = Beginning(trainer_id, resume=spec.resume or "")
+    begins = Beginning(trainer_id, resume=spec.resume or "", state_path=spec.state_path)
     state_dir = beginning.begin(root, begins, Path.cwd(), lambda text: click.echo(f"bft: {text}"))
     code = driver.run(
         DriverSettings(

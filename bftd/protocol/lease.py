@@ -25,6 +25,9 @@ LEASE_ID = re.compile(rf"(?=.{{1,{LEASE_ID_MOST}}}$)[^\s/]{{1,256}}\.\d{{1,18}}"
 LEASE_ID_FORM = "a lease id, <node>.<number>"
 # The word by which a pilot's comment names its daemon.
 _DAEMON = re.compile(r"[A-Za-z0-9-]{1,64}")
+# A folder that every node has for itself.
+_FOLDER = re.compile(r"(?!.*/\.\.(/|$))/.*")
+_FOLDER_MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,9 @@ class Leases:
     this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in the time of its
     controller, and a driver's host may have another one. By the same clock, `looked_s` is when the last look at Slurm
     began that the daemon had taken in by then, 0 if there was none yet. What comes until `calm_s` it sees in time for
-    the next backfill cycle, 0 where that is not known. An older daemon tells none of the five.
-    `container` is how the site starts a command in a user's image (bftd.protocol.container), "" where it does not.
+    the next backfill cycle, 0 where that is not known. `stage` is the folder of the site's key of that name, "" for
+    none. `container` is how the site starts a command in a user's image (bftd.protocol.container), "" where it does
+    not. An older daemon tells none of the seven.
     """
 
     version: int
@@ -109,6 +113,7 @@ class Leases:
     looked_s: float | None = None
     calm_s: float | None = None
     container: str = ""
+    stage: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `from_json` reads, with what a driver of before `looked_s` must be told."""
@@ -123,6 +128,7 @@ class Leases:
             "looked_s": self.looked_s,
             "calm_s": self.calm_s,
             "container": self.container,
+            "stage": self.stage,
         }
 
     @classmethod
@@ -142,4 +148,7 @@ class Leases:
             looked_s=told.number("looked_s", None),
             calm_s=told.number("calm_s", None),
             container=told.text("container", ""),
+            stage=told.name("stage", "", most=_FOLDER_MOST, form=_FOLDER, wanted="a folder from / on")
+            if told.raw("stage")
+            else "",
         )

@@ -48,6 +48,7 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
         looked_s=looked_s,
         calm_s=calm_s,
         container=config.elastic.container,
+        stage=config.elastic.stage,
     )
 
 

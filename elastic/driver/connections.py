@@ -7,10 +7,12 @@ import time
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
+from elastic.driver.bypath import OPS as BY_PATH
 from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness
 from elastic.driver.pilots import Pilot
+from elastic.driver.probes import Probes
 from elastic.driver.run import CANCELLED, Run
 from elastic.driver.transfers import Transfers
 from elastic.link.fence import ANSWERS
@@ -30,8 +32,9 @@ class Connections:
         self._host = host
         self._backend = backend
         self._liveness = liveness
-        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.store.offer)
+        self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.offer)
         """For the hub: connections that states come and go by."""
+        self._probes = Probes(run, host.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
@@ -42,7 +45,9 @@ class Connections:
                 return False
             pilot.agent = peer
             self._liveness.heard(peer)
-            peer.send(self._run.settings.agent_message(self._kind))
+            peer.send(self._run.settings.agent_message(self._kind, self._run.environment()))
+            if self._probes.needed(pilot):
+                self._crew.spawn(self._probes.ask(pilot), pilot)
             return True
         pilot = self._pilot_of(peer)
         if pilot is None:
@@ -61,6 +66,7 @@ class Connections:
             pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
+                self._probes.gone(pilot)
                 asked = pilot.leaving or pilot.revoked or pilot.expiring or pilot.over.is_set()
                 if not (asked or pilot.reason or self._run.result.done()):
                     pilot.reason = f"the agent on {pilot.node} went away without a word"
@@ -72,6 +78,7 @@ class Connections:
         for pilot in self._pilots_by_name(peer.hello):
             if pilot.workers.get(local_rank) is peer:
                 del pilot.workers[local_rank]
+        self._run.by_path.gone(peer, self._workers)
 
     async def received(self, peer: Peer, message: Message) -> None:
         """Takes one message of an agent or a worker."""
@@ -92,6 +99,11 @@ class Connections:
         elif op == "fetch":
             self._host.fetched()
             self.transfers.answer(peer)
+        elif op in BY_PATH:
+            if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
+                self._run.by_path.received(peer, message)
+        elif op == "paused" and self._run.by_path.paused(peer):
+            pass  # it is answered once its state is published
         else:
             self._run.saver.received(peer, message)
 
@@ -116,8 +128,9 @@ class Connections:
             pilot.answers = True
             pilot.workers_per_node = self._run.progress.workers_per_node = int(message["workers_per_node"])
         elif op == "ready":
-            self._host.ready()
-            self._crew.ready(pilot)
+            self._probes.ready(pilot)
+        elif op == "probed":
+            self._probes.probed(pilot, message)
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "cannot":
@@ -135,6 +148,13 @@ class Connections:
         """Runs the step that an agent's node process is to be in; the agent hears of its coming, not of its failing."""
         if said := await self._crew.run_step(pilot, command):
             self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
+
+    def _ready(self, pilot: Pilot) -> None:
+        self._host.ready()
+        self._crew.ready(pilot)
+
+    def _workers(self) -> list[Peer]:
+        return [worker for pilot in self._crew.all for worker in pilot.workers.values()]
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
         """Slurm's notice came to the pilot."""

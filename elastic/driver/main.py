@@ -81,8 +81,8 @@ async def _run(settings: DriverSettings, output: Output) -> int:
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
     log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
-    if trainer.run.store.step >= 0:
-        log(f"resumes at step {trainer.run.store.step}")
+    if trainer.run.saved_step >= 0:
+        log(f"resumes at step {trainer.run.saved_step}")
     code, reason = await trainer.serve()
     await trainer.stop()  # workers come to the hub once more, with their last state
     hub.close()
@@ -91,7 +91,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     node, words = trainer.run.last_words
     for line in (f"the script's last words on {node}:", *words) if words else ():
         log(line)
-    await asyncio.to_thread(_put_away, settings, trainer.run.store, code, log)
+    await asyncio.to_thread(_put_away, settings, trainer.run.store, trainer.run.saved_step, code, log)
     return code
 
 
@@ -145,7 +145,8 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     interpreter = header.interpreter or interpreter_of(source, header.script, contained=bool(spec.container))
     keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
     shelf.sweep(root, time.time())
-    state_dir = beginning.begin(root, Beginning.of_job(trainer_id, spec.resume or "", environ), cwd, _early)
+    begins = Beginning.of_job(trainer_id, spec.resume or "", environ, spec.state_path)
+    state_dir = beginning.begin(root, begins, cwd, _early)
     script, digest = beginning.keep_script(state_dir, Path(header.script).name, source)
     return DriverSettings(
         trainer_id=trainer_id,
@@ -171,8 +172,13 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     )
 
 
-def _put_away(settings: DriverSettings, store: CheckpointStore, code: int, log: Callable[[str], None]) -> None:
-    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training."""
+def _put_away(
+    settings: DriverSettings, store: CheckpointStore, step: int, code: int, log: Callable[[str], None]
+) -> None:
+    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training.
+
+    `step` is that of the newest state, -1 where there is none.
+    """
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
         if name is None:
@@ -181,9 +187,9 @@ def _put_away(settings: DriverSettings, store: CheckpointStore, code: int, log: 
         if code == 0:
             kept = shelf.put_away(root, name, settings.keep_state_s)
             if kept is not None:
-                log(f"the state of step {store.step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
-        elif not shelf.drop_if_empty(root, name) and store.step >= 0:
-            log(f"the state of step {store.step} is kept in {settings.state_dir}")
+                log(f"the state of step {step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
+        elif not shelf.drop_if_empty(root, name) and step >= 0:
+            log(f"the state of step {step} is kept in {settings.state_dir}")
     except FencedError:
         pass  # its successor's
     except (OSError, ElasticError) as error:

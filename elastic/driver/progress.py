@@ -40,6 +40,9 @@ class Progress:
     size: int = 0
     samples_per_s: float = 0.0
     steps_lost: int = 0
+    kept_step: int = -1
+    """The step of the state that is kept, -1 for none."""
+
     resizes: int = 0
     suspends: int = 0
     step_s: float = 0.0
@@ -98,6 +101,10 @@ class Progress:
     def saved(self, step: int, samples: int) -> None:
         """A state arrived in the driver: it is progress that cannot be lost any more."""
         self.step, self.samples = max(self.step, step), max(self.samples, samples)
+
+    def went_back(self, step: int, samples: int) -> None:
+        """The newest state is of no use: what is kept is one of a lower step, and the loss is counted once resumed."""
+        self.step, self.samples = min(self.step, step), min(self.samples, samples)
 
     def present(self, at_s: float) -> ProgressReport:
         """How far training has come."""

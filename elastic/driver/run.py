@@ -11,12 +11,15 @@ from collections.abc import Callable
 from bftd.protocol.reports import NoteReport, Report
 from elastic.backends import KINDS
 from elastic.driver.agreement import Agreement
+from elastic.driver.bypath import ByPath
 from elastic.driver.costs import Costs
 from elastic.driver.progress import Progress
 from elastic.driver.settings import DriverSettings
+from elastic.driver.state.generations import Generations
 from elastic.driver.state.store import CheckpointStore
 from elastic.driver.state_saver import StateSaver
 from elastic.errors import ElasticError
+from elastic.link.wire import Message
 
 CANCELLED = "the job was cancelled"
 TAKEN_OVER = "another driver of this trainer has taken over"
@@ -38,7 +41,9 @@ class Run:
         self.show = show
         self.report = report
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
+        self.generations = Generations(self.store, settings.state_dir, settings.spec.state_path, self.tell)
         self.saver = StateSaver(self.store)
+        self.by_path = ByPath(self.generations, self.saver.note, self.state_saved)
         self.agreement = Agreement()
         self.progress = Progress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
         self.state_saved()
@@ -51,11 +56,33 @@ class Run:
     @property
     def step(self) -> int:
         """The step that the trainer would go on from if it lost every node now, as far as that is known."""
-        return self.progress.live_step if self.progress.printed else max(self.store.step, 0)
+        return self.progress.live_step if self.progress.printed else max(self.saved_step, 0)
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest state of either kind, -1 while there is none."""
+        return max(self.store.step, self.generations.step)
 
     def state_saved(self) -> None:
-        """Notes what is in the store: it is progress that cannot be lost any more."""
-        self.progress.saved(max(self.store.step, 0), self.store.samples)
+        """Notes what is kept: it is progress that cannot be lost any more, but for a generation that was damaged."""
+        newest = max((self.store.step, self.store.samples), (self.generations.step, self.generations.samples))
+        if self.progress.kept_step > newest[0]:
+            self.progress.went_back(max(newest[0], 0), newest[1])
+        self.progress.kept_step = newest[0]
+        self.progress.saved(max(newest[0], 0), newest[1])
+
+    async def offer(self) -> Message:
+        """What a worker that begins is told of the newest state, whichever way it came."""
+        return await self.generations.answer(self.store.step) or await self.store.offer()
+
+    def environment(self) -> dict[str, str]:
+        """What workers have to know of states by path."""
+        by_path = self.settings.spec.state_path is not None
+        return {
+            "BFT_STATE_PATH": str(self.generations.home.path),
+            "BFT_STATE_BY_PATH": "1" if by_path else "",
+            "BFT_STATE_STAGE": self.settings.stage,
+        }
 
     def wake(self) -> None:
         """Has the one task that waits look again."""

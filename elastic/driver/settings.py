@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,9 @@ class Site:
 
     container: str = ""
     """How a command is started in a user's image (bftd.protocol.container), "" where it is not."""
+
+    stage: str = ""
+    """Where workers write states by path first, with {user} in it or not; "" for nowhere."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class DriverSettings:
     site: Site = field(default_factory=Site)
     secret: str = field(default_factory=new_secret, repr=False)
 
-    def agent_message(self, kind: Kind) -> dict[str, object]:
-        """What an agent has to know to start its node process."""
+    def agent_message(self, kind: Kind, env: Mapping[str, str]) -> dict[str, object]:
+        """What an agent has to know to start its node process; `env` is what the trainer's state adds for workers."""
         return {
             "op": "configure",
             "backend": self.backend,
@@ -69,7 +73,7 @@ class DriverSettings:
             "workers_per_node": self.spec.workers_per_node or 0,
             "frozen_s": self.spec.patience_s,
             # The agents read the script from a file; over this connection they are told which one was meant.
-            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256},
+            "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256, **env},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
             "container": self.container_message(),
@@ -81,11 +85,17 @@ class DriverSettings:
         image = self.spec.container
         return self.interpreter if image is None else f"{self.interpreter} in container={image}"
 
+    @property
+    def stage(self) -> str:
+        """Where this user's workers write states by path first, "" for nowhere."""
+        return self.site.stage.replace("{user}", self.user)
+
     def container_message(self) -> dict[str, object] | None:
         """What a node, or the driver's own host, has to know to start something in the image; None without one."""
         if self.spec.container is None:
             return None
-        folders = [self.cwd, self.script_dir, self.state_dir, Path(self.spec.state_path or self.state_dir)]
+        folders = [self.cwd, self.script_dir, self.state_dir]
+        folders += [Path(folder) for folder in (self.spec.state_path, self.stage) if folder]
         return {
             "template": self.site.container,
             "image": self.spec.container,

@@ -33,7 +33,7 @@ from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError, UsageError
 from elastic.script import NO_CONTAINERS
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PULL_S
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S
 
 _CANCEL_AGAIN_S = 0.1
 
@@ -70,7 +70,7 @@ class Trainer:
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
         self._starter.go_by(listed)
-        self.run.settings.site.container = listed.container
+        self.run.settings.site.container, self.run.settings.site.stage = listed.container, listed.stage
         self._listed.set()
         self.crew.on_leases(listed.leases)
 
@@ -103,9 +103,12 @@ class Trainer:
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
+        # What is whole on the disk counts; after the script's good end nobody waits for the nodes.
+        await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else PUBLISH_S)
         await self._backend.close()
         await self.crew.close()
         await self.connections.transfers.close()
+        await self.run.generations.close()
 
     async def _hear_of_containers(self) -> None:
         """Waits until the daemon has told how the site starts containers; raises UsageError where it does not."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.driver.state import files, shelf
+from elastic.driver.state import files, shards, shelf
 from elastic.driver.state import owner as owners
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
 from elastic.driver.state.owner import InUseError
-from elastic.driver.state.saved import Saved, contents
+from elastic.driver.state.saved import Saved
 from elastic.driver.state.shelf import Entry, Name
 from elastic.driver.state.trouble import text_of
 from elastic.errors import UsageError
@@ -24,18 +24,22 @@ _FORMER = ".bft"
 
 @dataclass(frozen=True)
 class Beginning:
-    """Who begins: `id` is the trainer's; a job that Slurm runs again finds its own state, `resume` is another's."""
+    """Who begins: `id` is the trainer's; a job that Slurm runs again finds its own state, `resume` is another's.
+
+    `state_path` is the folder of `state=`, None where none was given.
+    """
 
     id: str
     cluster: str = ""
     requeued: bool = False
     resume: str = ""
+    state_path: str | None = None
 
     @classmethod
-    def of_job(cls, id_: str, resume: str, environ: Mapping[str, str]) -> Beginning:
+    def of_job(cls, id_: str, resume: str, environ: Mapping[str, str], state_path: str | None = None) -> Beginning:
         """Reads from a batch job's environment what Slurm says of it."""
         cluster = re.sub(r"[^\w.-]", "", environ.get("SLURM_CLUSTER_NAME", ""), flags=re.ASCII)
-        return cls(id_, cluster, environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0"), resume)
+        return cls(id_, cluster, environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0"), resume, state_path)
 
     @property
     def name(self) -> Name:
@@ -56,11 +60,11 @@ def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) ->
             _set_earlier_aside(root, who.name, tell)
             with Place(path).opened(make=True) as folder:
                 if source is not None:
-                    _take_over(root, source, folder, tell)
+                    _take_over(root, source, folder, path, who.state_path, tell)
             return path
         with Place(path).opened(make=True) as folder:
-            if contents(folder).newest is None and not _former(cwd, who.id, folder, tell) and who.resume:
-                _take_over(root, _source(root, who), folder, tell)
+            if shelf.newest_of(folder) is None and not _former(cwd, who.id, folder, tell) and who.resume:
+                _take_over(root, _source(root, who), folder, path, who.state_path, tell)
     except OSError as error:
         raise StateError(
             f"cannot use {path} for the saved state: {text_of(error)}; mend that, or set BFT_STATE_DIR to a folder of "
@@ -125,22 +129,30 @@ def _source(root: Path, who: Beginning) -> Entry:
     return chosen
 
 
-def _take_over(root: Path, source: Entry, folder: int, tell: Callable[[str], None]) -> None:
+def _take_over(
+    root: Path, source: Entry, folder: int, path: Path, state_path: str | None, tell: Callable[[str], None]
+) -> None:
     """Shares the newest state of `source`, which stays what it is; nobody writes or removes it meanwhile."""
+    their_dir, note = root / str(source.name), ""
     lock: int | None = None
     try:
-        with Place(root / str(source.name)).opened() as theirs:
+        with Place(their_dir).opened() as theirs:
             lock = owners.lock(theirs)
-            newest = contents(theirs).newest
+            newest = shelf.newest_of(theirs)
             if newest is None:
                 raise FileNotFoundError(2, f"the state of {source.name} has just been removed")
-            files.share(theirs, newest.name, folder, newest.name)
+            if isinstance(newest, Saved):
+                files.share(theirs, newest.name, folder, newest.name)
+            elif not shards.take_over(theirs, their_dir, newest, folder, shards.settled(folder, path, state_path)):
+                note = "; its files are read where they are: keep it until this job has saved a state of its own"
+    except ValueError as error:
+        raise UsageError(f"resume={source.name.id}: its newest state cannot be read: {error}") from None
     except InUseError:
         raise UsageError(f"resume={source.name.id}: it is running; end it first, with scancel") from None
     finally:
         if lock is not None:
             os.close(lock)
-    tell(f"goes on from the state of {source.name}, of step {newest.step}")
+    tell(f"goes on from the state of {source.name}, of step {newest.step}{note}")
 
 
 def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bool:

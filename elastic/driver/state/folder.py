@@ -29,6 +29,7 @@ _LINKS_MAX = 40
 
 _SET = "set BFT_STATE_DIR to a folder of your own that the pool's nodes can read"
 _ELSEWHERE = f"or {_SET}"
+_SET_PATH = "give a folder of your own in state=, below which nobody else can rename or replace one"
 
 
 class StateError(ElasticError):
@@ -41,9 +42,13 @@ class UnsafeFolderError(UsageError):
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one trainer's state. It is opened anew for each use: a file server may come back as another one."""
+    """The folder of one trainer's state. It is opened anew for each use: a file server may come back as another one.
+
+    `shared`: the folder that it is in need not be the user's own, as long as nobody else can put another in its place.
+    """
 
     path: Path
+    shared: bool = False
 
     @contextmanager
     def opened(self, *, make: bool = False, close: bool = True) -> Iterator[int]:
@@ -51,7 +56,7 @@ class Place:
 
         `close`: whether others are kept out of it from now on; not, as long as it may be any folder of the user's.
         """
-        root = open_root(self.path.parent, make=make)
+        root = open_root(self.path.parent, make=make, shared=self.shared)
         try:
             folder = _open_own(root, self.path, make, close)
         finally:
@@ -62,16 +67,17 @@ class Place:
             os.close(folder)
 
 
-def open_root(path: Path, *, make: bool = False) -> int:
-    """A descriptor of the folder that holds the folders of all the user's states.
+def open_root(path: Path, *, make: bool = False, shared: bool = False) -> int:
+    """A descriptor of the folder that holds the folders of all the user's states; `shared` as a Place has it.
 
     Raises UnsafeFolderError where another user could change what is in it, OSError where it cannot be opened.
     """
     if not path.is_absolute():
         raise UsageError(f"BFT_STATE_DIR={path}: give an absolute path, for example BFT_STATE_DIR=$HOME/states")
+    advice = _SET_PATH if shared else _SET
     fd, left, links = os.open("/", _PASS), deque(path.parts[1:]), 0
     try:
-        sticky = _checked(fd, path)
+        sticky = _checked(fd, path, advice)
         while left:
             name = left.popleft()
             try:
@@ -80,13 +86,14 @@ def open_root(path: Path, *, make: bool = False) -> int:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
                 links += 1
-                target = _link(fd, name, path, sticky, links)
+                target = _link(fd, name, path, sticky, links, advice)
                 left.extendleft(reversed(target.parts[1:] if target.is_absolute() else target.parts))
                 inner = os.open("/", _PASS) if target.is_absolute() else os.dup(fd)
             os.close(fd)
             fd = inner
-            sticky = _checked(fd, path)
-        _check_root(fd, path, sticky)
+            sticky = _checked(fd, path, advice)
+        if not shared:
+            _check_root(fd, path, sticky)
         return os.open(".", _OPEN, dir_fd=fd)
     finally:
         os.close(fd)
@@ -104,7 +111,7 @@ def _stepped(fd: int, name: str, make: bool) -> int:
     return os.open(name, _PASS, dir_fd=fd)
 
 
-def _link(fd: int, name: str, path: Path, sticky: bool, links: int) -> Path:
+def _link(fd: int, name: str, path: Path, sticky: bool, links: int, advice: str) -> Path:
     """Where a link on the way leads: homes often are links, which root or the user has made where nobody else could."""
     found = os.stat(name, dir_fd=fd, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):
@@ -113,22 +120,22 @@ def _link(fd: int, name: str, path: Path, sticky: bool, links: int) -> Path:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if found.st_uid != 0 and (sticky or found.st_uid != os.geteuid()):
         raise UnsafeFolderError(
-            f"{path}: {name!r} on the way is a link that another user could have made; remove it, {_ELSEWHERE}"
+            f"{path}: {name!r} on the way is a link that another user could have made; remove it, or {advice}"
         )
     return Path(os.readlink(name, dir_fd=fd))
 
 
-def _checked(fd: int, path: Path) -> bool:
+def _checked(fd: int, path: Path, advice: str) -> bool:
     """Whether others may make entries in this level, which none but their owners can touch; or UnsafeFolderError."""
     level = os.fstat(fd)
     if level.st_uid not in (0, os.geteuid()):
-        raise UnsafeFolderError(f"{path}: {_shown(fd)} belongs to {_user(level.st_uid)}, not to you; {_SET}")
+        raise UnsafeFolderError(f"{path}: {_shown(fd)} belongs to {_user(level.st_uid)}, not to you; {advice}")
     if not level.st_mode & _WRITABLE:
         return False
     # In a sticky folder of root's, such as /tmp or a cluster's scratch, only an entry's owner can rename or remove it.
     if level.st_mode & stat.S_ISVTX and level.st_uid == 0:
         return True
-    raise UnsafeFolderError(f"{path}: other users can write in {_shown(fd)}; chmod go-w {_shown(fd)}, {_ELSEWHERE}")
+    raise UnsafeFolderError(f"{path}: other users can write in {_shown(fd)}; chmod go-w {_shown(fd)}, or {advice}")
 
 
 def _check_root(fd: int, path: Path, sticky: bool) -> None:

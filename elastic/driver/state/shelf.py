@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from elastic.driver.state import manifest, shards
 from elastic.driver.state import owner as owners
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError, open_root
+from elastic.driver.state.manifest import Kept
 from elastic.driver.state.owner import InUseError, Owner
 from elastic.driver.state.saved import Saved, contents
 from elastic.driver.state.trouble import text_of
@@ -28,7 +30,7 @@ KEEP_STATE_S = 86400.0
 _WHEN = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*?)(?:@([\w.-]+?))?(?:\.(ended-until|earlier)-(\d{8}T\d{6}Z))?", re.ASCII)
 _REMOVING = ".removing-"
-_OWN = {owners.LOCK, owners.NOTE, "script"}
+_OWN = {owners.LOCK, owners.NOTE, "script", shards.INNER, shards.NOTE}
 """What a driver puts in a trainer's folder beside states and uploads."""
 
 _LATER = (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY)
@@ -82,15 +84,20 @@ class Name:
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder; `newest` is None where it holds no whole state, `problem` says why it could not be looked into."""
+    """One folder; `newest` is None where it holds no whole state, `problem` says why it could not be looked into.
+
+    `home` is where the files of states by path are, "" while there are none; `aside` counts what is not whole.
+    """
 
     name: Name
     owner: Owner = field(default_factory=Owner)
-    newest: Saved | None = None
+    newest: Saved | Kept | None = None
     size_bytes: int = 0
     changed_s: float = 0.0
     running: bool = False
     problem: str = ""
+    home: str = ""
+    aside: int = 0
 
     @property
     def state(self) -> str:
@@ -159,15 +166,26 @@ def _entry(root: Path, name: Name) -> Entry | None:
     """None for a folder of the user's that is no trainer's: his home may be where states are."""
     try:
         with Place(root / str(name)).opened(close=False) as folder:
-            found, owner = contents(folder), _owner(folder)
-            if not (found.states or found.broken or found.aside or _is_made(name, set(os.listdir(folder)))):
+            found, owner, by_path = contents(folder), _owner(folder), manifest.manifests(folder)
+            any_ = found.states or found.broken or found.aside or by_path.kept
+            if not (any_ or _is_made(name, set(os.listdir(folder)))):
                 return None
-            newest = found.newest
+            newest = newest_of(folder)
             changed_s = (os.stat(newest.name, dir_fd=folder) if newest else os.fstat(folder)).st_mtime
             size_bytes = sum(saved.size_bytes for saved in found.states)
-            return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder))
+            size_bytes += sum(one.size_bytes for one in (*by_path.kept, *by_path.aside))
+            home = str(shards.home_of(folder, root / str(name)).path) if by_path.kept or by_path.aside else ""
+            aside = len(found.aside) + len(found.broken)
+            return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder), home=home, aside=aside)
     except (*_FAILURES, ValueError) as error:
         return Entry(name, problem=text_of(error))
+
+
+def newest_of(folder: int) -> Saved | Kept | None:
+    """The newest whole state of an open folder, of whichever kind; raises OSError."""
+    both = (contents(folder).newest, manifest.manifests(folder).newest)
+    # Of two of one step that by path: it is the one that its script saves now.
+    return max((one for one in both if one), key=lambda one: (one.step, isinstance(one, Kept)), default=None)
 
 
 def _is_made(name: Name, inside: set[str]) -> bool:
@@ -196,8 +214,10 @@ def is_running(folder: int) -> bool:
     return False
 
 
-def remove(root: Path, entry: Entry, *, force: bool = False) -> None:
+def remove(root: Path, entry: Entry, *, force: bool = False) -> str:
     """Removes a folder whose trainer does not run; raises UsageError, or StateError where only a part could go.
+
+    Returns where files of it are left, on a file system that this host does not see, "" where none are.
 
     `force`: also one whose driver, on another host, has never said that it ends: its lock may not be seen from here.
     """
@@ -211,7 +231,7 @@ def remove(root: Path, entry: Entry, *, force: bool = False) -> None:
                     f"{entry.name}: its driver, on {owner.host}, has not said that it ended; if it does not run any "
                     "more, add --force"
                 )
-            _take_away(root, str(entry.name))
+            return _take_away(root, str(entry.name))
     except InUseError:
         raise UsageError(f"{entry.name} is running: end it first, with scancel") from None
     except _FAILURES as error:
@@ -221,19 +241,29 @@ def remove(root: Path, entry: Entry, *, force: bool = False) -> None:
             os.close(lock)
 
 
-def _take_away(root: Path, name: str) -> None:
-    """Gives a folder another name first: who looks for it finds all of it or nothing."""
+def _take_away(root: Path, name: str) -> str:
+    """Gives a folder another name first: who looks for it finds all of it or nothing. Returns what `remove` does."""
     folder = open_root(root)
     try:
         doomed = f"{_REMOVING}{secrets.token_hex(8)}"
         os.rename(name, doomed, src_dir_fd=folder, dst_dir_fd=folder)
         try:
-            _remove_any(folder, doomed)
+            return _remove_doomed(root, folder, doomed)
         except OSError as error:
             if error.errno not in _LATER:
                 raise
+        return ""
     finally:
         os.close(folder)
+
+
+def _remove_doomed(root: Path, folder: int, name: str) -> str:
+    """Removes a trainer's folder, and before it its generations, which are found by it alone."""
+    with Place(root / name).opened() as doomed:
+        home = shards.home_of(doomed, root / name)
+    gone = shards.remove_home(home)
+    _remove_any(folder, name)
+    return "" if gone else str(home.path)
 
 
 def sweep(root: Path, now_s: float) -> list[Entry]:
@@ -261,8 +291,8 @@ def _sweep_removals(root: Path) -> None:
     try:
         for name in os.listdir(folder):
             if name.startswith(_REMOVING):
-                with contextlib.suppress(OSError):  # what cannot go now keeps nothing else
-                    _remove_any(folder, name)
+                with contextlib.suppress(*_FAILURES):  # what cannot go now keeps nothing else
+                    _remove_doomed(root, folder, name)
     except OSError:
         return
     finally:
@@ -275,21 +305,36 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
     Called by the folder's owner, who has its lock. Raises OSError.
     """
     with Place(root / str(name)).opened() as folder:
-        found = contents(folder)
-        if found.newest is not None and keep_s > 0:
+        newest = newest_of(folder)
+        if newest is not None and keep_s > 0:
+            kept = {owners.LOCK, owners.NOTE, newest.name}
+            home = shards.home_of(folder, root / str(name))
+            if isinstance(newest, Kept):
+                kept |= {shards.INNER, shards.NOTE}
+                _keep_alone(home, newest)
+            else:
+                shards.remove_home(home)
             for other in os.listdir(folder):
-                if other not in {owners.LOCK, owners.NOTE, found.newest.name}:
+                if other not in kept:
                     _remove_any(folder, other)
             return _renamed(root, name, lambda tried: name.marked("ended-until", time.time() + keep_s + tried))
     _take_away(root, str(name))
     return None
 
 
+def _keep_alone(home: shards.Home, newest: Kept) -> None:
+    """Removes all generations but one; where this host does not see them, they stay."""
+    with contextlib.suppress(*_FAILURES), home.opened() as folder:
+        for other in shards.leftovers(folder, but={newest.folder}):
+            shards.remove(folder, other)
+
+
 def drop_if_empty(root: Path, name: Name) -> bool:
     """Removes the folder of a trainer that has saved nothing; returns whether it did. Raises OSError."""
     with Place(root / str(name)).opened() as folder:
         found = contents(folder)
-        if found.states or found.broken or found.aside or not set(os.listdir(folder)) <= _OWN | set(found.parts):
+        some = found.states or found.broken or found.aside or manifest.manifests(folder).kept
+        if some or not set(os.listdir(folder)) <= _OWN | set(found.parts):
             return False
     _take_away(root, str(name))
     return True

@@ -7,6 +7,7 @@ here runs in the driver's loop, which answers give-backs: a file server may be s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -185,7 +186,7 @@ class CheckpointStore:
             self._saving.came(f"{text}{kept}; training goes on, and it is tried again")
             raise NotStoredError(text, again=True) from None
         except FencedError as error:
-            self._fence(str(error))
+            self.taken_over(str(error))
             raise NotStoredError(str(error), again=False) from None
         finally:
             self.receiving -= 1
@@ -204,11 +205,7 @@ class CheckpointStore:
 
     def _publish(self, upload: Upload, saved: Saved) -> bool:
         """Gives an upload its name; the folder is looked through again, as another driver may have been there."""
-        if self.fenced:
-            raise FencedError("another driver of this trainer has taken over")
-        with self._place.opened() as folder:
-            self._owner.check(folder)
-            self._owner.try_lock(folder)
+        with self.opened_by_owner() as folder:
             found = contents(folder)
             if found.newest is not None and found.newest.step > saved.step:
                 self._newest = found.newest
@@ -219,6 +216,16 @@ class CheckpointStore:
                 if older != saved:
                     files.remove(folder, older.name)
         return True
+
+    @contextlib.contextmanager
+    def opened_by_owner(self) -> Iterator[int]:
+        """The folder, for a change by its one writer; raises FencedError, UnsafeFolderError and OSError."""
+        if self.fenced:
+            raise FencedError("another driver of this trainer has taken over")
+        with self._place.opened() as folder:
+            self._owner.check(folder)
+            self._owner.try_lock(folder)
+            yield folder
 
     # -- a worker begins with it ---
 
@@ -308,7 +315,8 @@ class CheckpointStore:
         """Notes that another driver has this trainer: nothing is saved any more."""
         self.fenced = True
 
-    def _fence(self, text: str) -> None:
+    def taken_over(self, text: str) -> None:
+        """Another driver was found to have this trainer: its user is told, once, and this driver ends."""
         if not self.fenced:
             self.fenced = True
             self._tell(text)

@@ -264,6 +264,16 @@ def test_a_list_names_its_daemon_by_one_word_or_not_at_all() -> None:
     assert Leases.from_json(body).daemon == ""
 
 
+def test_a_list_tells_of_the_sites_stage_or_of_none() -> None:
+    body = Leases(1, 20.0, (), stage="/local/scratch/{user}").to_json()
+    assert Leases.from_json(body).stage == "/local/scratch/{user}"
+    for wrong in ("scratch", "/a\nb", 5, "/a/../b"):
+        with pytest.raises(Malformed, match="stage"):
+            Leases.from_json(body | {"stage": wrong})
+    del body["stage"]
+    assert Leases.from_json(body).stage == ""
+
+
 @pytest.mark.parametrize("letter", ["\x1b", "\x00", "\x07", "\x9b", "\u202e", "\ud800"])
 def test_regression_control_letters_and_halves_of_letters_reached_the_administrators_terminal(letter: str) -> None:
     told = report_from_json({"op": "crash", "at_s": 1.0, "text": f"a{letter}[2Jb"})

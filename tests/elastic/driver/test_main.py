@@ -37,7 +37,7 @@ def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, 
     store = CheckpointStore(settings.state_dir)
     if step >= 0:
         asyncio.run(put(store, step, b"state"))
-    main._put_away(replace(settings, argv=(argv or settings.argv[0],)), store, code, print)
+    main._put_away(replace(settings, argv=(argv or settings.argv[0],)), store, store.step, code, print)
     return settings
 
 
@@ -85,7 +85,7 @@ def test_a_driver_that_was_taken_over_leaves_the_folder_to_its_successor(
         asyncio.run(put(new, step, b"state"))
     if knows:
         old.fence()
-    main._put_away(settings, old, code, print)
+    main._put_away(settings, old, old.step, code, print)
     assert asyncio.run(put(new, 5, b"state"))
 
 
@@ -130,8 +130,12 @@ def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_wh
     assert script == settings.state_dir / "script" / "train.py"
     assert script.read_bytes() == b"#!/usr/bin/env python3\n# caf\xe9\n"
     assert settings.script_sha256 == hashlib.sha256(script.read_bytes()).hexdigest()
-    told = settings.agent_message(KINDS[settings.backend])
-    assert told["env"] == {"BFT_TRAINER": "7", "BFT_SCRIPT_SHA256": settings.script_sha256}
+    told = settings.agent_message(KINDS[settings.backend], {"BFT_STATE_STAGE": "/scratch"})
+    assert told["env"] == {
+        "BFT_TRAINER": "7",
+        "BFT_SCRIPT_SHA256": settings.script_sha256,
+        "BFT_STATE_STAGE": "/scratch",
+    }
     assert os.listdir(tmp_path / "submitted") == []
 
 

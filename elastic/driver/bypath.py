@@ -1,0 +1,135 @@
+"""What workers say of states by path: their parts are gathered, and what is whole is published, beside all else.
+
+A worker that pauses says so once its own part is written. Its pause is over when all parts are, and are published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
+
+from elastic.driver.state.gathering import Gathering, Over, Told
+from elastic.driver.state.generations import Generations
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+
+OPS = frozenset({"shards", "unwritten", "corrupt"})
+"""What a worker says of a state by path."""
+
+_Part = Literal["open", "published", "failed"]
+
+
+class ByPath:
+    """One trainer's; `note` takes what a worker's pause has come to, `changed` is called when the state is another."""
+
+    def __init__(
+        self, generations: Generations, note: Callable[[Peer, str], None], changed: Callable[[], None]
+    ) -> None:
+        self._generations = generations
+        self._note = note
+        self._changed = changed
+        self._gathering = Gathering()
+        self._parts: WeakKeyDictionary[Peer, tuple[object, _Part]] = WeakKeyDictionary()
+        """What each worker told of last, by name, and what has become of that."""
+
+        self._paused: WeakSet[Peer] = WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def received(self, worker: Peer, message: Message) -> None:
+        """Takes one of OPS from a present worker; what has to be done on a disk is done in the background."""
+        op = message["op"]
+        if op == "corrupt":
+            self._spawn(self._corrupt(message.get("name"), str(message.get("text", "a shard is wrong"))[:500]))
+            return
+        name = message.get("name")
+        self._parts[worker] = (name, "open")
+        try:
+            if op == "shards":
+                told = Told.parse(message, str(self._generations.home.path))
+                over = self._gathering.heard(worker, told)
+            else:
+                over = self._gathering.unwritten(worker, name)
+                self._parts[worker] = (name, "failed")
+                text = str(message.get("text", "no reason is told"))[:500]
+                self._generations.failed(f"a state could not be written in {self._generations.home.path}: {text}")
+        except ValueError as error:
+            self._generations.failed(f"a state by path does not count: {error}")
+            self._end([worker], name, "failed")
+            return
+        if over is not None:
+            self._over(over)
+
+    def paused(self, worker: Peer) -> bool:
+        """Takes a worker's word that it rests; whether it is that of a state by path, which is noted once that is."""
+        if worker not in self._parts:
+            return False
+        self._paused.add(worker)
+        name, part = self._parts[worker]
+        if part != "open":
+            self._end([worker], name, part)
+        return True
+
+    def gone(self, worker: Peer, present: Callable[[], Collection[Peer]]) -> None:
+        """A worker has gone, and those are left."""
+        self._paused.discard(worker)
+        if self._gathering.names:
+            for over in self._gathering.gone(present()):
+                self._over(over)
+
+    @property
+    def writing(self) -> bool:
+        """Whether parts of a generation were told that is not complete yet, or is not published yet."""
+        return bool(self._gathering.names or self._tasks)
+
+    async def settle(self, within_s: float) -> None:
+        """Waits until what is complete is published, or for so long."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=within_s)
+
+    def _over(self, over: Over) -> None:
+        workers = [worker for worker in over.told if isinstance(worker, Peer)]
+        if over.why:
+            self._generations.failed(f"a state by path does not count: {over.why}")
+        if over.complete is None:
+            self._end(workers, over.name, "failed")
+            self._spawn(self._generations.drop(over.name))
+            return
+        self._spawn(self._publish(over, workers))
+        for older in self._gathering.superseded(over.complete.step):
+            self._over(older)
+
+    async def _publish(self, over: Over, workers: Collection[Peer]) -> None:
+        assert over.complete is not None
+        dropped = await self._generations.publish(over.complete, lambda: self._gathering.names)
+        if dropped is None:
+            self._end(workers, over.name, "failed")
+            await self._generations.drop(over.name)
+            return
+        self._changed()
+        for worker in workers:
+            worker.send({"op": "published", "name": over.name})
+            for name in dropped:
+                worker.send({"op": "forgotten", "name": name})
+        self._end(workers, over.name, "published")
+
+    async def _corrupt(self, name: object, text: str) -> None:
+        if await self._generations.set_aside(name, text):
+            self._changed()
+
+    def _end(self, workers: Collection[Peer], name: object, part: _Part) -> None:
+        """What workers told of a generation has come to its end, and the pauses that they made for it."""
+        for worker in workers:
+            if self._parts[worker][0] != name:
+                continue  # it has told of the next one already
+            self._parts[worker] = (name, part)
+            if worker in self._paused:
+                self._paused.discard(worker)
+                # Who has nothing else is not waited for.
+                self._note(worker, "paused" if part == "published" else "nothing_saved")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,98 @@
+"""Whether every node has the folder of `state=PATH`: each leaves a file there, and looks for those of the others.
+
+The first time that a node's agent comes, it is asked. Until it has answered, its node is not trained on. A node that
+cannot write there, or does not see what others have written, is given back; where it is the very first, the trainer
+ends: nothing that it saved could be read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+
+from elastic.driver.pilots import Pilot
+from elastic.driver.run import Run
+from elastic.link.wire import Message
+from elastic.timing import PROBE_S
+
+
+class Probes:
+    """One trainer's nodes; without a `state=PATH` nobody is asked."""
+
+    def __init__(self, run: Run, cannot: Callable[[Pilot, str], None], ready: Callable[[Pilot], None]) -> None:
+        """`cannot` gives a node back for a reason, `ready` has it trained on."""
+        self._run = run
+        self._cannot = cannot
+        self._ready = ready
+        self._needed = run.settings.spec.state_path is not None
+        self._token = secrets.token_hex(8)
+        self._known: list[str] | None = None
+        self._passed: set[str] = set()
+        self._waiting: dict[str, bool] = {}
+        """The leases whose node is asked, and whether it got ready meanwhile."""
+
+    def needed(self, pilot: Pilot) -> bool:
+        """Whether the agent that has just come is to be asked."""
+        return self._needed and pilot.node not in self._passed
+
+    async def ask(self, pilot: Pilot) -> None:
+        """Asks it; its node is not ready before it has answered."""
+        self._waiting[pilot.lease] = False
+        if self._known is None:
+            self._known = []
+            name = f"driver.{os.uname().nodename}"
+            if await self._run.generations.probe(self._token, name):
+                self._known.append(name)
+        path = str(self._run.generations.home.path)
+        pilot.tell({"op": "probe", "path": path, "token": self._token, "names": [*self._known, *sorted(self._passed)]})
+        asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
+
+    def ready(self, pilot: Pilot) -> None:
+        """A node has got ready: it is trained on once it has passed."""
+        if pilot.lease in self._waiting:
+            self._waiting[pilot.lease] = True
+        else:
+            self._ready(pilot)
+
+    def probed(self, pilot: Pilot, message: Message) -> None:
+        """Takes a node's answer."""
+        if pilot.lease not in self._waiting:
+            return
+        if why := self._objection(pilot, message):
+            self._failed(pilot, why)
+            return
+        self._passed.add(pilot.node)
+        self._run.generations.look_at_space(message.get("free_bytes"))
+        if self._waiting.pop(pilot.lease):
+            self._ready(pilot)
+
+    def gone(self, pilot: Pilot) -> None:
+        """The agent has gone: it will not answer any more."""
+        self._waiting.pop(pilot.lease, None)
+
+    def _objection(self, pilot: Pilot, message: Message) -> str:
+        path = self._run.settings.spec.state_path
+        missing = message.get("missing")
+        if error := message.get("error") or ("" if message.get("wrote") is True else "it does not say why"):
+            return f"{pilot.node} cannot write in state={path}: {str(error)[:300]}; mend that, or give another folder"
+        if isinstance(missing, list) and missing:
+            others = ", ".join(str(name).removeprefix("driver.") for name in missing[:3])
+            return (
+                f"{pilot.node} does not see in state={path} what {others} has written there: give a folder on a file "
+                "system that all nodes share"
+            )
+        return ""
+
+    def _failed(self, pilot: Pilot, why: str) -> None:
+        self._waiting.pop(pilot.lease, None)
+        if self._passed:
+            self._cannot(pilot, why)
+        else:
+            self._run.finish(1, why)
+
+    def _late(self, pilot: Pilot) -> None:
+        if pilot.lease in self._waiting and pilot.agent is not None:
+            path = self._run.settings.spec.state_path
+            self._failed(pilot, f"{pilot.node} got no answer from the file system of state={path} within {PROBE_S:g} s")

@@ -1,0 +1,146 @@
+"""A folder that nodes do not share is found before anything is saved there: each node writes and reads a probe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.protocol.reports import CrashReport
+from elastic.driver import crew, probes
+from elastic.driver import host as hosts
+from elastic.link.peer import Peer
+from elastic.link.wire import Message
+from tests.elastic.driver.test_trainer import Play, Stage, play
+from tests.elastic.fakes import ops, sent, until
+
+__all__ = ["play"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
+
+
+@pytest.fixture
+def lustre(tmp_path: Path) -> Path:
+    return tmp_path / "lustre"
+
+
+@pytest.fixture
+def scene(play: Play, lustre: Path) -> Callable[..., tuple[int, str] | None]:
+    return lambda body: play(body, spec=f"1-8,state={lustre}")
+
+
+async def asked(stage: Stage, node: str) -> tuple[Peer, Message]:
+    """The node's agent, and what it was asked."""
+    agent = await stage.connect(node)
+    return agent, await until("asked", lambda: next((one for one in sent(agent) if one["op"] == "probe"), None))
+
+
+def answer(question: Message, **fields: Any) -> Message:
+    return {"op": "probed", "token": question["token"], "wrote": True, "missing": [], "free_bytes": 1 << 40, **fields}
+
+
+def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(scene: Callable[..., Any], lustre: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent, question = await asked(stage, "n1")
+        [own] = question["names"]
+        folder = Path(question["path"])
+        assert folder.parent == lustre
+        assert (folder / f".bft-probe-{question['token']}" / own).read_bytes()
+        await stage.says(agent, {"op": "ready"})
+        assert stage.pilot("n1").state == "placed"
+        await stage.says(agent, answer(question))
+        await stage.trains_on("n1")
+        stage.grant("n2")
+        agent, question = await asked(stage, "n2")
+        assert question["names"] == [own, "n1"]
+        await stage.says(agent, answer(question))
+        await stage.says(agent, {"op": "ready"})
+        await stage.trains_on("n1", "n2")
+        stage.revoke("n2")
+        await until("n2 leaves training", lambda: "end" in ops(agent))
+        stage.starter.end("job-n2.2")
+        await until("n2 is back", lambda: len(stage.trainer.crew.all) == 1)
+        stage.grant("n2")
+        agent = await stage.connect("n2")
+        await stage.says(agent, {"op": "ready"})
+        await stage.trains_on("n1", "n2")
+        assert "probe" not in ops(agent), "a node is asked once"
+
+    scene(body)
+    assert not list(lustre.glob("*/.bft-probe-*"))
+
+
+def test_the_very_first_node_that_cannot_use_the_path_ends_the_trainer_in_one_line(
+    scene: Callable[..., Any], lustre: Path
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent, question = await asked(stage, "n1")
+        await stage.says(agent, answer(question, missing=question["names"]))
+
+    code, text = scene(body)
+    assert (code, text) == (
+        1,
+        f"n1 does not see in state={lustre} what {os.uname().nodename} has written there: give a folder on a file "
+        "system that all nodes share",
+    )
+
+
+def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
+    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        agent, question = await asked(stage, "n1")
+        await stage.says(agent, answer(question))
+        await stage.says(agent, {"op": "ready"})
+        await stage.trains_on("n1")
+        agent, question = await asked(stage, "n2")
+        await stage.says(agent, answer(question, wrote=False, error="Read-only file system", missing=["n1"]))
+        await stage.says(agent, {"op": "ready"})
+        await until("n2 is given back", lambda: "end" in ops(agent))
+        stage.starter.end("job-n2.1")
+        await until("its pilot is over", lambda: [pilot.node for pilot in stage.trainer.crew.all] == ["n1"])
+        [crash] = stage.reports(CrashReport)
+        assert (
+            crash.text == f"n2 cannot write in state={lustre}: Read-only file system; mend that, or give another folder"
+        )
+        assert not stage.run.result.done()
+
+    scene(body)
+
+
+def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
+    scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "PROBE_S", 0.1)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await asked(stage, "n1")
+        await until("it ends", lambda: stage.run.result.done())
+
+    code, text = scene(body)
+    assert code == 1
+    assert "n1 got no answer from the file system" in text
+
+
+def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        await stage.warm("n1")
+        await stage.trains_on("n1")
+        agent = stage.pilot("n1").agent
+        assert agent is not None
+        assert "probe" not in ops(agent)
+
+    play(body)
