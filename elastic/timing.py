@@ -140,3 +140,13 @@ LAST_STATE_S = 120.0
 
 # A worker whose connection has gone is as a rule being ended by its agent; by itself it ends after so long.
 LINK_LOST_S = 0.5
+
+# Workers that write a state together wait for the slowest of them, whose file system may stall; one that is gone is
+# noticed by its connection, at once.
+WRITERS_S = 3600.0
+
+# A worker that is just taking a state to write is asked again after so long: it takes as long as the others' copies.
+TAKEN_S = 0.05
+
+# How often a worker says how far its save has come.
+SAVING_S = 1.0
