@@ -145,8 +145,5 @@ LINK_LOST_S = 0.5
 # noticed by its connection, at once.
 WRITERS_S = 3600.0
 
-# A worker that is just taking a state to write is asked again after so long: it takes as long as the others' copies.
-TAKEN_S = 0.05
-
 # How often a worker says how far its save has come.
 SAVING_S = 1.0

@@ -64,17 +64,17 @@ def load(generations: Sequence[dict[str, Any]], into: Any | None) -> Loaded | No
 def copied(state: Any, into: Any) -> Any:
     """As elastic.bypath.copied."""
     saved, skeleton = tree.flatten(state)
-    given, _ = tree.flatten(into)
+    given, asked = tree.flatten(into)
     room = tree.empty_below(into)
     kept = {name: tensor for name, tensor in saved.items() if name not in given and name.startswith(room)}
-    _compare({name: tensor.shape for name, tensor in saved.items() if name not in kept}, given)
+    _compare({name: tensor.shape for name, tensor in saved.items() if name not in kept}, _shapes(given))
     with torch.no_grad():
         for name, target in given.items():
             if isinstance(target, DTensor):
                 _fill(target, saved[name])
             else:
                 target.copy_(saved[name])
-    return tree.rebuild(skeleton, {**kept, **given})
+    return tree.rebuild(tree.merged(skeleton, asked), {**kept, **given})
 
 
 def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups) -> Loaded:
@@ -101,7 +101,7 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups) -> Loa
         rng.restore(_objects(folder, [name], metadata)[name])
     else:
         rng.begin(str(generation.get("name")), groups.rank)
-    state = tree.rebuild(skeleton, targets)
+    state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
     return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
 
 
@@ -135,8 +135,13 @@ def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups
     }
     why = ""
     targets: dict[str, torch.Tensor] = {}
+    given = tree.flatten(into)[0] if into is not None else {}
+    shapes = _shapes(given)
+    if len({row[0] for row in groups.vote([tree.fingerprint(given)])}) > 1:
+        # The stages of a pipeline, say: together they have what was saved.
+        shapes = {name: shape for each in groups.gathered(shapes) for name, shape in each.items()} | shapes
     try:
-        targets = _given(saved, skeleton, into)
+        targets = _given(saved, skeleton, into, given, shapes)
     except StateError as error:
         why = str(error)
     whys = groups.gathered(why)
@@ -145,14 +150,20 @@ def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups
     return targets
 
 
-def _given(saved: Mapping[str, TensorStorageMetadata], skeleton: Any, into: Any | None) -> dict[str, torch.Tensor]:
+def _given(
+    saved: Mapping[str, TensorStorageMetadata],
+    skeleton: Any,
+    into: Any | None,
+    given: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, torch.Tensor]:
+    """The tensors of this worker; `shapes` are those of all workers."""
     if into is None:
         _fits(saved)
-        return {name: torch.empty(each.size, dtype=each.properties.dtype) for name, each in saved.items()}
-    given, _ = tree.flatten(into)
+        return {name: _empty(each) for name, each in saved.items()}
     room = tree.empty_below(into)
-    fresh = {name: each for name, each in saved.items() if name not in given and name.startswith(room)}
-    _compare({name: each.size for name, each in saved.items() if name not in fresh}, given)
+    fresh = {name: each for name, each in saved.items() if name not in shapes and name.startswith(room)}
+    _compare({name: each.size for name, each in saved.items() if name not in fresh}, shapes)
     leaves = tree.leaves(skeleton)
     sharded = [name for name in fresh if name in leaves and leaves[name].sharded]
     if sharded:
@@ -160,11 +171,19 @@ def _given(saved: Mapping[str, TensorStorageMetadata], skeleton: Any, into: Any 
             f"{sharded[0].removeprefix(tree.ROOT + '.')} was saved in shards, and into= has an empty dict there; "
             "give into= the state as torch.distributed.checkpoint.state_dict.get_state_dict returns it"
         )
-    return {**given, **{name: torch.empty(each.size, dtype=each.properties.dtype) for name, each in fresh.items()}}
+    return {**given, **{name: _empty(each) for name, each in fresh.items()}}
 
 
-def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, torch.Tensor]) -> None:
-    found = tree.differences(saved, {name: tensor.shape for name, tensor in given.items()})
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _empty(saved: TensorStorageMetadata) -> torch.Tensor:
+    return torch.empty(saved.size, dtype=saved.properties.dtype)
+
+
+def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> None:
+    found = tree.differences(saved, given)
     if found:
         raise StateError(
             f"the saved state is of another model: {tree.told(found)}; nothing was read: "

@@ -138,13 +138,13 @@ class Saver:
         shapes, token = tree.fingerprint(tensors), secrets.randbits(64) - (1 << 63)
         rows: list[list[int]] = []
 
-        def agree(taking: bool) -> bool:
-            rows[:] = groups.vote([taking, pause, shapes, token, step, samples])
-            return any(row[0] for row in rows)
+        def agree(begun: int, met: int) -> tuple[int, int]:
+            rows[:] = groups.vote([begun, pause, shapes, token, step, samples, met])
+            return max(row[0] for row in rows), min(row[6] for row in rows)
 
         def make() -> Save:
             same = all(row[2] == shapes for row in rows)
-            _, _, _, agreed, at, seen = rows[0]
+            _, _, _, agreed, at, seen, _ = rows[0]
             name = f"step-{at:012d}-{agreed & ((1 << 64) - 1):016x}"
             return self._save(name, at, seen, tensors, skeleton, same, paused=any(row[1] for row in rows))
 

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 ROOT = "state"
 _SHOWN = 3
+_GONE = object()
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,23 @@ def flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
 
 
 def rebuild(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The state that `flatten` took apart, with these tensors in it."""
-    return _mapped(skeleton, (), lambda value: isinstance(value, Leaf), lambda leaf, _: tensors[leaf.name])
+    """The state that `flatten` took apart, with these tensors in it; a dict goes without those that are not there."""
+    return _mapped(skeleton, (), lambda value: isinstance(value, Leaf), lambda leaf, _: tensors.get(leaf.name, _GONE))
+
+
+def merged(saved: Any, asked: Any) -> Any:
+    """The skeleton of what was asked for, with all that is no tensor as it was saved.
+
+    They are of one model, but rank 0's is saved: other workers may have tensors of their own.
+    """
+    if isinstance(saved, dict) and isinstance(asked, dict):
+        same = copy.copy(saved)
+        for key, each in asked.items():
+            same[key] = merged(saved[key], each) if key in saved else each
+        return same
+    if type(saved) is list and type(asked) is list and len(saved) == len(asked):
+        return [merged(one, other) for one, other in zip(saved, asked, strict=True)]
+    return asked if isinstance(asked, Leaf) else saved
 
 
 def leaves(skeleton: Any) -> dict[str, Leaf]:
@@ -140,6 +156,8 @@ def _mapped(
         same = copy.copy(value)  # its type, and what else it carries: a module's state_dict has its versions
         for key in list(value):
             same[key] = _mapped(value[key], (*way, key), chosen, put)
+            if same[key] is _GONE:
+                del same[key]
         return same
     if type(value) is list:
         return [_mapped(each, (*way, index), chosen, put) for index, each in enumerate(value)]

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from elastic.timing import TAKEN_S
+from elastic.errors import LinkLostError
 
 
 class Job(Protocol):
@@ -34,25 +34,30 @@ class Writer:
         self._together = together
         self._news = threading.Condition()
         self._deciding = False
-        self._taking = False
+        self._begun = self._met = 0
         self._waiting: Job | None = None
         self._writing: Job | None = None
         self._lost: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def put(self, agree: Callable[[bool], bool], make: Callable[[], Job]) -> None:
+    def put(self, agree: Callable[[int, int], tuple[int, int]], make: Callable[[], Job]) -> None:
         """Has the state of `make` written next, in the place of one that waits; called by the thread that trains.
 
-        `agree(taking)` is a vote of all workers: whether any of them is taking the waiting state just now.
+        `agree(begun, met)` is a vote of all workers, each with how often it has begun to take a state and how often
+        all have met at that: the most that any has begun, and the fewest that any has met.
         """
         while True:
             with self._news:
-                self._deciding, taking = True, self._taking
-            if not agree(taking):
+                self._deciding, begun, met = True, self._begun, self._met
+            most, fewest = agree(begun, met)
+            if most == fewest:
                 break
             with self._news:
                 self._decided()
-                self._news.wait_for(lambda: not self._taking or self._lost is not None, TAKEN_S)
+                # Until this worker has taken it, too: all wait for that, and it has to come to the lock.
+                self._news.wait_for(lambda most=most: self._met >= most or self._lost is not None)
+                if self._lost is not None:
+                    raise LinkLostError(f"a worker was lost while a state was written: {self._lost}") from self._lost
         try:
             job = make()
         except BaseException:
@@ -84,19 +89,18 @@ class Writer:
         except BaseException as error:  # a worker is gone: this one will be ended, too
             with self._news:
                 self._lost = error
-                self._taking = False
                 self._news.notify_all()
 
     def _write_one(self) -> None:
         with self._news:
             self._news.wait_for(lambda: self._waiting is not None and not self._deciding)
-            self._taking = True
+            self._begun += 1
             self._writing, self._waiting = self._waiting, None
             job = self._writing
         assert job is not None
         self._together()
         with self._news:
-            self._taking = False
+            self._met += 1
             self._news.notify_all()
         try:
             job.run()
