@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 120.0
+LIMIT_S = 60.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "elastic.bypath.saving"]
@@ -126,6 +127,7 @@ def _worker(
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
+    faulthandler.dump_traceback_later(0.75 * LIMIT_S)  # where it hangs, should it
     import torch
     import torch.distributed as dist
 
