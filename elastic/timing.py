@@ -145,5 +145,8 @@ LINK_LOST_S = 0.5
 # noticed by its connection, at once.
 WRITERS_S = 3600.0
 
+# Workers come to a save within a step of each other; one that waits so long is told that all have to.
+HINT_S = 30.0
+
 # How often a worker says how far its save has come.
 SAVING_S = 1.0

@@ -30,15 +30,16 @@ def wanted(state: Any) -> bool:
     if os.environ.get("BFT_STATE_BY_PATH") == "1":
         return True
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and _holds(state, module.DTensor)
+    return module is not None and _is_sharded(state, module.DTensor)
 
 
-def _holds(value: Any, kind: type) -> bool:
+def _is_sharded(value: Any, kind: type) -> bool:
     if isinstance(value, Mapping):
-        return any(_holds(each, kind) for each in value.values())
+        return any(_is_sharded(each, kind) for each in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_holds(each, kind) for each in value)
-    return isinstance(value, kind)
+        return any(_is_sharded(each, kind) for each in value)
+    # FSDP1's: refused there, where here rank 0's shard would be taken for the whole
+    return isinstance(value, kind) or type(value).__name__ == "ShardedTensor"
 
 
 def save(state: Any, step: int, samples: int, *, pause: bool) -> None:

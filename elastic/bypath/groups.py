@@ -6,8 +6,10 @@ them is used by one thread, in the same order on all workers.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elastic.timing import WRITERS_S
+from elastic.timing import HINT_S, WRITERS_S
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Groups:
             return [list(values)]
         mine = torch.tensor(list(values), dtype=torch.int64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(rows, mine, group=self.main)
+        with _hinted():
+            dist.all_gather(rows, mine, group=self.main)
         return [[int(value) for value in row] for row in rows]
 
     def gathered(self, value: Any) -> list[Any]:
@@ -74,10 +77,24 @@ def current() -> Groups:
             _groups = Groups(rank, size)
         else:
             patience = timedelta(seconds=WRITERS_S)
-            main, writing = (dist.new_group(backend="gloo", timeout=patience) for _ in range(2))
+            with _hinted():
+                main, writing = (dist.new_group(backend="gloo", timeout=patience) for _ in range(2))
             _groups = Groups(rank, size, main, writing)
             _watch_destroy()
     return _groups
+
+
+@contextlib.contextmanager
+def _hinted() -> Iterator[None]:
+    """Says what is wrong where the others do not come: a script that saves on rank 0 alone waits here for ever."""
+    text = "bft: this worker waits for the others in elastic.save or elastic.load: call them on every rank\n"
+    hint = threading.Timer(HINT_S, os.write, (2, text.encode()))
+    hint.daemon = True
+    hint.start()
+    try:
+        yield
+    finally:
+        hint.cancel()
 
 
 def before_destroy(hook: Callable[[], None]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from elastic.errors import StateError
+
 ROOT = "state"
 _SHOWN = 3
 _GONE = object()
@@ -140,7 +142,14 @@ def _spread(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether it is a tensor of the kinds that torch.distributed.checkpoint cuts and puts together."""
+    """Whether it is a tensor of the kinds that torch.distributed.checkpoint cuts and puts together.
+
+    Raises StateError for a shard that cannot be: rank 0's alone would be kept.
+    """
+    if type(value).__name__ == "ShardedTensor":
+        raise StateError(
+            "the state holds ShardedTensors, which cannot be saved: use FSDP2 (fully_shard), or give FSDP a device_mesh"
+        )
     if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, DTensor):
         return False
     return bool(value.layout == torch.strided and not value.is_quantized)

@@ -52,12 +52,7 @@ class Writer:
             most, fewest = agree(begun, met)
             if most == fewest:
                 break
-            with self._news:
-                self._decided()
-                # Until this worker has taken it, too: all wait for that, and it has to come to the lock.
-                self._news.wait_for(lambda most=most: self._met >= most or self._lost is not None)
-                if self._lost is not None:
-                    raise LinkLostError(f"a worker was lost while a state was written: {self._lost}") from self._lost
+            self._meet(most)
         try:
             job = make()
         except BaseException:
@@ -72,6 +67,14 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="bft-write", daemon=True)
             self._thread.start()
+
+    def _meet(self, times: int) -> None:
+        """Waits until this worker has taken it, too: all wait for that, and it has to come to the lock."""
+        with self._news:
+            self._decided()
+            self._news.wait_for(lambda: self._met >= times or self._lost is not None)
+            if self._lost is not None:
+                raise LinkLostError(f"a worker was lost while a state was written: {self._lost}") from self._lost
 
     def drain(self) -> None:
         """Returns when nothing is written or waits any more, or when it cannot be written."""

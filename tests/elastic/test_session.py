@@ -462,3 +462,10 @@ def test_regression_what_a_script_saved_right_before_its_end_was_not_sent(
     assert driver.session.ended(0) == 0
     message, payload = driver.next_state()
     assert (message["step"], payload) == (7, b"final")
+
+
+def test_what_is_to_be_done_at_a_scripts_end_is_done_before_the_end_is_told() -> None:
+    session = Session()
+    codes: list[int] = []
+    session.on_end.append(codes.append)
+    assert (session.ended(0), session.ended(3), codes) == (0, 3, [0, 3])

@@ -9,13 +9,14 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "elastic.bypath.saving"]
@@ -50,6 +51,7 @@ class Trainer:
         fails: bool = False,
         generations: list[dict[str, Any]] | None = None,
         environ: dict[str, str] | None = None,
+        limit_s: float = LIMIT_S,
     ) -> list[Any]:
         """Runs `work(rank, size, folder, *arguments)` in `size` workers; what each returns, by rank."""
         with socket.socket() as free:
@@ -65,10 +67,11 @@ class Trainer:
             for rank in range(size)
         ]
         before = self._lines(size)
+        ends_s = time.monotonic() + limit_s
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(LIMIT_S)
+            worker.join(max(0.1, ends_s - time.monotonic()))
         hung = [worker for worker in workers if worker.is_alive()]
         for worker in hung:
             worker.kill()

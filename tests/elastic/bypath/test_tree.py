@@ -119,3 +119,32 @@ def test_sparse_and_quantized_tensors_stay_whole_beside_the_others() -> None:
     tensors, skeleton = tree.flatten(state)
     assert list(tensors) == ["state.dense"]
     assert torch.equal(tree.rebuild(skeleton, tensors)["sparse"].to_dense(), torch.eye(3))
+
+
+def test_a_shard_that_cannot_be_put_together_again_is_refused_and_not_taken_for_the_whole() -> None:
+    from elastic import bypath
+    from elastic.bypath import tree
+    from elastic.errors import StateError
+
+    class ShardedTensor:
+        pass
+
+    assert bypath.wanted({"model": [ShardedTensor()]})
+    with pytest.raises(StateError, match="use FSDP2"):
+        tree.flatten({"model": [ShardedTensor()]})
+
+
+def test_a_state_that_came_whole_goes_into_the_tensors_of_another() -> None:
+    import torch
+
+    from elastic import bypath
+    from elastic.errors import StateError
+
+    into = {"w": torch.zeros(2), "optimizer": {}, "step": 0}
+    saved = {"w": torch.ones(2), "optimizer": {0: {"m": torch.full((2,), 2.0)}}, "step": 7}
+    state = bypath.copied(saved, into)
+    assert state["w"] is not saved["w"]
+    assert state["w"].data_ptr() == into["w"].data_ptr()
+    assert (into["w"].tolist(), state["step"], state["optimizer"][0]["m"].tolist()) == ([1.0, 1.0], 7, [2.0, 2.0])
+    with pytest.raises(StateError, match="another model: w was 2 and is 3"):
+        bypath.copied(saved, {"w": torch.zeros(3), "optimizer": {}, "step": 0})
