@@ -53,6 +53,10 @@ class Writer:
             if most == fewest:
                 break
             self._meet(most)
+        # Nobody takes it now. Its memory is what the new one's copy is made into: there are never more than two.
+        before, self._waiting = self._waiting, None
+        if before is not None:
+            before.release()
         try:
             job = make()
         except BaseException:
@@ -60,10 +64,8 @@ class Writer:
                 self._decided()
             raise
         with self._news:
-            before, self._waiting = self._waiting, job
+            self._waiting = job
             self._decided()
-        if before is not None:
-            before.release()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="bft-write", daemon=True)
             self._thread.start()

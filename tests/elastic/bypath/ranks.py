@@ -51,7 +51,6 @@ class Trainer:
         fails: bool = False,
         generations: list[dict[str, Any]] | None = None,
         environ: dict[str, str] | None = None,
-        limit_s: float = LIMIT_S,
     ) -> list[Any]:
         """Runs `work(rank, size, folder, *arguments)` in `size` workers; what each returns, by rank."""
         with socket.socket() as free:
@@ -67,7 +66,7 @@ class Trainer:
             for rank in range(size)
         ]
         before = self._lines(size)
-        ends_s = time.monotonic() + limit_s
+        ends_s = time.monotonic() + LIMIT_S
         for worker in workers:
             worker.start()
         for worker in workers:

@@ -55,6 +55,7 @@ def test_all_workers_write_the_same_states_in_one_order_and_always_the_last_one(
             time.sleep(chance.choice([0.0, 0.0, 0.001, 0.004]))
 
             def make(number: int = number) -> Job:
+                assert number - len(released[rank]) <= 1, "there is memory for two states"
                 time.sleep(chance.choice([0.0, 0.002]))
                 return Job(number, written[rank], released[rank], chance.choice([0.0, 0.001, 0.008]))
 
