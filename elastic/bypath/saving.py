@@ -9,7 +9,6 @@ import secrets
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,9 +25,6 @@ from elastic.bypath.shards import RNG, SKELETON, Buffers, Planner, local
 from elastic.bypath.stage import Stage
 from elastic.bypath.writer import Writer
 from elastic.errors import StateError
-
-# It is said of every save of a trainer with one worker, which is what that is meant for.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 
 class Save:

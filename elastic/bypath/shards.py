@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,9 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.tensor import DTensor
+
+# It is said of every save and load of one worker alone, which is what that is meant for.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 SKELETON = "bft"
 RNG = "bft.rng."
