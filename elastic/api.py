@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
-from elastic import resizing, world
+from elastic import bypath, resizing, world
 from elastic import session as _session
 from elastic.session import Saved
 
@@ -46,13 +46,22 @@ def _timed(load: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @_timed
-def load() -> Any | None:
+def load(into: Any | None = None) -> Any | None:
     """Returns what the last `save` was given, on the CPU, or None when there is none yet; call it once, at the start.
 
-    Every worker loads for itself, so call it before or after `init_process_group`, as it suits the script. Raises
-    StateError when there is a saved state that cannot be read: that is no first start.
+    With `into`, a state as `save` is given it, the saved tensors are read into those of `into`, sharded as these are,
+    and the state that is returned has them; all else in it (numbers, lists) is as it was saved. Every worker loads,
+    with `into` after `init_process_group`, without it before or after, as it suits the script. Raises StateError when
+    there is a saved state that cannot be read, or that is of another model: that is no first start.
     """
     fetched = _session.current().fetch_state()
+    if fetched.generations:
+        loaded = bypath.load(fetched, into)
+        if loaded is None:
+            return None
+        _progress.step, _progress.samples = loaded.step, loaded.samples
+        resizing.began_with(loaded.size, _rank_and_size()[1])
+        return loaded.state
     if fetched.file is None:
         return None
     import torch
@@ -61,7 +70,7 @@ def load() -> Any | None:
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
-    return envelope["state"]
+    return envelope["state"] if into is None else bypath.copied(envelope["state"], into)
 
 
 def step(
@@ -94,14 +103,20 @@ def step(
 
 
 def save(state: Any) -> None:
-    """Keeps `state` (anything that torch.save takes) so that it outlives every node; rank 0's counts.
+    """Keeps `state` (anything that torch.save takes) so that it outlives every node; call it on every worker.
 
-    The state is copied before this returns and travels to the driver in the background. While bftd resizes the trainer
-    this call does not return: the worker is started again, on the new nodes, and `load` gives it this state.
+    A replicated state is rank 0's; a sharded one, and any where `state=PATH` was given, is written by all workers. It
+    is copied before this returns and travels in the background. While bftd resizes the trainer this call does not
+    return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
     rank, size = _rank_and_size()
     session = _session.current()
-    if rank != 0 or not session.attached:
+    if not session.attached:
+        return
+    if bypath.wanted(state):
+        bypath.save(state, _progress.step, _progress.samples, pause=session.pause_requested.is_set())
+        return
+    if rank != 0:
         return
     import torch
 

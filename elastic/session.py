@@ -91,6 +91,8 @@ class Session:
         """What else listens to the driver, by `op`; called by the side thread, so it returns at once."""
         self.costs: dict[str, float] = {}
         """What this worker's start took, in seconds by part (`load_s`, ...): told with its first step."""
+        self.on_end: list[Callable[[int], None]] = []
+        """What is to be done when the script has ended with a code, before anything else is told of its end."""
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
@@ -168,6 +170,8 @@ class Session:
 
         From now on a link that goes ends nothing. A failure after it went is the link's, not the script's.
         """
+        for hook in self.on_end:
+            hook(code)
         if code == 0:
             with self._end_lock:
                 self._over = True

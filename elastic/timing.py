@@ -175,3 +175,13 @@ LAST_STATE_S = 120.0
 
 # A worker whose connection has gone is as a rule being ended by its agent; by itself it ends after so long.
 LINK_LOST_S = 0.5
+
+# Workers that write a state together wait for the slowest of them, whose file system may stall; one that is gone is
+# noticed by its connection, at once.
+WRITERS_S = 3600.0
+
+# Workers come to a save within a step of each other; one that waits so long is told that all have to.
+HINT_S = 30.0
+
+# How often a worker says how far its save has come.
+SAVING_S = 1.0

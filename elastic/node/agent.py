@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from elastic.link.channel import SealedReader, introduce
 from elastic.link.child import adopt_orphans
 from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
-from elastic.node import devices
+from elastic.node import devices, probe
 from elastic.node.container import Container, ContainerError
 from elastic.node.interface import interface_of
 from elastic.node.leftovers import kill_all_below
@@ -191,12 +192,22 @@ class Agent:
             elif op == "beat":
                 # Silence means to the driver that this node is lost.
                 self._send(message)
+            elif op == "probe":
+                # A thread of its own for each: a file server that hangs holds up neither this nor the next probe.
+                threading.Thread(
+                    target=self._probe, args=(message, asyncio.get_running_loop()), name="bft-probe", daemon=True
+                ).start()
             elif op == "look":
                 if self._node is not None and (told := self._watcher.look(self._node.pid, message)):
                     self._send(told)
             else:
                 # What a back-end's two halves tell each other is theirs.
                 self._tell_node(message)
+
+    def _probe(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
+        answer = probe.probed(message, _node())
+        with contextlib.suppress(RuntimeError):  # the agent is at its end
+            loop.call_soon_threadsafe(self._send, answer)
 
     def _send(self, message: Message) -> None:
         if self._driver is not None and self._seal is not None and not self._driver.is_closing():

@@ -508,3 +508,10 @@ def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only
     monkeypatch.setattr(sessions, "FAREWELL_S", 0.01)
     driver.session.failed("ValueError: no layer")
     Session().failed("outside bftd")
+
+
+def test_what_is_to_be_done_at_a_scripts_end_is_done_before_the_end_is_told() -> None:
+    session = Session()
+    codes: list[int] = []
+    session.on_end.append(codes.append)
+    assert (session.ended(0), session.ended(3), codes) == (0, 3, [0, 3])

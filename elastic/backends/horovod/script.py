@@ -21,6 +21,7 @@ from elastic import session as _session
 from elastic.backends.horovod import stuck
 from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
+from elastic.errors import StateError
 from elastic.session import Saved
 
 _sockets = SocketWatch()
@@ -91,8 +92,12 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
         session = _session.current()
         session.on_abort = _abort
-        if hvd.rank() == 0 and (file := session.fetch_state().file) is not None:
-            self._load(file)
+        if hvd.rank() == 0:
+            fetched = session.fetch_state()
+            if fetched.generations:
+                raise StateError("the saved state was written by path, by a torchrun script; submit that one")
+            if fetched.file is not None:
+                self._load(fetched.file)
         _counter.state, _counter.size, _counter.rank = self, hvd.size(), hvd.rank()
         self._commit()
 

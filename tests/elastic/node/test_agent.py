@@ -584,3 +584,18 @@ def test_an_agent_is_up_at_once_since_it_knows_no_back_end_and_imports_nothing_t
     imported = set(said.stdout.split())
     assert "elastic.node.agent" in imported
     assert imported.isdisjoint({"elastic.backends", "elastic.driver", "torch", "horovod", "aiohttp", "slurm_plugin"})
+
+
+def test_a_probe_of_a_file_server_that_hangs_does_not_hold_up_the_agent(pilot: Pilot) -> None:
+    hangs = (
+        "import threading, elastic.node.probe as probe, elastic.node.agent as agent; write = probe.write; "
+        "probe.write = lambda path, *rest: threading.Event().wait() if path == '/hangs' else write(path, *rest); "
+        "agent.main()"
+    )
+    pilot.start("-c", hangs)
+    pilot.channel.send({"op": "probe", "path": "/hangs", "token": "abc", "names": []})
+    pilot.channel.send({"op": "probe", "path": str(pilot.folder), "token": "abc", "names": []})
+    answer = pilot.next()
+    assert (answer["op"], answer["wrote"], answer["error"]) == ("probed", True, "")
+    pilot.channel.send({"op": "beat"})
+    assert pilot.next() == {"op": "beat"}

@@ -1,0 +1,201 @@
+"""The files of a generation: written with their digests, flushed to the disk, copied from a stage, and verified."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch.distributed.checkpoint.filesystem import FileSystem
+
+from elastic.errors import StateError
+from elastic.timing import SAVING_S
+
+_COPY_BYTES = 16 << 20
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A file of a generation: its name in the folder, its size and its digest (xxh3_128, hexadecimal)."""
+
+    name: str
+    size_bytes: int
+    digest: str
+
+
+def new_digest() -> Any:
+    """An empty digest; raises StateError where the library is missing."""
+    try:
+        import xxhash
+    except ImportError:
+        why = "states by path need the Python package xxhash beside torch: pip install xxhash"
+        raise StateError(why) from None
+    return xxhash.xxh3_128()
+
+
+class Pace:
+    """Counts the bytes of a save and tells them now and then: the sign of life of one that takes long."""
+
+    def __init__(self, tell: Callable[[int], object]) -> None:
+        self._tell = tell
+        self._bytes = 0
+        self._told_s = time.monotonic()
+
+    def add(self, size_bytes: int) -> None:
+        """Notes that so many more bytes were written."""
+        self._bytes += size_bytes
+        if time.monotonic() - self._told_s >= SAVING_S:
+            self._told_s = time.monotonic()
+            self._tell(self._bytes)
+
+
+class _Stream(io.RawIOBase):
+    """A file that is digested as it is written, and on the disk when it is closed."""
+
+    def __init__(self, path: Path, pace: Pace) -> None:
+        super().__init__()
+        self._file = open(path, "wb")  # noqa: SIM115  (closed by close)
+        self._pace = pace
+        self.digest = new_digest()
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        self.digest.update(view)
+        self.size_bytes += len(view)
+        self._pace.add(len(view))
+        return len(view)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+            super().close()
+
+
+class SealingFileSystem(FileSystem):
+    """What torch.distributed.checkpoint writes through; knows afterwards what each file is to be."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._sealed: dict[str, Sealed] = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        if mode != "wb":
+            with super().create_stream(path, mode) as plain:
+                yield plain
+            return
+        stream = _Stream(Path(path), self._pace)
+        try:
+            yield stream
+        finally:
+            stream.close()
+        name = Path(path).name
+        self._sealed[name] = Sealed(name, stream.size_bytes, stream.digest.hexdigest())
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        old, name = self._sealed.pop(Path(path).name), Path(new_path).name
+        self._sealed[name] = Sealed(name, old.size_bytes, old.digest)
+
+    def sealed(self) -> list[Sealed]:
+        """All that was written, by name."""
+        return [self._sealed[name] for name in sorted(self._sealed)]
+
+
+def make_folder(path: Path) -> None:
+    """Makes a generation's folder, for its owner alone; several workers may do so at once."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def flush_folder(path: Path) -> None:
+    """Has the names in a folder, and its own, outlive the host; file systems that cannot do without are left alone."""
+    for each in (path, path.parent):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def copy(source: Path, target: Path, pace: Pace) -> None:
+    """Copies a file and has it on the disk."""
+    with open(source, "rb") as reading, open(target, "wb") as writing:
+        while block := reading.read(_COPY_BYTES):
+            writing.write(block)
+            pace.add(len(block))
+        writing.flush()
+        os.fsync(writing.fileno())
+
+
+def listed(generation: dict[str, Any]) -> list[Sealed]:
+    """The files of a generation as the driver tells them, or as the manifest in its folder does; raises ValueError."""
+    rows = generation.get("files")
+    if rows is None:
+        try:
+            rows = json.loads((Path(str(generation["path"])) / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{_MANIFEST}: {why_of(error)}") from None
+    try:
+        files = [Sealed(str(name), int(size_bytes), str(digest)) for name, size_bytes, digest in rows]
+    except (TypeError, ValueError):
+        raise ValueError("its list of files cannot be understood") from None
+    if any(Path(file.name).name != file.name for file in files):
+        raise ValueError("its list of files names others than those in its folder")
+    return files
+
+
+def faults(folder: Path, files: Sequence[Sealed]) -> Iterator[str]:
+    """What is wrong with each of these files that is not as it was written; every byte is read.
+
+    Raises OSError where it cannot be told: a file server that is away has altered nothing.
+    """
+    for file in files:
+        try:
+            with open(folder / file.name, "rb") as reading:
+                size_bytes = os.fstat(reading.fileno()).st_size
+                if size_bytes != file.size_bytes:
+                    yield f"{file.name} has {size_bytes} bytes instead of {file.size_bytes}"
+                elif _digest_of(reading, size_bytes) != file.digest:
+                    yield f"{file.name} was altered"
+        except FileNotFoundError:
+            yield f"{file.name} is missing"
+
+
+def _digest_of(file: io.BufferedReader, size_bytes: int) -> str:
+    digest = new_digest()
+    # Read, not mapped: a mapped file that another host cuts short would end this process with SIGBUS.
+    block = memoryview(bytearray(_COPY_BYTES))
+    while size_bytes > 0 and (got := file.readinto(block)):
+        digest.update(block[:got])
+        size_bytes -= got
+    return cast(str, digest.hexdigest())
+
+
+def why_of(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -1,0 +1,255 @@
+"""Loads by path: which generation it is, agreed by all workers, and how it gets into the tensors of a state."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as read
+from torch.distributed.tensor import DTensor, Replicate
+
+from elastic import session as _session
+from elastic.bypath import Loaded, files, rng, tree
+from elastic.bypath.groups import Groups, current
+from elastic.bypath.shards import RNG, SKELETON
+from elastic.errors import StateError
+
+_MEMORY_SHARE = 0.8
+"""How much of a node's free memory whole states may take."""
+
+
+class _Unusable(Exception):
+    """This generation cannot be used; the one before may."""
+
+
+def load(generations: Sequence[dict[str, Any]], into: Any | None) -> Loaded | None:
+    """As elastic.bypath.load, of the generations that the driver told, the newest first."""
+    began_s = time.monotonic()
+    groups = current()
+    # What the driver told rank 0: it may have heard of another generation between two workers' questions.
+    generations = groups.gathered(list(generations) if groups.rank == 0 or groups.main is None else None)[0]
+    whys: list[str] = []
+    for generation in generations:
+        try:
+            loaded = _loaded(generation, into, groups)
+        except _Unusable as unusable:
+            whys.append(f"{generation.get('name')}: {unusable}")
+            if groups.rank == 0:
+                _session.current().tell(
+                    {"op": "corrupt", "name": generation.get("name"), "text": str(unusable)},
+                )
+                if generation is not generations[-1]:
+                    _say(f"the state {whys[-1]}; going on from the one before it")
+            continue
+        costs = _session.current().costs
+        costs["load_s"] = time.monotonic() - began_s
+        return loaded
+    if not whys:
+        return None
+    raise StateError(
+        f"the saved state cannot be read: {'; '.join(whys)}; nothing is removed: "
+        "put the files back, or submit the job without resume= to start anew"
+    )
+
+
+def copied(state: Any, into: Any) -> Any:
+    """As elastic.bypath.copied."""
+    saved, skeleton = tree.flatten(state)
+    given, asked = tree.flatten(into)
+    room = tree.empty_below(into)
+    kept = {name: tensor for name, tensor in saved.items() if name not in given and name.startswith(room)}
+    _compare({name: tensor.shape for name, tensor in saved.items() if name not in kept}, _shapes(given))
+    with torch.no_grad():
+        for name, target in given.items():
+            if isinstance(target, DTensor):
+                _fill(target, saved[name])
+            else:
+                target.copy_(saved[name])
+    return tree.rebuild(tree.merged(skeleton, asked), {**kept, **given})
+
+
+def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups) -> Loaded:
+    """One generation, verified before it is read; raises _Unusable or StateError, on all workers alike."""
+    folder = Path(str(generation.get("path", "")))
+    _verify(folder, generation, groups)
+    metadata = _all(lambda: FileSystemReader(folder).read_metadata(), groups)
+    about = _all(lambda: _objects(folder, [SKELETON], metadata)[SKELETON], groups)
+    header = torch.load(io.BytesIO(about), map_location="cpu", weights_only=False)
+    skeleton = header["skeleton"]
+    targets = _targets(metadata, skeleton, into, groups)
+    group = groups.main if into is not None else None
+    try:
+        reader, planner = (
+            FileSystemReader(folder),
+            DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+        )
+        read(dict(targets), storage_reader=reader, planner=planner, process_group=group, no_dist=group is None)
+    except (Exception, CheckpointException) as error:
+        raise StateError(f"the saved state in {folder} cannot be read: {_cause(error)}; it is kept") from error
+    _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(generation)))
+    name = f"{RNG}{groups.rank}"
+    if name in metadata.state_dict_metadata:
+        rng.restore(_objects(folder, [name], metadata)[name])
+    else:
+        rng.begin(str(generation.get("name")), groups.rank)
+    state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
+    return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
+
+
+def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
+    """Every file is read by one worker and compared with what was written; raises _Unusable or StateError on all."""
+    found: list[str] = []
+    away = ""
+    try:
+        os.stat(folder.parent)  # a node that does not see it says nothing of what is there
+        listed = files.listed(generation)
+        # Without a group nobody else looks at the others.
+        turns = listed[groups.rank :: groups.size] if groups.main is not None else listed
+        found = list(files.faults(folder, turns))
+    except ValueError as error:
+        found = [str(error)]
+    except OSError as error:
+        away = f"{os.environ.get('SLURMD_NODENAME', 'a node')} cannot read {error.filename or folder}: {error.strerror}"
+    heard = groups.gathered((found, away))
+    if away := next((away for _, away in heard if away), ""):
+        raise StateError(f"the saved state cannot be read: {away}; it is kept, and the job can be submitted again")
+    faults = [fault for found, _ in heard for fault in found]
+    if faults:
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise _Unusable(f"{faults[0]}{more}")
+
+
+def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups) -> dict[str, torch.Tensor]:
+    """Where each saved tensor is read to; raises StateError on all workers where it is of another model, say."""
+    saved = {
+        name: each for name, each in metadata.state_dict_metadata.items() if isinstance(each, TensorStorageMetadata)
+    }
+    why = ""
+    targets: dict[str, torch.Tensor] = {}
+    given = tree.flatten(into)[0] if into is not None else {}
+    shapes = _shapes(given)
+    if len({row[0] for row in groups.vote([tree.fingerprint(given)])}) > 1:
+        # The stages of a pipeline, say: together they have what was saved.
+        shapes = {name: shape for each in groups.gathered(shapes) for name, shape in each.items()} | shapes
+    try:
+        targets = _given(saved, skeleton, into, given, shapes)
+    except StateError as error:
+        why = str(error)
+    whys = groups.gathered(why)
+    if any(whys):
+        raise StateError(next(filter(None, whys)))
+    return targets
+
+
+def _given(
+    saved: Mapping[str, TensorStorageMetadata],
+    skeleton: Any,
+    into: Any | None,
+    given: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, torch.Tensor]:
+    """The tensors of this worker; `shapes` are those of all workers."""
+    if into is None:
+        _fits(saved)
+        return {name: _empty(each) for name, each in saved.items()}
+    room = tree.empty_below(into)
+    fresh = {name: each for name, each in saved.items() if name not in shapes and name.startswith(room)}
+    _compare({name: each.size for name, each in saved.items() if name not in fresh}, shapes)
+    leaves = tree.leaves(skeleton)
+    sharded = [name for name in fresh if name in leaves and leaves[name].sharded]
+    if sharded:
+        raise StateError(
+            f"{sharded[0].removeprefix(tree.ROOT + '.')} was saved in shards, and into= has an empty dict there; "
+            "give into= the state as torch.distributed.checkpoint.state_dict.get_state_dict returns it"
+        )
+    return {**given, **{name: _empty(each) for name, each in fresh.items()}}
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _empty(saved: TensorStorageMetadata) -> torch.Tensor:
+    return torch.empty(saved.size, dtype=saved.properties.dtype)
+
+
+def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> None:
+    found = tree.differences(saved, given)
+    if found:
+        raise StateError(
+            f"the saved state is of another model: {tree.told(found)}; nothing was read: "
+            "submit the script that saved it, or a new job to start anew"
+        )
+
+
+def _fits(saved: Mapping[str, TensorStorageMetadata]) -> None:
+    """Raises StateError where every worker of this node would have more of a whole state than there is memory."""
+    needed = sum(each.size.numel() * each.properties.dtype.itemsize for each in saved.values())
+    workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    free = _free_bytes()
+    if free is not None and needed * workers > _MEMORY_SHARE * free:
+        raise StateError(
+            f"the saved state has {needed / 1e9:.1f} GB, too much for {workers} workers and "
+            f"{free / 1e9:.1f} GB of free memory: call elastic.load(into=state), "
+            "which reads each worker's part into its own tensors"
+        )
+
+
+def _free_bytes() -> int | None:
+    try:
+        with open("/proc/meminfo") as file:
+            found = dict(line.split(":", 1) for line in file)
+        return int(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str, Any]:
+    """What is no tensor, by name; each worker reads for itself."""
+    found: dict[str, Any] = dict.fromkeys(names)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    read(found, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    return found
+
+
+def _all(call: Callable[[], Any], groups: Groups) -> Any:
+    """What `call` returns; raises _Unusable on all workers where it fails on one."""
+    value, why = None, ""
+    try:
+        value = call()
+    except (Exception, CheckpointException) as error:
+        why = _cause(error)
+    if any(whys := groups.gathered(why)):
+        raise _Unusable(next(filter(None, whys)))
+    return value
+
+
+def _fill(target: DTensor, whole: torch.Tensor) -> None:
+    """Copies this worker's part of a whole tensor into its shard; every worker has the whole, nothing is sent."""
+    mesh, placements = target.device_mesh, target.placements
+    everywhere = DTensor.from_local(whole.to(target.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    target.to_local().copy_(everywhere.redistribute(mesh, placements).to_local())
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):
+        for cause, _ in error.failures.values():
+            return _cause(cause)
+    lines = str(error).splitlines()
+    return files.why_of(error) if isinstance(error, OSError) else lines[0] if lines else type(error).__name__
+
+
+def _say(text: str) -> None:
+    print(f"bft: {text}", flush=True)
+
+
+__all__ = ["copied", "load"]

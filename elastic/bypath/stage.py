@@ -1,0 +1,62 @@
+"""A folder on the node's own disk that a state is written to first, where the site names one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_MARGIN = 1.1
+_swept: set[Path] = set()
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where one worker's files of one generation are until they are at their place."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, name: str, size_bytes: int, rank: int) -> Stage | None:
+        """A folder for so many bytes; None where none is named, and where it has no room, which is said once."""
+        root = os.environ.get("BFT_STATE_STAGE", "")
+        if not root:
+            return None
+        mine = Path(root) / f"bft-{os.getuid()}-{_trainer()}-{os.environ.get('LOCAL_RANK', '0')}"
+        try:
+            if mine not in _swept:
+                # What a worker left that was killed; no other one has this folder.
+                shutil.rmtree(mine, ignore_errors=True)
+                _swept.add(mine)
+            mine.mkdir(mode=0o700, exist_ok=True)
+            if mine.stat().st_uid != os.getuid():
+                raise PermissionError(13, "it is another user's", str(mine))
+            free = os.statvfs(mine)
+            needed = _MARGIN * size_bytes * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            if free.f_bavail * free.f_frsize < needed:
+                raise OSError(28, f"{needed / 1e9:.1f} GB are wanted there", str(mine))
+            folder = mine / f"{name}.{rank}"
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            _say_once(f"states are not staged in {root} ({error.strerror}): they are written to their place at once")
+            return None
+        return cls(folder)
+
+    def remove(self) -> None:
+        """Takes the staged files away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _trainer() -> str:
+    return hashlib.blake2b(os.environ.get("BFT_STATE_PATH", "").encode(), digest_size=6).hexdigest()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        with contextlib.suppress(OSError):
+            os.write(2, f"bft: {text}\n".encode(errors="backslashreplace"))

@@ -1,0 +1,69 @@
+"""Whether a folder is one that all nodes share: each writes a small file there, and looks for those of the others."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic.link.wire import Message
+
+_TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
+_NAME = re.compile(r"(?!\.{1,2}$)[\w.-]{1,255}", re.ASCII)
+
+
+def write(path: str, token: str, name: str) -> None:
+    """Leaves the mark of node `name` in `path`, which is made if it is not there; raises OSError and ValueError."""
+    folder = _folder(path, token)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mark = folder / _checked(name)
+    with open(mark, "w") as file:
+        file.write(name)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: str, token: str, names: Sequence[str]) -> list[str]:
+    """Those of `names` whose marks cannot be read in `path`; raises ValueError."""
+    folder = _folder(path, token)
+    return [name for name in names if not _is_readable(folder / _checked(name))]
+
+
+def probed(message: Message, name: str) -> Message:
+    """The answer of node `name` to a probe {"path", "token", "names" of the nodes to look for, if any}.
+
+    It waits for the file system, so a thread calls it. `free_bytes` is -1 where it cannot be told.
+    """
+    answer: Message = {"op": "probed", "token": message.get("token"), "wrote": False, "missing": [], "free_bytes": -1}
+    names = [str(each) for each in message.get("names") or ()]
+    try:
+        path, token = str(message["path"]), str(message["token"])
+        write(path, token, name)
+        free = os.statvfs(path)
+        answer.update(wrote=True, missing=read(path, token, names), free_bytes=free.f_bavail * free.f_frsize)
+        answer["error"] = ""
+    except OSError as error:
+        answer.update(missing=names, error=error.strerror or str(error))
+    except (KeyError, ValueError) as error:
+        answer.update(missing=names, error=f"the probe cannot be understood: {error}")
+    return answer
+
+
+def _folder(path: str, token: str) -> Path:
+    if not path.startswith("/") or not _TOKEN.fullmatch(token):
+        raise ValueError(f"{path!r}, {token!r}")
+    return Path(path) / f".bft-probe-{token}"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no node's name")
+    return name
+
+
+def _is_readable(mark: Path) -> bool:
+    try:
+        return bool(mark.read_bytes())
+    except OSError:
+        return False

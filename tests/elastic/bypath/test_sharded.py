@@ -1,0 +1,61 @@
+"""Sharded states: saved by some workers while they train on, loaded by others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks import Trainer
+
+pytestmark = [pytest.mark.torch]
+
+
+def train_and_save(rank: int, size: int, folder: Path) -> tuple[list[float], int]:
+    from models import Sharded
+
+    import elastic
+
+    training = Sharded()
+    losses = []
+    for step in range(6):
+        losses += training.train(step, 1)
+        elastic.step(samples=8)
+        if step == 2:
+            elastic.save({**training.state(), "step": step + 1, "odd": (1, {"of": None}), 5: [2.5, "text"]})
+    return losses, size
+
+
+def load_and_train(rank: int, size: int, folder: Path) -> tuple[list[float], dict[Any, Any]]:
+    from models import Sharded
+
+    import elastic
+    from elastic import api
+
+    training = Sharded()
+    state = elastic.load(into=training.state())
+    assert state is not None
+    training.take(state)
+    assert (api._progress.step, api._progress.samples) == (3, 3 * 8 * 2)
+    return training.train(state["step"], 3), {key: state[key] for key in ("step", "odd", 5)}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[float]]:
+    trainer = Trainer(tmp_path_factory.mktemp("sharded"))
+    [(losses, _), _] = trainer.run(train_and_save, 2, environ={"BFT_STATE_BY_PATH": ""})
+    return trainer, losses
+
+
+@pytest.mark.parametrize("size", [3, 4, 1])
+def test_a_state_that_two_workers_saved_while_they_trained_on_goes_on_alike_on_any_number(
+    saved: tuple[Trainer, list[float]], size: int
+) -> None:
+    trainer, losses = saved
+    results = trainer.run(load_and_train, size)
+    for found, rest in results:
+        assert found == pytest.approx(losses[3:], rel=1e-7, abs=1e-7)
+        assert rest == {"step": 3, "odd": (1, {"of": None}), 5: [2.5, "text"]}
