@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import os
 import time
-from typing import Any, BinaryIO
+from typing import Any
 
 from elastic import resizing, world
 from elastic import session as _session
@@ -36,9 +36,9 @@ def load() -> Any | None:
     fetched = _session.current().fetch_state()
     if fetched.file is None:
         return None
-    import torch
+    from elastic import snapshot  # which imports torch: a script outside bftd may have no need of it
 
-    envelope = torch.load(fetched.file, map_location="cpu", weights_only=False)
+    envelope = snapshot.read(fetched.file)
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
@@ -77,26 +77,26 @@ def step(
 def save(state: Any) -> None:
     """Keeps `state` (anything that torch.save takes) so that it outlives every node; rank 0's counts.
 
-    The state is copied before this returns and travels to the driver in the background. While bftd resizes the trainer
-    this call does not return: the worker is started again, on the new nodes, and `load` gives it this state.
+    The state is copied before this returns, in about the time of one copy in memory, and travels to the driver in the
+    background. A view is kept with all that it is a view of, as by torch.save. While bftd resizes the trainer this call
+    does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
     rank, size = _rank_and_size()
     session = _session.current()
     if rank != 0 or not session.attached:
         return
-    import torch
+    from elastic import snapshot
 
-    buffer = io.BytesIO()
-    torch.save({"step": _progress.step, "samples": _progress.samples, "size": size, "state": state}, buffer)
-    payload = buffer.getvalue()
-    session.commit(Saved(_progress.step, _progress.samples, lambda file: _write(file, payload)))
+    step, samples = _progress.step, _progress.samples
+    envelope = {"step": step, "samples": samples, "size": size, "state": state}
     if session.pause_requested.is_set():
+        # Nothing changes it any more: this worker rests until it is ended.
+        session.commit(Saved(step, samples, functools.partial(snapshot.write, envelope)))
         session.rest()
+    taken = snapshot.Snapshot(envelope)
+    session.commit(Saved(step, samples, taken.write, taken.release))
+    taken.copy()
     session.ship_soon()
-
-
-def _write(file: BinaryIO, payload: bytes) -> None:
-    file.write(payload)
 
 
 def _rank_and_size() -> tuple[int, int]:
