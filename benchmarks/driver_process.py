@@ -4,6 +4,7 @@ Commands come on standard input and answers go to standard output, a JSON object
 
     begin    settings of the trainer; answered with the driver's address and secret
     grant    nodes; answered with the leases' names
+    revoke   nodes that are to be left, in order; answered
     sample   answered with what the driver has used, and the longest stall of its loop since the last sample
     end      ends the trainer
 
@@ -62,6 +63,9 @@ class DriverProcess:
                     listed = self._daemon.grant(*command["nodes"])
                     say(leases={lease.node: lease.id for lease in listed.leases if lease.node in command["nodes"]})
                     self._trainer.on_leases(listed)
+                elif command["do"] == "revoke":
+                    self._trainer.on_leases(self._daemon.revoke(*command["nodes"]))
+                    say()
                 elif command["do"] == "sample":
                     say(**self._sample())
                 elif command["do"] == "end":
@@ -89,6 +93,7 @@ class DriverProcess:
             socket_path="",
             partition="",
             user="",
+            secret=secret,
         )
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         nodes = LocalNodes(address, secret, dict.fromkeys(command["real"], command["workers"]))
