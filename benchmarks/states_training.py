@@ -1,7 +1,7 @@
 """A trainer with a large state in a real driver, agent, node process and worker: what saving it costs the training.
 
-The worker tells what it measures as JSON lines in a file: each step's time; each save's stall, and beside it one copy of
-the same tensors into memory that was used before; when the state was written and what that took of its threads' time.
+The worker tells what it measures as JSON lines in a file: each step's time; each save's stall, and beside it one copy
+of the same tensors into memory that was used before; when the state was written, and the thread's time that it took.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.lines import Program
+from benchmarks.lines import Program, peak_bytes
 
 LIMIT_S = 900.0
 _HASH_BYTES = 256 << 20
@@ -159,19 +157,13 @@ class Training:
         return self._program.ask(do="sample")
 
     @property
-    def driver(self) -> psutil.Process:
-        """The driver's process."""
-        return psutil.Process(self._program.pid)
+    def driver_bytes(self) -> int:
+        """The most memory that the driver has had."""
+        return peak_bytes(self._program.pid)
 
     def end(self) -> None:
         """Ends the trainer."""
         self._program.end(do="end")
-
-
-def peak_bytes(process: psutil.Process) -> int:
-    """The most memory that a process has had at once."""
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024
 
 
 def measure(size_bytes: int, saves: int, every_s: float, threads: int, log: Callable[[str], None]) -> dict[str, Any]:
@@ -198,7 +190,7 @@ def measure(size_bytes: int, saves: int, every_s: float, threads: int, log: Call
             resumed = training.wait("resumed")[-1]
             training.wait("step", len(training.wait("step")) + 1)
             found = figures(training.told(), hash_rate(), saves)
-            found["driver's memory, most MB"] = peak_bytes(training.driver) / 1e6
+            found["driver's memory, most MB"] = training.driver_bytes / 1e6
             found["driver's processor time a save s"] = (after["cpu_s"] - before["cpu_s"]) / saves
             found["workers"] = len({line["pid"] for line in training.told()})
             found["workers killed"] = found["workers"] - 2  # one before and one after the suspension
@@ -246,9 +238,7 @@ def figures(told: Sequence[dict[str, Any]], hashed_bytes_s: float, saves: int) -
         "cpu: copy s": median(line["cpu_s"] for line in later),
         "cpu: serialize s": median(line["serialize_cpu_s"] for line in written),
         "cpu: seal s": median(seal_s),
-        "cpu: write s": median(
-            max(0.0, line["send_cpu_s"] - seal) for line, seal in zip(written, seal_s, strict=True)
-        ),
+        "cpu: write s": median(max(0.0, line["send_cpu_s"] - seal) for line, seal in zip(written, seal_s, strict=True)),
     }
 
 
