@@ -117,6 +117,10 @@ def _main(how: str, what: str, folder: str, size_bytes: int) -> None:
     rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     dist.init_process_group("gloo", init_method=f"file://{folder}/store/{what}", rank=rank, world_size=size)
     state = _state(size_bytes, zero=what == "load")
+    importlib.import_module("torch.distributed.checkpoint")
+    if how == "by path":  # imports are of a process's start, and not of a save
+        for name in ("saving", "loading"):
+            importlib.import_module(f"elastic.bypath.{name}")
     dist.barrier()
     told: list[dict[str, Any]] = []
     began_s = time.monotonic()
