@@ -1,9 +1,10 @@
 """How fast a node is given back and taken up, and what a resize costs training: real Slurm, Horovod and torchrun.
 
-    python -m benchmarks.give_back [--json] [--repeats N]
+    python -m benchmarks.give_back [--json] [--repeats N] [--state-gb N]
 
 Each repetition runs the three cases of the give-back part one after the other, so that they share the machine's mood;
-medians are reported, with the spread beside them.
+medians are reported, with the spread beside them. With --state-gb a trainer whose every worker has a state of that
+size, saved every second, takes turns with one that has next to none: on eight nodes it needs ten times as much memory.
 """
 
 from __future__ import annotations
@@ -42,6 +43,28 @@ while True:
     except BaseException:
         pass
 """
+
+# A script whose state has the given size in GB, saved every second or as soon as the one before has left.
+STATEFUL = """#!{python}
+import sys, time
+import torch
+import torch.distributed as dist
+import elastic
+dist.init_process_group("gloo")
+count = max(1, int(float(sys.argv[1]) * 1e9) // (16 << 20))
+state = elastic.load() or {{f"layer{{number}}": torch.ones(4 << 20) for number in range(count)}}
+value, due_s = torch.ones(1), 0.0
+while True:
+    dist.all_reduce(value)
+    time.sleep(0.05)
+    for layer in state.values():
+        layer[:64] += 1
+    if elastic.step(save_every=1 << 30) or time.monotonic() >= due_s:
+        elastic.save(state)
+        due_s = time.monotonic() + 1.0
+"""
+STATE_S = 10.0
+"""After this long a trainer has saved, and saves again."""
 
 
 class Bench:
@@ -103,14 +126,21 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 # -- give-back and taking up ---
 
 
-def give_back(repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
-    """A regular 4-node job on an idle cluster, and on one filled by workers that leave or that ignore SIGTERM."""
+def give_back(repeats: int, log: Callable[[str], None], state_gb: float = 0.0) -> dict[str, Any]:
+    """A regular 4-node job on an idle cluster, and on one filled by workers that leave or that ignore SIGTERM.
+
+    With `state_gb` also on one filled by workers with a state of that size, and by such without.
+    """
     delays: dict[str, list[float]] = {"baseline": [], "cooperative": [], "ignoring": []}
+    stateful = {"without_state": 0.0, "with_state": state_gb} if state_gb else {}
+    delays |= {case: [] for case in stateful}
     to_pilot: list[float] = []
     to_used: list[float] = []
     with SandboxSite(nodes=NODES, tuned=True) as site:
         script = site.work / "ignoring.py"
         script.write_text(IGNORING.format(python=sys.executable))
+        large = site.work / "stateful.py"
+        large.write_text(STATEFUL.format(python=sys.executable))
         site.start_daemon()
         bench = Bench(site)
         for repeat in range(repeats):
@@ -128,6 +158,12 @@ def give_back(repeats: int, log: Callable[[str], None]) -> dict[str, Any]:
             _warm(bench)
             delays["ignoring"] += _delays(bench)
             bench.end(job)
+            for case, size_gb in stateful.items():
+                job = bench.submit(case, large, f"1-{NODES},backend=torchrun", str(size_gb))
+                _warm(bench)
+                time.sleep(STATE_S)
+                delays[case] += _delays(bench)
+                bench.end(job)
             log(f"repetition {repeat + 1} of {repeats}: " + _recent(delays))
     return {
         **{f"{case}_delay_s": statistics.median(values) for case, values in delays.items()},
@@ -235,22 +271,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print only the JSON")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--state-gb", type=float, default=0.0, help="also trainers with a state of that size (0: none)")
+    parser.add_argument("--no-resizes", dest="resizes", action="store_false", help="leave out what a resize costs")
     options = parser.parse_args()
 
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    result = give_back(options.repeats, log)
-    for backend in ("horovod", "torchrun"):
+    result = give_back(options.repeats, log, options.state_gb)
+    backends = ("horovod", "torchrun") if options.resizes else ()
+    for backend in backends:
         result[backend] = resizes(backend, options.repeats, log)
     if options.json:
         print(json.dumps(result, indent=2))
         return
-    for case in ("baseline", "cooperative", "ignoring"):
+    for case in [case for case in result["spread"] if case != "idle_to_used"]:
         print(f"{case + ' start delay':28} {result[case + '_delay_s']:.2f} s")
     for what in ("idle_to_pilot_s", "idle_to_used_s"):
         print(f"{what:28} p50 {result[what]['p50']:.1f} s, p95 {result[what]['p95']:.1f} s")
-    for backend in ("horovod", "torchrun"):
+    for backend in backends:
         for key, value in result[backend].items():
             if key != "spread":
                 print(

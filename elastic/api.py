@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import io
 import os
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from elastic import bypath, resizing, world
 from elastic import session as _session
@@ -64,9 +63,9 @@ def load(into: Any | None = None) -> Any | None:
         return loaded.state
     if fetched.file is None:
         return None
-    import torch
+    from elastic import snapshot  # which imports torch: a script outside bftd may have no need of it
 
-    envelope = torch.load(fetched.file, map_location="cpu", weights_only=False)
+    envelope = snapshot.read(fetched.file)
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
@@ -106,8 +105,9 @@ def save(state: Any) -> None:
     """Keeps `state` (anything that torch.save takes) so that it outlives every node; call it on every worker.
 
     A replicated state is rank 0's; a sharded one, and any where `state=PATH` was given, is written by all workers. It
-    is copied before this returns and travels in the background. While bftd resizes the trainer this call does not
-    return: the worker is started again, on the new nodes, and `load` gives it this state.
+    is copied before this returns, in about the time of one copy in memory, and travels in the background. A view of a
+    replicated state is kept with all that it is a view of, as by torch.save. While bftd resizes the trainer this call
+    does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
     rank, size = _rank_and_size()
     session = _session.current()
@@ -118,19 +118,18 @@ def save(state: Any) -> None:
         return
     if rank != 0:
         return
-    import torch
+    from elastic import snapshot
 
-    buffer = io.BytesIO()
-    torch.save({"step": _progress.step, "samples": _progress.samples, "size": size, "state": state}, buffer)
-    payload = buffer.getvalue()
-    session.commit(Saved(_progress.step, _progress.samples, lambda file: _write(file, payload)))
+    step, samples = _progress.step, _progress.samples
+    envelope = {"step": step, "samples": samples, "size": size, "state": state}
     if session.pause_requested.is_set():
+        # Nothing changes it any more: this worker rests until it is ended.
+        session.commit(Saved(step, samples, functools.partial(snapshot.write, envelope)))
         session.rest()
+    taken = snapshot.Snapshot(envelope)
+    session.commit(Saved(step, samples, taken.write, taken.release))
+    taken.copy()
     session.ship_soon()
-
-
-def _write(file: BinaryIO, payload: bytes) -> None:
-    file.write(payload)
 
 
 def _rank_and_size() -> tuple[int, int]:

@@ -8,6 +8,8 @@ tells them. A state attribute named `loss` is shown as the loss.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -55,6 +57,8 @@ from torch.optim.optimizer import (  # noqa: E402
     register_optimizer_step_pre_hook,
 )
 
+from elastic import snapshot  # noqa: E402
+
 _UpstreamTorchState = hvd.elastic.TorchState
 _UpstreamSampler = hvd.elastic.ElasticSampler
 
@@ -84,10 +88,8 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         # Before the base class: its setattr and save are overridden below.
-        self._bft_lock: threading.Lock
         self._bft_lost: int
         self._saved_state: dict[str, Any]
-        object.__setattr__(self, "_bft_lock", threading.Lock())
         object.__setattr__(self, "_bft_lost", 0)
         super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
         session = _session.current()
@@ -103,8 +105,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def save(self) -> None:
         """Keeps the present state in memory, as upstream, and as what the driver may ask for."""
-        with self._bft_lock:
-            super().save()
+        super().save()
         self._commit()
         if hvd.rank() == 0:
             # When the user cancels the job, Slurm kills every worker before the driver can ask for anything.
@@ -113,7 +114,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
     def restore(self) -> None:
         """Goes back to the last committed state and notes how many steps that costs."""
         object.__setattr__(self, "_bft_lost", self._bft_lost + max(0, self.bft_step - self._saved_state["bft_step"]))
-        super().restore()
+        self._take_back()
 
     def check_host_updates(self) -> None:
         """As upstream; in addition a graceful resize loses nothing although it is noticed between two commits.
@@ -160,19 +161,33 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
 
     def _commit(self) -> None:
-        saved = self._saved_state
-        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], self._write))
+        """Makes what upstream has just copied the state that the driver gets.
 
-    def _write(self, file: BinaryIO) -> None:
-        with self._bft_lock:
-            handlers = {
-                name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
-                for name, handler in self._handlers.items()
-            }
-            torch.save({"handlers": handlers, "attributes": self._saved_state}, file)
+        It is written later and without a lock: upstream's next save makes new copies, and changes none of these.
+        """
+        saved = self._saved_state
+        handlers = {
+            name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
+            for name, handler in self._handlers.items()
+        }
+        attributes = _Attributes(saved)
+        write = functools.partial(_write, handlers, attributes)
+        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], write, attributes.release))
+
+    def _take_back(self) -> None:
+        """Upstream's restore. An optimizer goes on in the very tensors that it is given, so they are a copy."""
+        handlers = [handler for handler in self._handlers.values() if _OPTIMIZER in vars(handler)]
+        saved = [(handler, vars(handler)[_OPTIMIZER]) for handler in handlers]
+        try:
+            for handler, state in saved:
+                vars(handler)[_OPTIMIZER] = copy.deepcopy(state)
+            super().restore()
+        finally:
+            for handler, state in saved:
+                vars(handler)[_OPTIMIZER] = state
 
     def _load(self, file: BinaryIO) -> None:
-        data = torch.load(file, map_location="cpu", weights_only=False)
+        data = snapshot.read(file)
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
                 "bft: the saved state is of another script (its TorchState has other fields); "
@@ -181,7 +196,44 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         for name, saved in data["handlers"].items():
             vars(self._handlers[name]).update(saved)
         self._saved_state = data["attributes"]
-        super().restore()
+        self._take_back()
+
+
+_OPTIMIZER = "_saved_optimizer_state"
+"""Where upstream's handler of an optimizer keeps its copy."""
+
+
+class _Attributes:
+    """A state's attributes as they are now: upstream keeps no copies, and what is in one may change in place."""
+
+    _pool = snapshot.Pool()
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._plain = attributes
+        self._taken: snapshot.Snapshot | None = None
+        self._error: Exception | None = None
+        if all(isinstance(value, (int, float, str, bytes, type(None))) for value in attributes.values()):
+            return
+        try:
+            self._taken = snapshot.Snapshot(attributes, self._pool)
+            self._taken.copy()
+        except Exception as error:  # said when the state is to be sent, as of any that cannot be: training goes on
+            self._error = error.with_traceback(None)
+
+    def get(self) -> dict[str, Any]:
+        """The attributes; raises what kept them from being copied."""
+        if self._error is not None:
+            raise self._error
+        return self._plain if self._taken is None else self._taken.rebuilt()
+
+    def release(self) -> None:
+        """They are not asked for any more."""
+        if self._taken is not None:
+            self._taken.release()
+
+
+def _write(handlers: dict[str, Any], attributes: _Attributes, file: BinaryIO) -> None:
+    snapshot.write({"handlers": handlers, "attributes": attributes.get()}, file)
 
 
 def _number(value: object) -> float | None:

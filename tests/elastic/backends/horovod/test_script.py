@@ -31,3 +31,120 @@ print(told)
 def test_regression_a_state_whose_loss_was_a_tensor_of_several_failed_at_the_first_step() -> None:
     said = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=False, timeout=60)
     assert (said.stdout, said.stderr) == ("[0.5, 0.25, 2.0, None, None, None, None]\n", "")
+
+
+SAVES = """
+import io
+import sys
+import tempfile
+import threading
+import time
+import torch
+import elastic.horovod
+import horovod.torch as hvd
+from elastic import session
+from elastic.session import Fetched
+
+committed = []
+session.current().commit = committed.append
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+def train():
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+def moment(optimizer):
+    return next(iter(optimizer["state"].values()))["exp_avg"].sum().item()
+
+def written(saved):
+    file = io.BytesIO()
+    saved.write(file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, seen=[0], energy=model(torch.ones(1, 2)).sum())
+train()
+state.save()
+"""
+
+SLOW = """
+class Slow(io.RawIOBase):
+    def writable(self):
+        return True
+    def write(self, data):
+        begun.set()
+        go_on.wait(20)
+        return len(data)
+begun, go_on = threading.Event(), threading.Event()
+writer = threading.Thread(target=committed[-1].write, args=(Slow(),))
+writer.start()
+begun.wait(20)
+state.save()
+print(len(committed), writer.is_alive())
+go_on.set()
+writer.join()
+"""
+
+CHANGED = """
+saved = committed[-1]
+before = written(saved)
+state.seen.append(1)
+state.restore()
+train()
+after = written(saved)
+print(moment(before["handlers"]["optimizer"]["_saved_optimizer_state"]) != moment(optimizer.state_dict()))
+print(moment(before["handlers"]["optimizer"]["_saved_optimizer_state"])
+      == moment(after["handlers"]["optimizer"]["_saved_optimizer_state"])
+      == moment(state._handlers["optimizer"]._saved_optimizer_state))
+print(before["attributes"]["seen"], after["attributes"]["seen"], state.seen)
+"""
+
+RESUMED = """
+with tempfile.TemporaryFile() as file:
+    committed[-1].write(file)
+    file.flush()
+    session.current().fetch_state = lambda: Fetched(file)
+    other = torch.nn.Linear(2, 1)
+    theirs = torch.optim.Adam(other.parameters())
+    again = hvd.elastic.TorchState(model=other, optimizer=theirs, seen=[], energy=0.0)
+print(torch.equal(other.weight, model.weight), again.seen)
+print(moment(theirs.state_dict()) == moment(optimizer.state_dict()))
+"""
+
+REFUSED = """
+state.seen.append(lambda: 1)
+state.save()
+try:
+    written(committed[-1])
+except Exception as error:
+    print("pickle" in str(error))
+state.seen.pop()
+state.save()
+print(written(committed[-1])["attributes"]["seen"])
+"""
+
+
+def said_by(script: str) -> list[str]:
+    said = subprocess.run([sys.executable, "-c", SAVES + script], capture_output=True, text=True, timeout=60)
+    assert (said.stderr, said.returncode) == ("", 0)
+    return said.stdout.splitlines()
+
+
+def test_regression_a_commit_waited_until_the_one_before_was_written() -> None:
+    # the first is of the state's own beginning
+    assert said_by(SLOW) == ["3 True"]
+
+
+def test_regression_training_on_after_a_restore_changed_the_saved_optimizer() -> None:
+    assert said_by(CHANGED) == ["True", "True", "[0] [0] [0, 1]"]
+
+
+def test_a_state_is_resumed_from_the_mapped_file() -> None:
+    assert said_by(RESUMED) == ["True [0]", "True"]
+
+
+def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent() -> None:
+    assert said_by(REFUSED) == ["True", "[0]"]

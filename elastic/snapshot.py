@@ -1,0 +1,298 @@
+"""One copy in memory of what a script saves, so that it can be written while training goes on.
+
+`Snapshot(state)` freezes all but the data of tensors and arrays, by pickling it, and `copy()` copies that data, each
+storage once and whole, into memory that the snapshot before has left: touching fresh memory takes longer than the copy.
+In between belongs the commit: it releases the snapshot that waits behind the one being written, whose memory this one
+then takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import mmap
+import pickle
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import torch
+
+from elastic.errors import StateError
+
+ARENAS = 2
+"""How many copies are kept in memory: one is being written while another is the newest."""
+
+ALIGN_BYTES = 64
+"""Where a storage may begin: as far apart as torch's own allocator puts them, so that copies use whole cache lines."""
+
+ARRAY_BYTES = 4096
+"""Smaller arrays of numpy's are pickled like any other object."""
+
+_HUGE_BYTES = 2 << 20
+_WIPE_ON_FORK = 18
+"""A child finds zeros here (madvise(2)). Else each fork, a loader's say, would make the next copy go to fresh pages."""
+
+_cuda: Any = torch.cuda
+_PROTOCOL = 5
+"""Pickle's: the first that can leave the data of arrays out, and that does not put it through text."""
+
+
+def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAULT_PROTOCOL) -> None:
+    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory."""
+    torch.save(state, file, pickle_protocol=protocol)
+
+
+def read(file: BinaryIO) -> Any:
+    """What `write` has written, on the CPU; a real file is mapped, so that all that map it share its memory.
+
+    What is changed in place afterwards is the reader's own. The file may be closed and unlinked, not altered.
+    """
+    try:
+        named: BinaryIO | str = f"/proc/self/fd/{file.fileno()}"
+    except OSError:  # io.UnsupportedOperation, for bytes in memory
+        named = file
+    return torch.load(named, map_location="cpu", weights_only=False, mmap=named is not file)
+
+
+class Arena(mmap.mmap):
+    """Memory for one copy of a state: of huge pages where the kernel has them, and page-locked for an accelerator."""
+
+    locked = False
+
+    @classmethod
+    def new(cls, size_bytes: int) -> Arena:
+        """At least so much memory; raises StateError when there is none."""
+        try:
+            arena = cls(-1, max(1, -(-size_bytes // _HUGE_BYTES)) * _HUGE_BYTES, flags=mmap.MAP_PRIVATE)
+        except OSError as error:
+            size = f"{size_bytes / 1e9:.1f} GB"
+            raise StateError(f"no memory for a copy of the state ({size}): ask Slurm for more with --mem") from error
+        with contextlib.suppress(OSError):  # a kernel without them
+            arena.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):
+            arena.madvise(_WIPE_ON_FORK)
+        return arena
+
+    def lock_pages(self) -> None:
+        """Lets an accelerator copy here by itself; where it cannot, copies only take longer."""
+        if not self.locked and _cuda.is_available():
+            self.locked = int(_cuda.cudart().cudaHostRegister(self._address, len(self), 0)) == 0
+
+    def storage(self, offset: int, size_bytes: int) -> torch.UntypedStorage:
+        """This part of the memory as a storage, which keeps all of it alive."""
+        if not size_bytes:
+            return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        return torch.frombuffer(self, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
+
+    @property
+    def _address(self) -> int:
+        return torch.frombuffer(self, dtype=torch.uint8, count=1).data_ptr()
+
+    def __del__(self) -> None:
+        if self.locked:
+            with contextlib.suppress(Exception):  # the interpreter ends, and the memory with it
+                _cuda.cudart().cudaHostUnregister(self._address)
+
+
+class Pool:
+    """The memory of snapshots that were released, for those to come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Arena] = []
+        self._taken: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+    def take(self, size_bytes: int) -> Arena:
+        """Memory for so many bytes; what is idle and does not fit is given up. Raises StateError."""
+        with self._lock:
+            fitting = [arena for arena in self._idle if size_bytes <= len(arena) <= 2 * size_bytes + _HUGE_BYTES]
+            arena = fitting[-1] if fitting else None  # used last: its pages are there
+            self._idle = [other for other in fitting if other is not arena]
+            if arena is None:
+                arena = Arena.new(size_bytes)
+            self._taken.add(arena)
+            return arena
+
+    def give_back(self, arena: Arena) -> None:
+        """Nobody reads this memory any more."""
+        with self._lock:
+            self._taken.discard(arena)
+            if len(self._idle) + len(self._taken) < ARENAS:
+                self._idle.append(arena)
+
+
+POOL = Pool()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where a storage or an array lies in an arena."""
+
+    source: torch.UntypedStorage | memoryview | None
+    offset: int
+    size_bytes: int
+
+
+class Snapshot:
+    """A state as it was at one moment; `copy` ends that moment, and `write` may be called by any thread."""
+
+    def __init__(self, state: Any, pool: Pool = POOL) -> None:
+        """Freezes all but the data. Raises what pickling `state` raises."""
+        self._pool = pool
+        self._storages: list[_Part] = []
+        self._arrays: list[_Part] = []
+        self._bytes = 0
+        self._numbers: dict[int, int] = {}
+        self._dtypes: dict[int, torch.dtype] = {}
+        self._pickle = self._frozen(state)
+        self._arena: Arena | None = None
+        self._error: BaseException | None = None
+        self._copied = threading.Event()
+        self._lock = threading.Lock()
+        self._writers = 0
+        self._released = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is copied."""
+        return self._bytes
+
+    def copy(self) -> None:
+        """Copies the data; the state may be changed afterwards. Raises StateError when there is no memory for it."""
+        try:
+            arena = self._pool.take(self._bytes)
+            with self._lock:
+                self._arena = arena
+            self._copy_into(arena)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._storages = [_Part(None, part.offset, part.size_bytes) for part in self._storages]
+            self._arrays = [_Part(None, part.offset, part.size_bytes) for part in self._arrays]
+            self._copied.set()
+            self._give_back()
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes the state as `write` does, once it is copied; raises what kept it from being copied."""
+        with self._lock:
+            if self._released:
+                raise StateError("this state was released: a newer one has taken its place")
+            self._writers += 1
+        try:
+            self._copied.wait()
+            if self._error is not None:
+                raise self._error
+            # torch's own is the one that torch.load takes with weights_only, too.
+            write(self.rebuilt(), file, *([_PROTOCOL] if self._arrays else []))
+        finally:
+            with self._lock:
+                self._writers -= 1
+            self._give_back()
+
+    def rebuilt(self) -> Any:
+        """The state again, its data where it was copied to: only to be read, and only until it is released."""
+        arena = self._arena
+        assert arena is not None
+        storages = [arena.storage(part.offset, part.size_bytes) for part in self._storages]
+        whole = memoryview(arena)
+        arrays = [whole[part.offset : part.offset + part.size_bytes] for part in self._arrays]
+        return _Unpickler(io.BytesIO(self._pickle), storages, arrays).load()
+
+    def release(self) -> None:
+        """Says that `write` is not called any more: the memory is the next snapshot's."""
+        with self._lock:
+            self._released = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        with self._lock:
+            if not self._released or self._writers or not self._copied.is_set():
+                return
+            arena, self._arena = self._arena, None
+        if arena is not None:
+            self._pool.give_back(arena)
+
+    # -- freezing ---
+
+    def _frozen(self, state: Any) -> bytes:
+        file = io.BytesIO()
+        _Pickler(file, self).dump(state)
+        return file.getvalue()
+
+    def placed(self, storage: torch.UntypedStorage, dtype: torch.dtype | None) -> int:
+        """The number of this storage among all; raises RuntimeError where two types are seen in one, as torch.save."""
+        seen = self._dtypes.setdefault(storage._cdata, dtype or torch.uint8)
+        if seen != (dtype or torch.uint8):
+            raise RuntimeError(
+                f"cannot save tensors that view the same memory as {seen} and as {dtype}; save a clone of one of them"
+            )
+        if storage._cdata not in self._numbers:
+            self._numbers[storage._cdata] = len(self._storages)
+            self._storages.append(self._part(storage, storage.nbytes()))
+        return self._numbers[storage._cdata]
+
+    def keep_array(self, buffer: pickle.PickleBuffer) -> bool:
+        """Takes an array's data out of the pickle, unless it is small; whether it stays there."""
+        data = buffer.raw()
+        if data.nbytes < ARRAY_BYTES:
+            return True
+        self._arrays.append(self._part(data, data.nbytes))
+        return False
+
+    def _part(self, source: torch.UntypedStorage | memoryview, size_bytes: int) -> _Part:
+        part = _Part(source, self._bytes, size_bytes)
+        self._bytes += -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
+        return part
+
+    def _copy_into(self, arena: Arena) -> None:
+        devices: set[torch.device] = set()
+        for part in self._storages:
+            source = part.source
+            assert isinstance(source, torch.UntypedStorage)
+            on_cuda = source.device.type == "cuda"
+            if on_cuda:
+                arena.lock_pages()
+                devices.add(source.device)
+            if part.size_bytes:
+                arena.storage(part.offset, part.size_bytes).copy_(source, non_blocking=on_cuda)
+        with memoryview(arena) as whole:
+            for part in self._arrays:
+                whole[part.offset : part.offset + part.size_bytes] = part.source  # type: ignore[assignment]
+        for device in devices:
+            _cuda.current_stream(device).synchronize()
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out the data of storages and of arrays."""
+
+    def __init__(self, file: BinaryIO, snapshot: Snapshot) -> None:
+        super().__init__(file, protocol=_PROTOCOL, buffer_callback=snapshot.keep_array)
+        self._placed = snapshot.placed
+
+    def persistent_id(self, obj: Any) -> tuple[int, torch.dtype | None] | None:
+        """A storage by its number, with the type that it is seen as."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            return (self._placed(obj._untyped_storage, obj.dtype), obj.dtype)
+        if isinstance(obj, torch.UntypedStorage):
+            return (self._placed(obj, None), None)
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: BinaryIO, storages: list[torch.UntypedStorage], arrays: list[memoryview]) -> None:
+        super().__init__(file, buffers=arrays)
+        self._storages = storages
+
+    def persistent_load(self, pid: tuple[int, torch.dtype | None]) -> Any:
+        """A storage that was left out."""
+        number, dtype = pid
+        storage = self._storages[number]
+        return storage if dtype is None else _typed(wrap_storage=storage, dtype=dtype)
+
+
+# torch marks this class as one of its own, and warns at other uses.
+_typed = functools.partial(torch.storage.TypedStorage, _internal=True)

@@ -1,0 +1,104 @@
+"""What the benchmark of states makes of what its workers, ranks and clients have told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import states, states_by_path, states_clients, states_training
+
+
+def line(what: str, at_s: float, **more: Any) -> dict[str, Any]:
+    return {"what": what, "pid": 1, "at_s": at_s, **more}
+
+
+def told() -> list[dict[str, Any]]:
+    """Steps of 0.1 s, of 0.2 s while the state of a save travels from 5 to 6 and from 15 to 16 s."""
+    lines = [line("step", at_s / 10, took_s=0.1) for at_s in range(1, 49)]
+    for begin_s, stall_s in ((5.0, 0.6), (15.0, 0.2)):
+        lines.append(line("written from", begin_s))
+        lines.append(line("save", begin_s, stall_s=stall_s, copy_s=0.2, cpu_s=0.3))
+        lines += [line("step", begin_s + fifth / 5, took_s=0.2) for fifth in range(1, 6)]
+        lines.append(line("written", begin_s + 1, bytes=2_000_000, serialize_cpu_s=0.1, send_cpu_s=0.7))
+        lines += [line("step", begin_s + 1 + tenth / 10, took_s=0.1) for tenth in range(2, 20)]
+    return lines
+
+
+def test_the_pace_is_that_of_steps_which_lie_wholly_in_a_travel_against_those_that_touch_none() -> None:
+    found = states_training.figures(told(), hashed_bytes_s=4e6, saves=2)
+    assert found["steps while it travels"] == 10
+    assert found["pace while it travels"] == pytest.approx(0.5)
+    assert found["travels s"] == pytest.approx(1.0)
+
+
+def test_the_first_save_which_touches_fresh_memory_is_told_apart() -> None:
+    found = states_training.figures(told(), hashed_bytes_s=4e6, saves=2)
+    assert found["stall / memory copy"] == pytest.approx(1.0)
+    assert found["first save: stall / memory copy"] == pytest.approx(3.0)
+
+
+def test_what_sending_takes_is_divided_into_sealing_and_the_rest() -> None:
+    found = states_training.figures(told(), hashed_bytes_s=4e6, saves=2)
+    parts = {name.removeprefix("cpu: "): value for name, value in found.items() if name.startswith("cpu: ")}
+    assert parts == pytest.approx({"copy s": 0.3, "serialize s": 0.1, "seal s": 0.5, "write s": 0.2})
+
+
+def test_a_state_that_still_travels_is_in_no_figure() -> None:
+    assert states_training.spans([line("written from", 1.0)]) == []
+
+
+def shard(rank: int) -> dict[str, Any]:
+    about = {"name": "step-1", "path": "/x", "step": 1, "samples": 2, "size": 2, "took_s": 0.1}
+    return {"op": "shards", **about, "rank": rank, "files": [[f"__{rank}_0.distcp", 8, "digest"]]}
+
+
+def test_a_generation_has_the_files_of_all_ranks_in_their_order() -> None:
+    assert states_by_path.together([shard(1), {"op": "saving", "bytes": 3}, shard(0)]) == {
+        "name": "step-1",
+        "path": "/x",
+        "step": 1,
+        "samples": 2,
+        "size": 2,
+        "files": [["__0_0.distcp", 8, "digest"], ["__1_0.distcp", 8, "digest"]],
+    }
+
+
+@pytest.mark.parametrize("lines", [[], [shard(0)], [shard(0), {"op": "unwritten", "text": "disk full"}]])
+def test_a_generation_that_is_not_whole_ends_the_benchmark(lines: list[dict[str, Any]]) -> None:
+    with pytest.raises(SystemExit, match="not all ranks"):
+        states_by_path.together(lines)
+
+
+def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
+    assert states_clients.ratios([1.0, 2.0, 4.0], [3.0, 4.0, 4.0])["all nodes / one node"] == 2.0
+    rows = [{"saved by 4: plain s": plain, "saved by 4: by path s": plain * 1.5, "bit-equal": True} for plain in (1, 9)]
+    assert states_by_path.summary(rows, ["saved by 4"])["saved by 4: by path / plain"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "figure", "value", "said"),
+    [
+        ("training", "stall / memory copy", 1.3, "at most 1.3"),
+        ("training", "stall / memory copy", 1.4, "at most 1.3, missed"),
+        ("training", "pace while it travels", 0.7, "at least 0.8, missed"),
+        ("training", "resumed to the bit", True, "at least 1"),
+        ("training", "resumed to the bit", False, "at least 1, missed"),
+        ("training", "travels s", 9.0, ""),
+        ("training", "pace while it travels", None, ""),
+    ],
+)
+def test_a_figure_is_set_against_what_was_asked_for(part: str, figure: str, value: Any, said: str) -> None:
+    assert states.verdict(part, figure, value) == said
+
+
+def test_quick_sizes_stand_in_for_those_that_are_not_given() -> None:
+    options = states.parsed(["--quick", "--gb", "0.5", "--only", "clients"])
+    assert (options.gb, options.nodes, options.only) == (0.5, 2, ["clients"])
+    assert states.parsed([]).gb == 4.0
+
+
+@pytest.mark.parametrize("words", [["--gb", "0"], ["--saves", "0"], ["--only", "gpus"]])
+def test_sizes_that_measure_nothing_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        states.parsed(words)

@@ -1,0 +1,383 @@
+"""One copy in memory of a state: what it holds, when it is made, whose memory it takes and how it is written."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch: Any = pytest.importorskip("torch")
+numpy: Any = pytest.importorskip("numpy")
+
+from elastic import snapshot  # noqa: E402
+from elastic.errors import StateError  # noqa: E402
+from elastic.snapshot import ARENAS, Pool, Snapshot  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Wire(io.RawIOBase):
+    """Takes bytes as a connection does: one after the other, none again."""
+
+    def __init__(self) -> None:
+        self.taken = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.taken += data
+        return len(data)
+
+
+def taken(state: Any, pool: Pool) -> Snapshot:
+    one = Snapshot(state, pool)
+    one.copy()
+    return one
+
+
+def written(one: Snapshot) -> Any:
+    wire = Wire()
+    one.write(wire)  # type: ignore[arg-type]
+    return torch.load(io.BytesIO(wire.taken), weights_only=False)
+
+
+# -- what it holds ---
+
+
+class Tagged(torch.Tensor):  # type: ignore[misc]
+    """A tensor of a script's own class."""
+
+
+BASES = {
+    "float": lambda: torch.arange(24.0),
+    "half": lambda: torch.arange(24, dtype=torch.bfloat16),
+    "whole": lambda: torch.arange(24),
+    "complex": lambda: torch.arange(24.0).to(torch.complex64),
+    "none": lambda: torch.empty(0),
+}
+VIEWS = {
+    "all": lambda tensor: tensor,
+    "some": lambda tensor: tensor[2:7],
+    "strided": lambda tensor: tensor[::3],
+    "turned": lambda tensor: tensor.reshape(2, -1).t(),
+    "one": lambda tensor: tensor[:1].reshape(()),
+    "parameter": lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    "sparse": lambda tensor: torch.atleast_1d(tensor).to_sparse(),
+}
+OTHERS = {
+    "array": lambda: numpy.arange(3),
+    "large array": lambda: numpy.arange(5000.0),
+    "array by columns": lambda: numpy.asfortranarray(numpy.arange(10_000.0).reshape(100, 100)),
+    "array's view": lambda: numpy.arange(20_000)[::2],
+    "objects": lambda: numpy.array([{"a": 1}, None], dtype=object),
+}
+
+
+@st.composite
+def states(draw: st.DrawFn) -> Any:
+    """Nested containers of tensors, some of which share their memory, arrays and plain values."""
+    bases = {name: make() for name, make in BASES.items()}
+    tensors = st.tuples(st.sampled_from(sorted(BASES)), st.sampled_from(sorted(VIEWS))).map(
+        lambda names: bases[names[0]] if names[0] == "none" else VIEWS[names[1]](bases[names[0]])
+    )
+    others = st.sampled_from(sorted(OTHERS)).map(lambda name: OTHERS[name]())
+    leaves = tensors | others | st.none() | st.integers() | st.text(max_size=5)
+    return draw(
+        st.recursive(
+            leaves,
+            lambda inner: (
+                st.lists(inner, max_size=4)
+                | st.lists(inner, max_size=4).map(tuple)
+                | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+                | st.dictionaries(st.integers(), inner, max_size=4).map(OrderedDict)
+            ),
+            max_leaves=12,
+        )
+    )
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert (one.dtype, one.shape, one.layout) == (other.dtype, other.shape, other.layout)
+        if one.layout is torch.strided:
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+            assert one.untyped_storage().nbytes() == other.untyped_storage().nbytes()
+        assert torch.equal(one.to_dense(), other.to_dense()) if one.is_sparse else torch.equal(one, other)
+    elif isinstance(one, numpy.ndarray):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert (one == other).all()
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    else:
+        assert one == other
+
+
+def leaves(state: Any) -> list[Any]:
+    if isinstance(state, dict):
+        return [leaf for value in state.values() for leaf in leaves(value)]
+    if isinstance(state, (list, tuple)):
+        return [leaf for value in state for leaf in leaves(value)]
+    return [state]
+
+
+def sharing(state: Any) -> list[int]:
+    """For each tensor the first one whose memory it shares."""
+    places = [
+        leaf.untyped_storage().data_ptr()
+        for leaf in leaves(state)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel()
+    ]
+    return [places.index(place) for place in places]
+
+
+def change(state: Any) -> None:
+    for leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor):
+            (leaf.coalesce().values() if leaf.is_sparse else leaf).detach().zero_()
+        elif isinstance(leaf, numpy.ndarray):
+            leaf[...] = 0
+    if isinstance(state, dict):
+        state.clear()
+
+
+@settings(max_examples=60, deadline=None)
+@given(states())
+def test_a_snapshot_is_what_a_deep_copy_would_be_whatever_the_script_changes_afterwards(state: Any) -> None:
+    pool = Pool()
+    for _ in range(2):  # the second time into memory that was used before
+        wanted, shared = copy.deepcopy(state), sharing(state)
+        one = taken(state, pool)
+        found = written(one)
+        one.release()
+        assert_same(found, wanted)
+        assert sharing(found) == shared
+    one = taken(state, pool)
+    change(state)
+    assert_same(written(one), wanted)
+
+
+def test_quantized_and_random_and_whole_modules_are_kept_too() -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    state = {
+        "module": module,
+        "own": torch.arange(3.0).as_subclass(Tagged),
+        "random": torch.get_rng_state(),
+        "quantized": torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8),
+        "meta": torch.ones(2, device="meta"),
+        "rows": torch.eye(3).to_sparse_csr(),
+        "negative": torch._neg_view(torch.ones(2)),
+        "conjugate": torch.tensor([1j]).conj(),
+        "of a step": (torch.ones(1, requires_grad=True) * 2),
+    }
+    found = written(taken(state, Pool()))
+    assert_same(list(found["module"].state_dict().values()), list(module.state_dict().values()))
+    assert (type(found["own"]), found["own"].tolist()) == (Tagged, [0, 1, 2])
+    assert torch.equal(found["random"], state["random"])
+    assert found["quantized"].int_repr().tolist() == [2, 2, 2]
+    assert (found["meta"].device.type, found["rows"].to_dense().sum()) == ("meta", 3)
+    assert (found["negative"].tolist(), found["conjugate"].tolist()) == ([-1, -1], [-1j])
+    assert found["of a step"].item() == 2
+
+
+def test_a_tensor_seen_as_two_types_is_refused_at_the_save_and_not_behind_its_back() -> None:
+    tensor = torch.ones(4)
+    with pytest.raises(RuntimeError, match="save a clone of one of them"):
+        Snapshot([tensor, tensor.view(torch.int32)], Pool())
+
+
+def test_what_cannot_be_pickled_is_refused_at_the_save() -> None:
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        Snapshot({"weights": torch.ones(2), "rule": lambda: 1}, Pool())
+
+
+# -- whose memory it takes ---
+
+
+def place(one: Snapshot) -> int:
+    return int(one.rebuilt().untyped_storage().data_ptr())
+
+
+def test_memory_that_was_given_back_is_the_next_copys() -> None:
+    pool, tensor = Pool(), torch.ones(1000)
+    first = taken(tensor, pool)
+    before = place(first)
+    first.release()
+    second = taken(tensor, pool)
+    assert place(second) == before
+    third = taken(tensor, pool)
+    assert place(third) != before
+
+
+def test_a_third_save_takes_the_memory_of_what_waits_and_never_that_of_the_one_being_written() -> None:
+    pool, tensor = Pool(), torch.zeros(1000)
+    travelling = taken(tensor, pool)
+    tensor += 1
+    waiting = taken(tensor, pool)
+    theirs = place(waiting)
+    tensor += 1
+    newest = Snapshot(tensor, pool)
+    waiting.release()  # by the commit of the newest
+    newest.copy()
+    assert place(newest) == theirs
+    assert [written(one)[0].item() for one in (travelling, newest)] == [0.0, 2.0]
+
+
+def test_no_more_copies_are_kept_than_can_be_needed_nor_any_that_do_not_fit() -> None:
+    pool = Pool()
+    several = [taken(torch.ones(1000), pool) for _ in range(ARENAS + 1)]
+    for one in several:
+        one.release()
+    assert len(pool._idle) == ARENAS
+    taken(torch.ones(3 << 20), pool)
+    assert not pool._idle
+    taken(torch.ones(1000), pool)
+
+
+def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -> None:
+    pool = Pool()
+    one = taken(torch.ones(1000), pool)
+
+    class Slow(Wire):
+        def write(self, data: Any) -> int:
+            one.release()
+            assert not pool._idle
+            return super().write(data)
+
+    wire = Slow()
+    one.write(wire)  # type: ignore[arg-type]
+    assert torch.load(io.BytesIO(wire.taken)).sum() == 1000
+    assert len(pool._idle) == 1
+    with pytest.raises(StateError, match="released"):
+        one.write(wire)  # type: ignore[arg-type]
+
+
+def test_who_writes_a_state_that_was_committed_but_not_yet_copied_waits_for_it() -> None:
+    one = Snapshot({"weights": torch.ones(3)}, Pool())
+    found: list[Any] = []
+    writer = threading.Thread(target=lambda: found.append(written(one)))
+    writer.start()
+    writer.join(0.05)
+    assert writer.is_alive()
+    one.copy()
+    writer.join(20)
+    assert found[0]["weights"].tolist() == [1, 1, 1]
+
+
+def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(cls: type, size_bytes: int) -> Any:
+        raise StateError("no memory for a copy of the state (4.0 GB): ask Slurm for more with --mem")
+
+    monkeypatch.setattr(snapshot.Arena, "new", classmethod(refuse))
+    one = Snapshot(torch.ones(3), Pool())
+    for attempt in (one.copy, lambda: one.write(Wire())):  # type: ignore[arg-type]
+        with pytest.raises(StateError, match="--mem"):
+            attempt()
+
+
+def test_more_memory_than_there_is_is_a_line() -> None:
+    with pytest.raises(StateError, match=r"no memory for a copy of the state \(100000000.0 GB\)"):
+        snapshot.Arena.new(10**17)
+
+
+def test_a_fork_does_not_make_the_next_copy_go_to_fresh_pages() -> None:
+    arena = snapshot.Arena.new(1)
+    arena[:3] = b"abc"
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(theirs, arena[:3])
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(ours, 3) == b"\0\0\0"
+    assert arena[:3] == b"abc"
+    os.close(ours)
+    os.close(theirs)
+
+
+# -- how it is written and read ---
+
+PEAK = """
+import json, resource, sys, threading
+import torch
+from elastic import snapshot
+
+class Sink:
+    def write(self, data): return len(data)
+    def flush(self): pass
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+state = {"a": torch.ones(16 << 20), "b": [torch.ones(16 << 20)]}
+small = snapshot.Snapshot([torch.ones(3)])
+small.copy()
+small.write(Sink())
+small.release()
+before = peak_bytes()
+for _ in range(3):
+    one = snapshot.Snapshot(state)
+    one.copy()
+    one.write(Sink())
+    one.release()
+print(json.dumps([before, peak_bytes(), one.size_bytes]))
+"""
+
+
+def test_saving_again_and_again_takes_the_memory_of_one_copy() -> None:
+    said = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
+    before, after, size_bytes = json.loads(said.stdout)
+    assert size_bytes == 128 << 20
+    assert after - before < 1.15 * size_bytes
+
+
+def test_a_file_is_mapped_so_that_workers_of_a_node_share_it_and_changes_are_their_own() -> None:
+    tensor = torch.arange(1 << 20)
+    with tempfile.NamedTemporaryFile() as file:
+        taken({"weights": tensor, "views": [tensor[3:5]]}, Pool()).write(file)  # type: ignore[arg-type]
+        file.flush()
+        with open(file.name, "rb") as opened:
+            inode = os.fstat(opened.fileno()).st_ino
+            found = snapshot.read(opened)
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    mapped = [line for line in lines if line[4] == str(inode)]
+    assert mapped, "the state was read into memory"
+    assert {line[1] for line in mapped} <= {"rw-p", "r--p"}
+    found["weights"] += 1
+    assert found["views"][0].tolist() == [4, 5]
+
+
+def test_a_state_that_was_saved_before_there_were_snapshots_is_read() -> None:
+    file = io.BytesIO()
+    torch.save({"step": 3, "samples": 12, "size": 2, "state": {"weights": torch.ones(2)}}, file)
+    file.seek(0)
+    assert snapshot.read(file)["state"]["weights"].tolist() == [1, 1]
+
+
+def test_memory_is_of_huge_pages_where_there_are_any() -> None:
+    arena = snapshot.Arena.new(1)
+    assert len(arena) % (2 << 20) == 0
+    assert isinstance(arena, mmap.mmap)
