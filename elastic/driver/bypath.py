@@ -6,6 +6,7 @@ A worker that pauses says so once its own part is written. Its pause is over whe
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
@@ -22,14 +23,23 @@ _Part = Literal["open", "published", "failed"]
 
 
 class ByPath:
-    """One trainer's; `note` takes what a worker's pause has come to, `changed` is called when the state is another."""
+    """One trainer's; `note` takes what a worker's pause has come to, `changed` is called when the state is another.
+
+    `saved` takes how many seconds the slowest rank has written a state that is published, and its bytes.
+    """
 
     def __init__(
-        self, generations: Generations, note: Callable[[Peer, str], None], changed: Callable[[], None]
+        self,
+        generations: Generations,
+        note: Callable[[Peer, str], None],
+        changed: Callable[[], None],
+        saved: Callable[[float, int], None] = lambda took_s, size_bytes: None,
     ) -> None:
         self._generations = generations
         self._note = note
         self._changed = changed
+        self._saved = saved
+        self._took_s: dict[str, float] = {}
         self._gathering = Gathering()
         self._parts: WeakKeyDictionary[Peer, tuple[object, _Part]] = WeakKeyDictionary()
         """What each worker told of last, by name, and what has become of that."""
@@ -49,6 +59,8 @@ class ByPath:
             if op == "shards":
                 told = Told.parse(message, str(self._generations.home.path))
                 over = self._gathering.heard(worker, told)
+                if isinstance(took_s := message.get("took_s"), (int, float)) and math.isfinite(took_s):
+                    self._took_s[told.generation.name] = max(took_s, self._took_s.get(told.generation.name, 0.0))
             else:
                 over = self._gathering.unwritten(worker, name)
                 self._parts[worker] = (name, "failed")
@@ -90,23 +102,26 @@ class ByPath:
 
     def _over(self, over: Over) -> None:
         workers = [worker for worker in over.told if isinstance(worker, Peer)]
+        took_s = self._took_s.pop(over.name, None)
         if over.why:
             self._generations.failed(f"a state by path does not count: {over.why}")
         if over.complete is None:
             self._end(workers, over.name, "failed")
             self._spawn(self._generations.drop(over.name))
             return
-        self._spawn(self._publish(over, workers))
+        self._spawn(self._publish(over, workers, took_s))
         for older in self._gathering.superseded(over.complete.step):
             self._over(older)
 
-    async def _publish(self, over: Over, workers: Collection[Peer]) -> None:
+    async def _publish(self, over: Over, workers: Collection[Peer], took_s: float | None) -> None:
         assert over.complete is not None
         dropped = await self._generations.publish(over.complete, lambda: self._gathering.names)
         if dropped is None:
             self._end(workers, over.name, "failed")
             await self._generations.drop(over.name)
             return
+        if took_s is not None:
+            self._saved(took_s, over.complete.size_bytes)
         self._changed()
         for worker in workers:
             worker.send({"op": "published", "name": over.name})

@@ -43,9 +43,9 @@ class Run:
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
         self.generations = Generations(self.store, settings.state_dir, settings.spec.state_path, self.tell)
         self.saver = StateSaver(self.store)
-        self.by_path = ByPath(self.generations, self.saver.note, self.state_saved)
         self.agreement = Agreement()
         self.progress = Progress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
+        self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False
