@@ -42,8 +42,11 @@ class Link(Session):
         return Fetched(self._file.open("rb") if self._file.exists() else None)
 
     def commit(self, saved: Any) -> None:
+        self._saved = saved
+
+    def ship_soon(self) -> None:
         with self._file.open("wb") as file:
-            saved.write(file)
+            self._saved.write(file)
 
 
 def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: int, shared: bool) -> None:

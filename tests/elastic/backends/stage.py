@@ -32,7 +32,7 @@ class FakeCompanion:
         self.stopped = False
         FakeCompanion.made.append(self)
 
-    async def start(self, interpreter: str, module: str, *args: str) -> None:
+    async def start(self, interpreter: str, module: str, *args: str, image: object = None) -> None:
         self.argv = [interpreter, module, *args]
 
     def send(self, message: Message) -> None:
