@@ -98,7 +98,7 @@ ACCEPTED = [
     (["--elastic=1-2,weight=2,up=30,down=5.5,workers=2", "train.py"], "1-2,weight=2,up=30,down=5.5,workers=2"),
     (["--elastic=1-2,resume=run-svc1-4711.u0.0a", "train.py"], "1-2,resume=run-svc1-4711.u0.0a"),
     (["--elastic=1-2,resume=7@hpc", "train.py"], "1-2,resume=7@hpc"),
-    (["--elastic=1-2,state=/lustre/me/run7,container=a#b:c", "train.py"], "1-2,state=/lustre/me/run7,container=a#b:c"),
+    (["--elastic=1-2,state=/lustre/me/run#7", "train.py"], "1-2,state=/lustre/me/run#7"),
     (['--elastic=1-2,progress={"step": (?P<step>\\d+)} ', "train.py"], '1-2,progress={"step": (?P<step>\\d+)} '),
     (["quoted.py"], '1-2,progress=s "(?P<step>[0-9]+)", '),
     (["escaped.py"], r"1-2,progress=a#b\.(?P<step>d+)"),
