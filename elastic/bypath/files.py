@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 
 from elastic.errors import StateError
 from elastic.timing import SAVING_S
+from elastic.writeback import Writeback
 
 _COPY_BYTES = 16 << 20
 _MANIFEST = "manifest.json"
@@ -62,6 +63,7 @@ class _Stream(io.RawIOBase):
     def __init__(self, path: Path, pace: Pace) -> None:
         super().__init__()
         self._file = open(path, "wb")  # noqa: SIM115  (closed by close)
+        self._writeback = Writeback(self._file.fileno())
         self._pace = pace
         self.digest = new_digest()
         self.size_bytes = 0
@@ -74,6 +76,7 @@ class _Stream(io.RawIOBase):
         self._file.write(view)
         self.digest.update(view)
         self.size_bytes += len(view)
+        self._writeback.wrote(len(view))
         self._pace.add(len(view))
         return len(view)
 
@@ -146,8 +149,10 @@ def flush_folder(path: Path) -> None:
 def copy(source: Path, target: Path, pace: Pace) -> None:
     """Copies a file and has it on the disk."""
     with open(source, "rb") as reading, open(target, "wb") as writing:
+        writeback = Writeback(writing.fileno())
         while block := reading.read(_COPY_BYTES):
             writing.write(block)
+            writeback.wrote(len(block))
             pace.add(len(block))
         writing.flush()
         os.fsync(writing.fileno())

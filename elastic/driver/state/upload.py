@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from elastic.driver.state import files
 from elastic.driver.state.folder import Place, UnsafeFolderError
+from elastic.writeback import Writeback
 
 
 class Upload:
@@ -29,7 +30,9 @@ class Upload:
             if self._file is None:
                 with self._place.opened() as folder:
                     self._name, self._file = files.create_part(folder)
+                self._writeback = Writeback(self._file.fileno())
             files.write_all(self._file, chunk)
+            self._writeback.wrote(len(chunk))
 
     def finish(self) -> None:
         """Has all of it on the disk; raises OSError."""
