@@ -85,5 +85,6 @@ class Planner(DefaultSavePlanner):
         return self._mine
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """What to write at a place of the plan."""
-        return self._data[index.fqn]
+        """What to write at a place of the plan, on the host: upstream's own way there is of the thread's device alone."""
+        value = self._data[index.fqn]
+        return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -30,6 +30,7 @@ class Publisher:
         """Raises StateError where a library is missing: rather now, in one line, than never a state."""
         files.new_digest()
         self._kind = kind
+        self._tell = session.tell
         self._news = threading.Condition()
         self._name = ""
         self._counts: bool | None = None
@@ -51,7 +52,10 @@ class Publisher:
         save.planner = Planner(tensors, objects)
         save.planner.fill({**tensors, **objects})
         save.size_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        # A driver that waits has to hear at once that there is something to wait for: else it asks the next worker.
+        self._tell({"op": "saving", "bytes": 0})
         save.run()
+        self._tell({"op": "saving", "bytes": save.size_bytes})
         return not save.why and self._told(lost)
 
     def _told(self, lost: Callable[[], bool]) -> bool:

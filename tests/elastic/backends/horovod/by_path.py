@@ -55,7 +55,7 @@ class Driver:
         self.session.fetch_state = lambda: Fetched(generations=generations)  # type: ignore[method-assign]
 
     def ops(self, since: int = 0) -> list[str]:
-        return [message["op"] for message in self.told[since:]]
+        return [message["op"] for message in self.told[since:] if message["op"] != "saving"]
 
     def shards(self) -> list[dict[str, Any]]:
         return [message for message in self.told if message["op"] == "shards"]
@@ -132,7 +132,10 @@ script.train()
 script.state.save()
 second = script.values()
 script.train()  # what is written is the commit
-show("asked", ops=driver.asks(driver.answered), shards=driver.shards(), name=driver.published[-1]["name"])
+since = len(driver.told)
+answers = driver.asks(driver.answered)
+saving = [message["bytes"] for message in driver.told[since:] if message["op"] == "saving"]
+show("asked", ops=answers, shards=driver.shards(), saving=saving)
 
 driver.verdict = ""
 script.state.save()

@@ -1,4 +1,4 @@
-"""A Horovod script's states by path, in real Horovod alone with itself: what is written, told, read again and refused."""
+"""A Horovod script's states by path, in real Horovod alone with itself: what is written, told and read again."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def test_a_commit_is_written_as_a_generation_of_one_rank_that_the_driver_finds_c
 
 def test_who_asks_for_the_state_is_answered_when_it_counts_and_not_before(parts: dict[str, Any]) -> None:
     assert parts["asked"]["ops"] == ["shards", "shipped"]
+    assert parts["asked"]["saving"][0] == 0, "a driver that hears nothing asks the next worker"
+    assert parts["asked"]["saving"][-1] > 0
     assert parts["waited"]["early"] == ["shards"]
     assert parts["waited"]["before"] == "shards", "another generation was taken for this one"
     assert parts["waited"]["unpublished"] == ["shards", "nothing_saved"]
