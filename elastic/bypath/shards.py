@@ -85,6 +85,7 @@ class Planner(DefaultSavePlanner):
         return self._mine
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """What to write at a place of the plan, on the host: upstream's own way there is of the thread's device alone."""
+        """What to write at a place of the plan."""
+        # Brought to the host here: upstream would wait for this thread's device only, and the tensor may be on another.
         value = self._data[index.fqn]
         return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,13 @@ def test_a_horovod_trainer_by_path_is_suspended_and_goes_on_elsewhere_without_lo
     assert suspended.step == trainer.rows[-1]["step"] == steps_of(path)[-1]
     trainer.daemon.grant("n3", "n4")
     trainer.trains_on(2)
-    # Rank 0 goes: the one after it writes what comes.
-    before = steps_of(path)[-1]
-    trainer.daemon.revoke("n3")
+    leader = trainer.rows[-1]["node"]
+    other = {"n3": "n4", "n4": "n3"}[leader]
+    trainer.daemon.revoke(leader)
     trainer.trains_on(1)
-    trainer.wait("a generation of the new rank 0", lambda: steps_of(path)[-1] > max(before, trainer.rows[-9]["step"]))
-    trainer.daemon.revoke("n4")
+    reached = trainer.rows[-1]["step"]
+    trainer.wait("a generation of the new rank 0", lambda: steps_of(path)[-1] > reached)
+    trainer.daemon.revoke(other)
     trainer.wait("suspended again", lambda: len(trainer.daemon.of(SuspendReport)) == 2)
     assert trainer.daemon.of(SuspendReport)[-1].step == trainer.rows[-1]["step"]
     trainer.daemon.grant("n2")
@@ -48,4 +48,4 @@ def test_a_horovod_trainer_by_path_is_suspended_and_goes_on_elsewhere_without_lo
     assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows]
     assert trainer.daemon.of(CrashReport) == []
     assert trainer.states() == []
-    assert len(steps_of(path)) <= 3, os.listdir(path)
+    assert len(steps_of(path)) <= 4, "two are kept, beside one that is written and one that goes"
