@@ -316,6 +316,8 @@ def test_by_path_a_commit_at_every_batch_does_not_write_all_the_time(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "PUBLISH_APART_S", 1000.0)
+    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(shipping, "SHIP_SHARE", 1000.0)
     files = Files()
     for step in range(1, 20):
         driver.shipper.commit(files.saved(step))
