@@ -17,7 +17,7 @@ from elastic.errors import WireError
 from elastic.link.channel import BlockingChannel
 from elastic.link.payload import SEND, PieceWriter
 from elastic.link.wire import Message
-from elastic.timing import SAVING_S, SHIP_APART_S, SHIP_SHARE
+from elastic.timing import PUBLISH_APART_S, SAVING_S, SHIP_APART_S, SHIP_SHARE
 
 _PAUSES_S = (0.1, 0.4, 1.0)
 """Before the next try, when a connection broke or the driver would not have it; the last one again and again."""
@@ -32,12 +32,16 @@ class Saved:
 
     `write` is called by any thread, once or more, and needs no file that can seek; `release` once, when the state will
     not be written any more.
+
+    Where there is `publish` it goes by path instead: called by the shipping thread, with what tells whether the link is
+    gone, it returns whether the state is on a shared file system and counts.
     """
 
     step: int
     samples: int
     write: Callable[[BinaryIO], None]
     release: Callable[[], None] = lambda: None
+    publish: Callable[[Callable[[], bool]], bool] | None = None
 
 
 class Shipper:
@@ -186,7 +190,8 @@ class Shipper:
         outcome = self._send(saved, last=asks > self._answered)
         cost_s = time.thread_time() - cpu_s
         with self._news:
-            self._next_s = began_s + max(SHIP_APART_S, cost_s / SHIP_SHARE)
+            apart_s = SHIP_APART_S if saved.publish is None else PUBLISH_APART_S
+            self._next_s = began_s + max(apart_s, cost_s / SHIP_SHARE)
             if outcome == "broken":
                 pause_s = _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
                 self._failures, self._again_s, self._soon = self._failures + 1, time.monotonic() + pause_s, True
@@ -198,10 +203,14 @@ class Shipper:
                 self._refused = number
         if outcome == "odd" and by_driver:
             self._tell({"op": "nothing_saved"})
+        elif by_driver and saved.publish is not None:  # of one that came by a connection the driver knows
+            self._tell({"op": "shipped", "step": saved.step})
         return True
 
     def _send(self, saved: Saved, last: bool) -> str:
         """One try: "kept", "broken" (another one may do it), or "odd" where the state cannot be serialized."""
+        if saved.publish is not None:
+            return self._published(saved, saved.publish)
         told_s = time.monotonic()
 
         def moved(size_bytes: int) -> None:
@@ -228,3 +237,11 @@ class Shipper:
         finally:
             channel.hang_up()
             channel.close()
+
+    def _published(self, saved: Saved, publish: Callable[[Callable[[], bool]], bool]) -> str:
+        """As _send; why a state could not be written by path is the driver's to say."""
+        try:
+            return "kept" if publish(self._lost) else "odd"
+        except Exception as error:
+            self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
+            return "odd"

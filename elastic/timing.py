@@ -87,6 +87,9 @@ SHIP_EVERY_S = 10.0
 SHIP_SHARE = 0.05
 SHIP_APART_S = 0.2
 
+# By path each state is a folder of files, flushed, looked at and removed again: some twenty calls of a file server.
+PUBLISH_APART_S = 2.0
+
 # A state on its way tells so often how far it is: it keeps a worker from being taken for frozen, and is waited for.
 SAVING_S = 1.0
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, cast
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from elastic.errors import StateError
-from elastic.timing import SAVING_S
+from elastic.timing import LAST_STATE_S, SAVING_S
 from elastic.writeback import Writeback
 
 _COPY_BYTES = 16 << 20
@@ -56,6 +57,25 @@ class Pace:
             self._told_s = time.monotonic()
             self._tell(self._bytes)
 
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Tells of life while a file goes to the disk, which nobody sees grow; for no longer than that may take."""
+        flushed = threading.Event()
+
+        def beat() -> None:
+            for second in range(1, int(LAST_STATE_S / SAVING_S)):
+                if flushed.wait(SAVING_S):
+                    return
+                self._tell(self._bytes + second)
+
+        beating = threading.Thread(target=beat, name="bft-flush", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            flushed.set()
+            beating.join()
+
 
 class _Stream(io.RawIOBase):
     """A file that is digested as it is written, and on the disk when it is closed."""
@@ -91,8 +111,9 @@ class _Stream(io.RawIOBase):
         if self._file.closed:
             return
         try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            with self._pace.flushing():
+                self._file.flush()
+                os.fsync(self._file.fileno())
         finally:
             self._file.close()
             super().close()
@@ -154,8 +175,9 @@ def copy(source: Path, target: Path, pace: Pace) -> None:
             writing.write(block)
             writeback.wrote(len(block))
             pace.add(len(block))
-        writing.flush()
-        os.fsync(writing.fileno())
+        with pace.flushing():
+            writing.flush()
+            os.fsync(writing.fileno())
 
 
 def listed(generation: dict[str, Any]) -> list[Sealed]:

@@ -23,6 +23,9 @@ from elastic.bypath.groups import Groups, current
 from elastic.bypath.shards import RNG, SKELETON
 from elastic.errors import StateError
 
+KIND = "torchrun"
+"""The scripts whose workers save together; a state of others is named in it."""
+
 _MEMORY_SHARE = 0.8
 """How much of a node's free memory whole states may take."""
 
@@ -31,8 +34,11 @@ class _Unusable(Exception):
     """This generation cannot be used; the one before may."""
 
 
-def load(generations: Sequence[dict[str, Any]], into: Any | None) -> Loaded | None:
-    """As elastic.bypath.load, of the generations that the driver told, the newest first."""
+def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KIND) -> Loaded | None:
+    """As elastic.bypath.load, of the generations that the driver told, the newest first.
+
+    Raises StateError for those of scripts of another `kind`.
+    """
     began_s = time.monotonic()
     groups = current()
     # What the driver told rank 0: it may have heard of another generation between two workers' questions.
@@ -40,7 +46,7 @@ def load(generations: Sequence[dict[str, Any]], into: Any | None) -> Loaded | No
     whys: list[str] = []
     for generation in generations:
         try:
-            loaded = _loaded(generation, into, groups)
+            loaded = _loaded(generation, into, groups, kind)
         except _Unusable as unusable:
             whys.append(f"{generation.get('name')}: {unusable}")
             if groups.rank == 0:
@@ -77,13 +83,14 @@ def copied(state: Any, into: Any) -> Any:
     return tree.rebuild(tree.merged(skeleton, asked), {**kept, **given})
 
 
-def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups) -> Loaded:
+def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: str) -> Loaded:
     """One generation, verified before it is read; raises _Unusable or StateError, on all workers alike."""
     folder = Path(str(generation.get("path", "")))
     _verify(folder, generation, groups)
     metadata = _all(lambda: FileSystemReader(folder).read_metadata(), groups)
     about = _all(lambda: _objects(folder, [SKELETON], metadata)[SKELETON], groups)
     header = torch.load(io.BytesIO(about), map_location="cpu", weights_only=False)
+    _of_kind(header, kind)
     skeleton = header["skeleton"]
     targets = _targets(metadata, skeleton, into, groups)
     group = groups.main if into is not None else None
@@ -96,13 +103,24 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups) -> Loa
     except (Exception, CheckpointException) as error:
         raise StateError(f"the saved state in {folder} cannot be read: {_cause(error)}; it is kept") from error
     _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(generation)))
-    name = f"{RNG}{groups.rank}"
+    if kind == KIND:
+        _set_generators(folder, str(generation.get("name")), metadata, groups.rank)
+    state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
+    return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
+
+
+def _of_kind(header: Mapping[str, Any], kind: str) -> None:
+    saved = header.get("kind", KIND)
+    if saved != kind:
+        raise StateError(f"the saved state was written by path, by a {saved} script; submit that one; it is kept")
+
+
+def _set_generators(folder: Path, generation: str, metadata: Metadata, rank: int) -> None:
+    name = f"{RNG}{rank}"
     if name in metadata.state_dict_metadata:
         rng.restore(_objects(folder, [name], metadata)[name])
     else:
-        rng.begin(str(generation.get("name")), groups.rank)
-    state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
-    return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
+        rng.begin(generation, rank)
 
 
 def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:

@@ -38,6 +38,9 @@ class Save:
         self.planner: Planner | None = None
         self.size_bytes = 0
         self.error: BaseException | None = None
+        self.why = ""
+        """Why it could not be written, on this worker or on another one, once `run` is through."""
+
         self._give_back = give_back
 
     def run(self) -> None:
@@ -66,11 +69,11 @@ class Save:
                 }
             )
             return
-        first = next(filter(None, whys))
+        self.why = next(filter(None, whys))
         if self.groups.rank == 0:
             # All workers are through with it: nobody writes there any more.
             shutil.rmtree(folder, ignore_errors=True)
-        session.tell({"op": "unwritten", "name": self.name, "text": f"the state of step {self.step}: {first}"})
+        session.tell({"op": "unwritten", "name": self.name, "text": f"the state of step {self.step}: {self.why}"})
 
     def _written(self, folder: Path, pace: files.Pace) -> list[files.Sealed]:
         stage = Stage.of(self.name, self.size_bytes, self.groups.rank)
@@ -171,7 +174,7 @@ class Saver:
             shares = tree.share(tensors, groups.rank, groups.size) if same else tensors
             objects: dict[str, Any] = {f"{RNG}{groups.rank}": rng.states()}
             if groups.rank == 0:
-                objects[SKELETON] = _pickled(
+                objects[SKELETON] = pickled(
                     {"skeleton": skeleton, "step": step, "samples": samples, "size": groups.size}
                 )
             save.planner = Planner(shares, objects)
@@ -235,7 +238,8 @@ def _rest() -> NoReturn:
         time.sleep(3600)
 
 
-def _pickled(value: Any) -> bytes:
+def pickled(value: Any) -> bytes:
+    """An object as a generation holds it beside the tensors; raises what pickling raises."""
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()

@@ -86,4 +86,6 @@ class Planner(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """What to write at a place of the plan."""
-        return self._data[index.fqn]
+        # Brought to the host here: upstream would wait for this thread's device only, and the tensor may be on another.
+        value = self._data[index.fqn]
+        return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -26,7 +26,8 @@ class Stage:
         root = os.environ.get("BFT_STATE_STAGE", "")
         if not root:
             return None
-        mine = Path(root) / f"bft-{os.getuid()}-{_trainer()}-{os.environ.get('LOCAL_RANK', '0')}"
+        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("BFT_LOCAL_RANK", "0")
+        mine = Path(root) / f"bft-{os.getuid()}-{_trainer()}-{local_rank}"
         try:
             if mine not in _swept:
                 # What a worker left that was killed; no other one has this folder.

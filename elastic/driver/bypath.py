@@ -139,6 +139,8 @@ class ByPath:
             if self._parts[worker][0] != name:
                 continue  # it has told of the next one already
             self._parts[worker] = (name, part)
+            if part == "failed":
+                worker.send({"op": "unpublished", "name": name})
             if worker in self._paused:
                 self._paused.discard(worker)
                 # Who has nothing else is not waited for.

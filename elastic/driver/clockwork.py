@@ -31,7 +31,8 @@ class Clockwork:
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, each for ever."""
         works = [self._beat(), self._ping()]
-        if self._kind.ships_in_background:
+        # By path workers write by themselves, at their own pace: a large state must not be written all the time.
+        if self._kind.ships_in_background and self._run.settings.spec.state_path is None:
             works.append(self._ship())
         if self._kind.saves_together:
             works.append(self._save())

@@ -269,3 +269,93 @@ def test_a_state_that_is_overtaken_while_the_driver_is_told_that_it_has_it_is_le
     until("it is said", lambda: driver.told == [{"op": "shipped", "step": 1}])
     driver.shipper.ship()
     assert released == [1]
+
+
+class Files:
+    """A shared file system: a state counts once `go_on` is set, unless it does not at all or cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.counts = True
+        self.error: Exception | None = None
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def saved(self, step: int, release: Callable[[], None] = lambda: None) -> Saved:
+        def publish(lost: Callable[[], bool]) -> bool:
+            self.steps.append(step)
+            while not (lost() or self.go_on.wait(0.01)):
+                pass
+            if self.error is not None:
+                raise self.error
+            return self.counts
+
+        def write(file: BinaryIO) -> None:
+            raise AssertionError("this state goes by path")
+
+        return Saved(step, 10 * step, write, release, publish)
+
+
+def test_by_path_the_newest_follows_the_one_being_written_and_one_at_a_time_is_let_go(driver: Driver) -> None:
+    files, released = Files(), list[int]()
+    files.go_on.clear()
+    for step in range(1, 6):
+        driver.shipper.commit(files.saved(step, lambda step=step: released.append(step)))
+        driver.shipper.ship_soon()
+        until("the first one is written", lambda: files.steps)
+    assert released == [2, 3, 4]
+    driver.shipper.ask()
+    files.go_on.set()
+    until("it is answered", lambda: driver.told)
+    assert (driver.told, files.steps, driver.connections) == ([{"op": "shipped", "step": 5}], [1, 5], 0)
+    assert released == [2, 3, 4, 1]
+    assert driver.shipper.arrived
+
+
+def test_by_path_a_commit_at_every_batch_does_not_write_all_the_time(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "PUBLISH_APART_S", 1000.0)
+    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(shipping, "SHIP_SHARE", 1000.0)
+    files = Files()
+    for step in range(1, 20):
+        driver.shipper.commit(files.saved(step))
+        driver.shipper.ship_soon()
+        until("the first one counts", lambda: driver.shipper._arrived)
+    time.sleep(0.05)
+    assert files.steps == [1]
+    driver.shipper.ship()
+    assert files.steps == [1, 19]
+
+
+def test_by_path_a_state_that_does_not_count_is_nothing_saved_and_the_next_commit_is_tried(driver: Driver) -> None:
+    files = Files()
+    files.counts = False
+    driver.shipper.commit(files.saved(1))
+    driver.shipper.ask()
+    until("it is said", lambda: driver.told == [{"op": "nothing_saved"}])
+    assert not driver.shipper.arrived
+    files.counts, files.error = True, TypeError("cannot pickle a generator")
+    driver.shipper.commit(files.saved(2))
+    driver.shipper.ask()
+    until("it is said", lambda: len(driver.told) == 2)
+    assert driver.told[1] == {"op": "nothing_saved"}
+    assert driver.lines == ["the state of step 2 cannot be saved: TypeError('cannot pickle a generator')"]
+    files.error = None
+    driver.shipper.commit(files.saved(3))
+    driver.shipper.ship()
+    assert driver.shipper.arrived
+
+
+def test_by_path_nobody_waits_for_the_drivers_word_once_the_link_is_gone(driver: Driver) -> None:
+    files = Files()
+    files.go_on.clear()
+    driver.shipper.commit(files.saved(1))
+    waiting = threading.Thread(target=driver.shipper.ship)
+    waiting.start()
+    until("it is written", lambda: files.steps)
+    driver.lost.set()
+    driver.shipper.stop()
+    waiting.join(LIMIT_S)
+    assert not waiting.is_alive()

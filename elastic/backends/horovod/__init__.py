@@ -5,7 +5,7 @@ life          beside the driver, in the user's Python: one life of Horovod's own
 rendezvous    in a life: where gloo's ranks find each other; announcement: how a worker tells there where it is notified
 node          on a pool node: forks the workers; environment: what these find in theirs
 script        in a worker: what `import elastic.horovod` brings; sockets: how a hung collective is broken;
-               stuck: what is done where NCCL stays in one
+               stuck: what is done where NCCL stays in one; generations: states by path
 """
 
 from __future__ import annotations

@@ -20,10 +20,9 @@ from horovod.common.basics import HorovodBasics
 
 from elastic import resizing, world
 from elastic import session as _session
-from elastic.backends.horovod import stuck
+from elastic.backends.horovod import generations, stuck
 from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
-from elastic.errors import StateError
 from elastic.session import Saved
 
 _sockets = SocketWatch()
@@ -97,9 +96,9 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         if hvd.rank() == 0:
             fetched = session.fetch_state()
             if fetched.generations:
-                raise StateError("the saved state was written by path, by a torchrun script; submit that one")
-            if fetched.file is not None:
-                self._load(fetched.file)
+                self._load(generations.load(fetched.generations))
+            elif fetched.file is not None:
+                self._load(snapshot.read(fetched.file))
         _counter.state, _counter.size, _counter.rank = self, hvd.size(), hvd.rank()
         self._commit()
 
@@ -172,7 +171,9 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         }
         attributes = _Attributes(saved)
         write = functools.partial(_write, handlers, attributes)
-        _session.current().commit(Saved(saved["bft_step"], saved["bft_samples"], write, attributes.release))
+        step, samples = saved["bft_step"], saved["bft_samples"]
+        publish = generations.way(lambda: _state(handlers, attributes), step, samples)
+        _session.current().commit(Saved(step, samples, write, attributes.release, publish))
 
     def _take_back(self) -> None:
         """Upstream's restore. An optimizer goes on in the very tensors that it is given, so they are a copy."""
@@ -186,8 +187,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
             for handler, state in saved:
                 vars(handler)[_OPTIMIZER] = state
 
-    def _load(self, file: BinaryIO) -> None:
-        data = snapshot.read(file)
+    def _load(self, data: dict[str, Any]) -> None:
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
                 "bft: the saved state is of another script (its TorchState has other fields); "
@@ -233,7 +233,11 @@ class _Attributes:
 
 
 def _write(handlers: dict[str, Any], attributes: _Attributes, file: BinaryIO) -> None:
-    snapshot.write({"handlers": handlers, "attributes": attributes.get()}, file)
+    snapshot.write(_state(handlers, attributes), file)
+
+
+def _state(handlers: dict[str, Any], attributes: _Attributes) -> dict[str, Any]:
+    return {"handlers": handlers, "attributes": attributes.get()}
 
 
 def _number(value: object) -> float | None:

@@ -135,10 +135,10 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
 ) -> None:
     monkeypatch.setattr("elastic.driver.clockwork.SHIP_EVERY_S", 0.01)
 
-    async def shipped(ships: bool) -> bool:
+    async def shipped(ships: bool, state: str = "") -> bool:
         starter = FakeStarter()
         fields = {"driver": KIND.driver, "ships_in_background": ships}
-        trainer = trainer_for(settings_for(tmp_path, "1-1", "dummy"), print, starter, FakeDaemon(), **fields)
+        trainer = trainer_for(settings_for(tmp_path, f"1-1{state}", "dummy"), print, starter, FakeDaemon(), **fields)
         serving = asyncio.create_task(trainer.serve())
         trainer.crew.on_leases([lease("n1")])
         [one] = trainer.crew.all
@@ -149,7 +149,7 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         one.working = one.revoked = True
         for line in ("so long", "so long ago"):
             await trainer.connections.received(agent, {"op": "out", "line": line})
-        if ships:
+        if ships and not state:
             await until("asked for its state", lambda: "ship" in ops(worker))
         else:
             await asyncio.sleep(0.1)
@@ -161,4 +161,6 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
 
     assert asyncio.run(shipped(True))
     assert not asyncio.run(shipped(False))
-    assert capsys.readouterr().out == "n1: so long ago\n" * 2
+    # By path a worker writes at its own pace.
+    assert not asyncio.run(shipped(True, f",state={tmp_path}/path"))
+    assert capsys.readouterr().out == "n1: so long ago\n" * 3

@@ -123,6 +123,8 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
             stage.connections.disconnected(workers[1])
         else:
             await stage.says(workers[1], {"op": "paused"})
+            # Who waits for the driver's word has one.
+            await until("it is told", lambda: told_to(workers[0], "unpublished") == [name_of(7)])
         answering = asyncio.create_task(_have_nothing(stage))
         await saving
         answering.cancel()

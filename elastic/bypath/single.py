@@ -1,0 +1,79 @@
+"""Whole states by path, written by one worker: of frameworks whose workers all hold the same state in memory.
+
+A generation of theirs is one of a single rank, in the same form as all others. What it holds is named in it, since a
+script of another framework can do nothing with it. Random numbers are no part of such a state.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from elastic.bypath import Loaded, files, loading, tree
+from elastic.bypath.groups import Groups
+from elastic.bypath.saving import Save, pickled
+from elastic.bypath.shards import SKELETON, Planner
+from elastic.link.wire import Message
+from elastic.session import Session
+
+_LOOK_S = 1.0
+"""Who waits for the driver's word looks so often whether the link is there still."""
+
+
+class Publisher:
+    """Writes this process's states of a framework (`kind`), one at a time, and hears whether they count."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        """Raises StateError where a library is missing: rather now, in one line, than never a state."""
+        files.new_digest()
+        self._kind = kind
+        self._tell = session.tell
+        self._news = threading.Condition()
+        self._name = ""
+        self._counts: bool | None = None
+        session.on_message["published"] = partial(self._heard, counts=True)
+        session.on_message["unpublished"] = partial(self._heard, counts=False)
+
+    def publish(self, state: Any, step: int, samples: int, lost: Callable[[], bool]) -> bool:
+        """Writes `state`, which nothing may change meanwhile, as it lies in memory; whether it counts in the end.
+
+        Returns when the driver has said so, or the link to it is `lost`. Raises what pickling raises.
+        """
+        name = f"step-{step:012d}-{secrets.token_hex(8)}"
+        with self._news:
+            self._name, self._counts = name, None
+        save = Save(Groups(0, 1), name, step, samples, lambda: None)
+        tensors, skeleton = tree.flatten(state)
+        about = {"skeleton": skeleton, "step": step, "samples": samples, "size": 1, "kind": self._kind}
+        objects = {SKELETON: pickled(about)}
+        save.planner = Planner(tensors, objects)
+        save.planner.fill({**tensors, **objects})
+        save.size_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        # A driver that waits has to hear at once that there is something to wait for: else it asks the next worker.
+        self._tell({"op": "saving", "bytes": 0})
+        save.run()
+        self._tell({"op": "saving", "bytes": save.size_bytes})
+        return not save.why and self._told(lost)
+
+    def _told(self, lost: Callable[[], bool]) -> bool:
+        with self._news:
+            while self._counts is None and not lost():
+                self._news.wait(_LOOK_S)
+            return self._counts is True
+
+    def _heard(self, message: Message, counts: bool) -> None:
+        with self._news:
+            if message.get("name") == self._name:
+                self._counts = counts
+                self._news.notify_all()
+
+
+def load(generations: Sequence[Message], kind: str) -> Loaded | None:
+    """The newest whole one of `generations` that a script of this kind saved, on the CPU; only this worker reads.
+
+    None where there is none. Raises StateError when none can be read, and when another kind of script saved them.
+    """
+    return loading.load(generations, None, kind)

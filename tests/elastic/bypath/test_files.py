@@ -1,0 +1,32 @@
+"""The files of a generation on their way to the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch]
+
+
+@pytest.mark.parametrize("way", ["written", "copied from a stage"])
+def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_state_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    from elastic.bypath import files
+
+    monkeypatch.setattr(files, "SAVING_S", 0.01)
+    monkeypatch.setattr(files, "LAST_STATE_S", 0.1)
+    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.3))
+    told: list[int] = []
+    pace = files.Pace(told.append)
+    if way == "written":
+        with files.SealingFileSystem(pace).create_stream(tmp_path / "shard", "wb") as stream:
+            stream.write(b"x" * 100)
+    else:
+        (tmp_path / "staged").write_bytes(b"x" * 100)
+        files.copy(tmp_path / "staged", tmp_path / "shard", pace)
+    assert told[-9:] == list(range(101, 110))
+    assert (tmp_path / "shard").read_bytes() == b"x" * 100
