@@ -31,13 +31,15 @@ def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_sampl
     steps = 1000
 
     def trained(size: int) -> None:
-        step = last_of(trainer.folder, "seen")[0] + 3
+        first: list[int] = []
 
         def seen() -> bool:
             last, workers = last_of(trainer.folder, "seen")
-            return last >= step and workers == size
+            if workers == size and not first:
+                first.append(last)  # a step that its workers have not counted yet may be done again
+            return workers == size and last >= first[0] + 3
 
-        trainer.wait(f"step {step} of {size} workers", seen)
+        trainer.wait(f"three steps of {size} workers", seen)
 
     trainer.submit("hugging_face.py", steps, 0.05, "seen", backend="torchrun")
     trainer.daemon.grant("n1")
