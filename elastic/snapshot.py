@@ -288,7 +288,7 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
 
     def persistent_load(self, pid: tuple[int, torch.dtype | None]) -> Any:
-        """A storage that was left out; one without a type as torch.load has it, which newer types of tensors rely on."""
+        """A storage that was left out; one without a type as torch.load has it: newer tensors rely on that."""
         number, dtype = pid
         return _typed(wrap_storage=self._storages[number], dtype=dtype or torch.uint8)
 

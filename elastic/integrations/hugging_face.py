@@ -63,7 +63,9 @@ class ElasticCallback(TrainerCallback):
         if self._shared and args.save_total_limit == 1:
             raise UsageError("ElasticCallback(shared=True): set save_total_limit to 2 or more: one is being written")
         if self._shared and args.save_only_model:
-            raise UsageError("ElasticCallback(shared=True): leave out save_only_model: training could not go on from it")
+            raise UsageError(
+                "ElasticCallback(shared=True): leave out save_only_model: training could not go on from it"
+            )
         if self._global_batch is not None:
             at_once = args.train_batch_size * args.world_size
             pieces, rest = divmod(self._global_batch, at_once)

@@ -25,6 +25,7 @@ from tests.elastic.test_api import FakeChannel
 
 torch = pytest.importorskip("torch")
 from elastic.snapshot import Snapshot, write  # noqa: E402
+
 pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
 LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9

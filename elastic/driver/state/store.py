@@ -136,6 +136,11 @@ class CheckpointStore:
         """The samples seen until then."""
         return self._newest.samples if self._newest else 0
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last state that came could not be stored."""
+        return self._saving.present
+
     def _begin(self) -> None:
         for tries_left in reversed(range(_TRIES)):
             try:
