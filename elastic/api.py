@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from elastic import bypath, resizing, world
 from elastic import session as _session
+from elastic.errors import StateError
 from elastic.session import Saved
 
 _P = ParamSpec("_P")
@@ -66,6 +67,8 @@ def load(into: Any | None = None) -> Any | None:
     from elastic import snapshot  # which imports torch: a script outside bftd may have no need of it
 
     envelope = snapshot.read(fetched.file)
+    if "state" not in envelope:
+        raise StateError("the saved state is a Horovod script's; submit that one, or submit this one without resume=")
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])

@@ -288,10 +288,9 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
 
     def persistent_load(self, pid: tuple[int, torch.dtype | None]) -> Any:
-        """A storage that was left out."""
+        """A storage that was left out; one without a type as torch.load has it: newer tensors rely on that."""
         number, dtype = pid
-        storage = self._storages[number]
-        return storage if dtype is None else _typed(wrap_storage=storage, dtype=dtype)
+        return _typed(wrap_storage=self._storages[number], dtype=dtype or torch.uint8)
 
 
 # torch marks this class as one of its own, and warns at other uses.

@@ -76,8 +76,10 @@ COALESCE_S = 1.0
 # How long workers may take to agree on a step: some round trips, on nodes that may be busy with the step itself.
 AGREE_S = 2.0
 
-# How long rank 0 may take to reach a step boundary and save there before its last saved state must do.
+# How long rank 0 may take to reach a step boundary and save there before its last saved state must do. The time of two
+# steps is added, since so far ahead the boundary may be; together no more than leaves time for SAVING_LEAVE_S.
 PAUSE_S = 5.0
+PAUSE_MOST_S = 40.0
 
 # The last state is fetched from the workers so often at least, so that losing every node at once loses little.
 SHIP_EVERY_S = 10.0

@@ -19,7 +19,7 @@ from elastic.driver.silence import SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from elastic.timing import AGREE_S, FAULT_SHOWN_S, REGROUPED_S, SILENT_S
+from elastic.timing import AGREE_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SILENT_S
 
 
 class TrainerHost:
@@ -59,7 +59,8 @@ class TrainerHost:
         if boundary and KINDS[self.settings.backend].saves_together:
             # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
             boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
-        await self._run.saver.save(workers, graceful=boundary, asked=asked)
+        pause_s = min(PAUSE_S + 2 * self._run.progress.step_s, PAUSE_MOST_S)
+        await self._run.saver.save(workers, graceful=boundary, asked=asked, pause_s=pause_s)
         costs.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()

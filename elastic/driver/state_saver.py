@@ -33,6 +33,7 @@ class StateSaver:
         self._told_bytes: MutableMapping[Peer, int] = WeakKeyDictionary()
         self._first: ReferenceType[Peer] | None = None
         self._news = asyncio.Event()
+        self._pausing_until_s = 0.0
 
     async def save(
         self,
@@ -48,18 +49,26 @@ class StateSaver:
 
         `graceful` lets rank 0 come to the end of a step and save there; it then waits to be ended. `asked`: the workers
         have agreed on the step already. `patient`: a state that grows is waited for however long it takes; it ends as
-        well when its worker does, so who needs that worker's node need not ask.
+        well when its worker does, so who needs that worker's node need not ask. Else `ship_s` is for all of them.
         """
         if graceful:
             if not asked:
                 self._ask(workers, "pause")
-            if await self._answered(workers, {"paused"}, pause_s, patient):
-                return
+            self._pausing_until_s = time.monotonic() + pause_s
+            try:
+                if await self._answered(workers, {"paused"}, pause_s, patient):
+                    return
+            finally:
+                self._pausing_until_s = 0.0
         first = self._first() if self._first is not None else None
-        for worker in sorted(workers, key=lambda one: one is not first):
-            self._ask([worker], "ship")
+        ranked = sorted(workers, key=lambda one: one is not first)
+        turns = [[worker] for worker in ranked]
+        if not patient and len(ranked) > 1:
+            turns, ship_s = [ranked[:1], ranked[1:]], ship_s / 2  # who waits for the node waits for no row of workers
+        for asked_now in turns:
+            self._ask(asked_now, "ship")
             # What the disk refuses from one worker it refuses from the next.
-            if await self._answered([worker], {"shipped", _UNSAVED}, ship_s, patient):
+            if await self._answered(asked_now, {"shipped", _UNSAVED}, ship_s, patient):
                 return
 
     def received(self, worker: Peer, message: Message) -> None:
@@ -97,7 +106,9 @@ class StateSaver:
 
     @property
     def growing(self) -> bool:
-        """Whether anybody's state has grown a moment ago."""
+        """Whether anybody's state has grown a moment ago, or the end of a step is waited for to save one."""
+        if time.monotonic() < self._pausing_until_s:
+            return True
         return time.monotonic() - max(self._grown_s.values(), default=-STATE_QUIET_S) < STATE_QUIET_S
 
     def stepped(self, worker: Peer, rank: int) -> None:
@@ -133,6 +144,8 @@ class StateSaver:
             answers = {self._answers.get(worker) for worker in workers}
             if answers & wanted:
                 return True
+            if _GONE in answers:  # the others may wait for it in their step: no more than a short one's time is left
+                timeout_s = min(timeout_s, PAUSE_S)
             until_s = began_s + timeout_s
             grown_s = max((self._grown_s.get(worker, 0.0) for worker in workers), default=0.0)
             if patient and grown_s >= began_s:

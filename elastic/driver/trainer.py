@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from bftd.protocol.lease import Leases
@@ -33,7 +33,7 @@ from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError, UsageError
 from elastic.script import NO_CONTAINERS
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S, STORE_RETRY_S
 
 _CANCEL_AGAIN_S = 0.1
 
@@ -65,6 +65,8 @@ class Trainer:
         self._daemon = daemon
         self._listed = asyncio.Event()
         self._training = False
+        self._saves_together = kind.saves_together
+        self._held_back: asyncio.TimerHandle | None = None
         self._suspended = False
 
     def on_leases(self, listed: Leases) -> None:
@@ -155,6 +157,8 @@ class Trainer:
             # However few are left: to suspend them would have the script's end done again.
             return [pilot for pilot in ready if self._backend.uses(pilot)]
         newcomers = [pilot for pilot in ready if not self._backend.uses(pilot)]
+        if newcomers and self._would_lose(pilots):
+            ready, newcomers = [pilot for pilot in ready if self._backend.uses(pilot)], []
         if newcomers and any(pilot.warming for pilot in pilots):
             # Others are about to get warm: one resize, or one start, for all of them.
             wait_s = newcomers[0].ready_s + COALESCE_S - time.monotonic()
@@ -162,6 +166,22 @@ class Trainer:
                 asyncio.get_running_loop().call_later(wait_s, self.run.wake)
                 ready = [pilot for pilot in ready if pilot not in newcomers]
         return ready[: self.run.settings.spec.allowed.largest(len(ready))]
+
+    def _would_lose(self, pilots: Sequence[Pilot]) -> bool:
+        """Whether newcomers have to wait since no state can be saved: all begin anew from the one that is kept.
+
+        Only where the group could go on as it is; one that has lost a node begins anew anyway.
+        """
+        group = [pilot for pilot in pilots if self._backend.uses(pilot)]
+        failing = self.run.store.failing or self.run.generations.failing
+        if not (self._saves_together and failing and self._backend.running and all(pilot.wanted for pilot in group)):
+            return False
+        if self._held_back is None:
+            self.run.log("new nodes wait until a state can be saved: to start on them now would lose what is not")
+        else:
+            self._held_back.cancel()
+        self._held_back = asyncio.get_running_loop().call_later(STORE_RETRY_S, self.run.wake)
+        return True
 
     async def _suspend(self) -> None:
         self._training, self._suspended = False, True

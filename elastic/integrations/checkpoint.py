@@ -19,6 +19,7 @@ from typing import Any
 
 import elastic
 from elastic import session
+from elastic.errors import StateError
 from elastic.timing import REPORT_S
 
 RNG = "elastic-rng-{rank}.pt"
@@ -34,9 +35,9 @@ class Keeper:
         self._kept: list[Path] = []
 
     def open(self, saved: dict[str, Any]) -> Path:
-        """The folder of a checkpoint that bftd kept, until `close`."""
+        """The folder of a checkpoint that bftd kept, until `close`; raises StateError where it is not there."""
         if "folder" in saved:
-            self._kept = [Path(saved["folder"])]
+            self._kept = [existing(saved["folder"])]
             return self._kept[0]
         return unpacked(saved["files"])
 
@@ -61,11 +62,12 @@ class Keeper:
             elastic.save({**more, "files": files})
             return
         barrier()  # it is whole when everybody has written his part
-        self._kept = [*(kept for kept in self._kept if kept != folder), folder]
-        while len(self._kept) > 2:
-            oldest = self._kept.pop(0)
-            if _rank() == 0:
-                shutil.rmtree(oldest, ignore_errors=True)
+        kept = [one for one in self._kept if one != folder]
+        # While its disk is full the driver goes by the name of an older one.
+        gone = kept[:-1] if session.current().arrived else []
+        self._kept = [*kept[len(gone) :], folder]
+        for old in gone if _rank() == 0 else ():
+            shutil.rmtree(old, ignore_errors=True)
         elastic.save({**more, "folder": str(folder)})
 
 
@@ -100,14 +102,30 @@ def _size_bytes(folder: Path) -> int:
     return total
 
 
-def gathered(folder: Path) -> dict[str, bytes]:
+def existing(folder: str) -> Path:
+    """A folder that a saved state names; raises StateError where it is not there."""
+    if not os.path.isdir(folder):
+        raise StateError(
+            f"the saved state is in {folder}, which is not there: it was removed, or this node does not see it; "
+            "put it back, or submit the job once more, without resume=, to start anew"
+        )
+    return Path(folder)
+
+
+def gathered(folder: Path) -> dict[str, Any]:
     """The files below `folder` by their relative names, on rank 0 with those that the others wrote into theirs.
 
     Every rank calls this at the same step. What rank 0 has all to itself, model and optimizer as a rule, is not sent.
+    A file is a tensor of bytes, mapped and not read: bytes would be copied several times on their way, and at once.
     """
+    import torch
     import torch.distributed as dist
 
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    def mapped(path: Path) -> Any:
+        size_bytes = path.stat().st_size
+        return torch.from_file(str(path), size=size_bytes, dtype=torch.uint8) if size_bytes else torch.empty(0).byte()
+
+    files = {str(path.relative_to(folder)): mapped(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return files
     rank = dist.get_rank()
@@ -118,12 +136,12 @@ def gathered(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def unpacked(files: dict[str, bytes]) -> Path:
-    """A new folder with these files."""
+def unpacked(files: dict[str, Any]) -> Path:
+    """A new folder with these files, as `gathered` has them."""
     folder = scratch()
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        (folder / name).write_bytes(data.numpy())
     return folder
 
 

@@ -14,6 +14,7 @@ from elastic import session
 from elastic.errors import UsageError
 from elastic.integrations import checkpoint
 
+_STATE = "trainer_state.json"
 _OURS = {"save_only_model": False, "push_to_hub": False, "save_total_limit": None}
 """What a checkpoint that bftd asks for has nothing to do with."""
 
@@ -43,6 +44,8 @@ class ElasticCallback(TrainerCallback):
         self._theirs: dict[str, Any] = {}
         self._telling = contextlib.ExitStack()
         self._also_theirs = False
+        self._best: str | None = None
+        self._limit: int | None = None
 
     def checkpoint(self) -> str | None:
         """The folder to resume from, for `train`; None at the very first start. Raises StateError."""
@@ -51,7 +54,7 @@ class ElasticCallback(TrainerCallback):
         if saved is None:
             return None
         if "folder" in saved:
-            return str(saved["folder"])
+            return str(checkpoint.existing(saved["folder"]))
         self._resumed = checkpoint.unpacked(saved["files"])
         return str(self._resumed)
 
@@ -59,6 +62,10 @@ class ElasticCallback(TrainerCallback):
         """Has the workers accumulate as many pieces as make up the global batch; raises UsageError."""
         if self._shared and args.save_total_limit == 1:
             raise UsageError("ElasticCallback(shared=True): set save_total_limit to 2 or more: one is being written")
+        if self._shared and args.save_only_model:
+            raise UsageError(
+                "ElasticCallback(shared=True): leave out save_only_model: training could not go on from it"
+            )
         if self._global_batch is not None:
             at_once = args.train_batch_size * args.world_size
             pieces, rest = divmod(self._global_batch, at_once)
@@ -74,21 +81,25 @@ class ElasticCallback(TrainerCallback):
         """Refuses to begin anew by mistake; raises UsageError."""
         if session.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.train(resume_from_checkpoint=callback.checkpoint())")
+        self._limit = args.save_total_limit
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Counts the step; where bftd asks for a save, has the Trainer write a checkpoint."""
         if self._resumed is not None:
             shutil.rmtree(self._resumed, ignore_errors=True)
             self._resumed = None
+        if self._shared:  # while the driver's disk is full it goes by the name of an older one
+            args.save_total_limit = self._limit if session.current().arrived else None
         samples = args.train_batch_size * args.gradient_accumulation_steps
         logged = state.log_history[-1].get("loss") if state.log_history else None
         due = elastic.step(samples=samples, loss=logged) and session.current().attached
         if due or self._due:  # what an evaluation put off is done now
-            self._begin(args, control)
+            self._begin(args, state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Gives bftd the checkpoint that it asked for."""
-        if not self._due:
+        """Gives bftd the checkpoint that it asked for, and the name of any that stays where it is."""
+        # Those that the script asks for push out the one that bftd knows, where they come more often.
+        if not self._due and not (self._shared and session.current().attached):
             return
         folder = Path(str(args.output_dir), f"checkpoint-{state.global_step}").resolve()
         self._end(args)
@@ -96,14 +107,26 @@ class ElasticCallback(TrainerCallback):
             checkpoint.barrier()  # it is whole when everybody has written his part
             elastic.save({"folder": str(folder)})
             return
+        best = state.best_global_step == state.global_step
+        theirs = self._also_theirs or (best and args.save_strategy == "best")
+        if best:  # the Trainer has noted the folder that goes
+            state.best_model_checkpoint = str(Path(str(args.output_dir), folder.name)) if theirs else self._best
+            if (folder / _STATE).exists():
+                state.save_to_json(str(folder / _STATE))
         files = checkpoint.gathered(folder)
-        if self._also_theirs:
+        if theirs:
             shutil.copytree(folder, Path(str(args.output_dir), folder.name), dirs_exist_ok=True)
         shutil.rmtree(folder.parent, ignore_errors=True)
         elastic.save({"files": files})
 
-    def _begin(self, args: TrainingArguments, control: TrainerControl) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Gives the script its own settings back, also where an evaluation put the last save off."""
         self._end(args)
+        args.save_total_limit = self._limit
+
+    def _begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        self._end(args)
+        self._best = state.best_model_checkpoint
         self._also_theirs = control.should_save and not self._shared
         self._due = control.should_save = True
         if not self._shared:

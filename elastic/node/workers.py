@@ -23,7 +23,7 @@ from typing import Any
 
 from elastic import session
 from elastic.backends import KINDS
-from elastic.errors import EXIT_LINK_LOST, StateError, WireError
+from elastic.errors import EXIT_LINK_LOST, ElasticError, WireError
 from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
 from elastic.node import devices
 
@@ -95,7 +95,7 @@ def _run_script(argv: Sequence[str]) -> int:
         _execute(argv[0])
     except SystemExit as stop:
         return _exit_code(stop.code)
-    except StateError as error:
+    except ElasticError as error:
         return _exit_code(f"bft: {error}")  # it says what to do next; where it was noticed does not matter
     except BaseException as error:
         _print_own_traceback()

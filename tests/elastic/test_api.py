@@ -14,6 +14,7 @@ import pytest
 import elastic
 from elastic import api, resizing
 from elastic import session as sessions
+from elastic.errors import StateError
 from elastic.link.wire import Message, encode
 from elastic.session import Fetched, Session
 
@@ -190,6 +191,18 @@ def test_a_save_keeps_a_copy_of_what_the_script_then_changes(channel: FakeChanne
     assert payload is not None
     state = torch.load(io.BytesIO(payload), weights_only=False)["state"]
     assert state["weights"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.torch
+def test_regression_a_state_of_a_horovod_script_was_a_key_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    file = io.BytesIO()
+    torch.save({"handlers": {}, "attributes": {}}, file)
+    file.seek(0)
+    monkeypatch.setattr(sessions.current(), "fetch_state", lambda: Fetched(file), raising=False)
+    with pytest.raises(StateError, match=r"^the saved state is a Horovod script's; submit that one"):
+        api.load()
 
 
 def test_other_ranks_save_nothing(channel: FakeChannel, monkeypatch: pytest.MonkeyPatch) -> None:

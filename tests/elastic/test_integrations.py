@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -14,13 +15,17 @@ from typing import Any
 
 import pytest
 
+import elastic
 from elastic import api, session
-from elastic.errors import UsageError
+from elastic.errors import StateError, UsageError
+from elastic.integrations import checkpoint
 from elastic.session import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.test_api import FakeChannel
 
 torch = pytest.importorskip("torch")
+from elastic.snapshot import Snapshot, write  # noqa: E402
+
 pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
 LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9
@@ -166,7 +171,6 @@ def hugging_face(folder: Path, steps: int, shared: bool) -> None:
 def lightning(folder: Path, steps: int, shared: bool) -> None:
     from lightning.pytorch import LightningModule, Trainer
 
-    import elastic
     from elastic.integrations.lightning import EachStep, ElasticCallback
 
     class Module(LightningModule):  # type: ignore[misc]
@@ -205,7 +209,6 @@ def lightning(folder: Path, steps: int, shared: bool) -> None:
 def accelerate(folder: Path, steps: int, shared: bool) -> None:
     from accelerate import Accelerator
 
-    import elastic
     from elastic.integrations.accelerate import Elastic
 
     accelerator = Accelerator(cpu=True)
@@ -246,6 +249,102 @@ def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     assert all(len(samples) == GLOBAL_BATCH for samples in rows.values())
     assert rows == seen(still)
     assert weights(moved) == pytest.approx(weights(still), rel=1e-4)
+
+
+def best_of(folder: Path, steps: int, strategy: str) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from elastic.integrations.hugging_face import ElasticCallback
+
+    callback = ElasticCallback()
+    arguments = TrainingArguments(
+        str(folder / "out"),
+        per_device_train_batch_size=8,
+        max_steps=steps,
+        eval_strategy="steps",
+        save_strategy=strategy,
+        eval_steps=SAVED_AT,
+        save_steps=SAVED_AT,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = Trainer(Model(), arguments, train_dataset=Numbers(), eval_dataset=Numbers(), callbacks=[callback])
+    trainer.train(resume_from_checkpoint=callback.checkpoint())
+    best = folder / "out" / f"checkpoint-{SAVED_AT}"
+    assert trainer.state.best_model_checkpoint == str(best)
+    assert json.loads((best / "trainer_state.json").read_text())["best_model_checkpoint"] == str(best)
+    assert (best / "model.safetensors").exists()
+    assert trainer.args.output_dir == str(folder / "out")
+
+
+def best_of_strategy(folder: Path, steps: int, shared: bool) -> None:
+    best_of(folder, steps, "best")
+
+
+def best_of_steps(folder: Path, steps: int, shared: bool) -> None:
+    best_of(folder, steps, "steps")
+
+
+@pytest.mark.parametrize("train", [best_of_steps, best_of_strategy])
+def test_regression_the_best_model_was_taken_for_the_copy_that_bftd_had_removed(train: Train, tmp_path: Path) -> None:
+    importlib.import_module("elastic.integrations.hugging_face")
+    importlib.import_module("transformers.trainer")
+    run(tmp_path, 1, train, SAVED_AT)
+
+
+def test_regression_a_checkpoint_was_copied_through_pickle_several_times(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    contents = {"model": os.urandom(1 << 20), "empty": b"", "sub/rng": b"x" * 100}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    files = checkpoint.gathered(tmp_path)
+    assert len(Snapshot({"files": files})._pickle) < 10_000
+    kept = io.BytesIO()
+    write({"files": files}, kept)
+    kept.seek(0)
+    folder = checkpoint.unpacked(torch.load(kept)["files"])
+    assert {name: (folder / name).read_bytes() for name in contents} == contents
+
+
+def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(tmp_path / "state")
+    monkeypatch.setattr(session, "_current", link)
+    monkeypatch.setattr(elastic, "save", lambda state: None)
+    arrived = True
+    monkeypatch.setattr(Session, "arrived", property(lambda _: arrived))
+    keeper = checkpoint.Keeper(tmp_path / "kept")
+
+    def save(*steps: int) -> set[str]:
+        for step in steps:
+            with keeper.saving(step):
+                pass
+        return {folder.name for folder in (tmp_path / "kept").iterdir()}
+
+    assert save(1, 2, 3) == {"step-2", "step-3"}
+    arrived = False
+    assert save(4, 5, 6) == {"step-2", "step-3", "step-4", "step-5", "step-6"}
+    arrived = True
+    assert save(7) == {"step-6", "step-7"}
+
+
+def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"is not there: it was removed, or this node does not see it; put it back"):
+        checkpoint.Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
+
+
+def test_regression_a_shared_checkpoint_without_the_optimizer_was_taken_for_a_state() -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from elastic.integrations.hugging_face import ElasticCallback
+
+    arguments = TrainingArguments("x", save_only_model=True, report_to=[], use_cpu=True)
+    with pytest.raises(UsageError, match=r"leave out save_only_model"):
+        ElasticCallback(shared=True).on_init_end(arguments, TrainerState(), TrainerControl())
 
 
 def test_a_global_batch_that_the_workers_cannot_make_up_is_one_line_that_says_what_to_do() -> None:

@@ -202,6 +202,16 @@ def test_quantized_and_random_and_whole_modules_are_kept_too() -> None:
     assert found["of a step"].item() == 2
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint64", "float8_e4m3fn", "float8_e5m2"])
+def test_regression_a_state_with_a_tensor_of_torchs_newer_types_could_never_be_written(dtype: str) -> None:
+    whole = torch.arange(12).to(getattr(torch, dtype))
+    kept = written(taken({"whole": whole, "part": whole[3:], "raw": torch.arange(3.0).untyped_storage()}, Pool()))
+    assert kept["whole"].dtype == whole.dtype
+    assert kept["whole"].view(torch.uint8).tolist() == whole.view(torch.uint8).tolist()
+    assert kept["part"].untyped_storage().data_ptr() == kept["whole"].untyped_storage().data_ptr()
+    assert kept["raw"].nbytes() == 12
+
+
 def test_a_tensor_seen_as_two_types_is_refused_at_the_save_and_not_behind_its_back() -> None:
     tensor = torch.ones(4)
     with pytest.raises(RuntimeError, match="save a clone of one of them"):

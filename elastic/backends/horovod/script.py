@@ -188,6 +188,10 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
                 vars(handler)[_OPTIMIZER] = state
 
     def _load(self, data: dict[str, Any]) -> None:
+        if "handlers" not in data:
+            raise StateError(
+                "the saved state is a torchrun script's; submit that one, or submit this one without resume="
+            )
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
                 "bft: the saved state is of another script (its TorchState has other fields); "

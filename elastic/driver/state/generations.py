@@ -72,6 +72,11 @@ class Generations:
         return self._kept[-1] if self._kept else None
 
     @property
+    def failing(self) -> bool:
+        """Whether the last one that was written does not count."""
+        return self._writing.present
+
+    @property
     def step(self) -> int:
         """Its step, -1 while there is none."""
         return self._kept[-1].step if self._kept else -1

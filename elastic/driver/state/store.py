@@ -43,6 +43,7 @@ _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENOBU
 _FAILURES = (OSError, UnsafeFolderError)
 
 T = TypeVar("T")
+_Version = tuple[int, int, int]
 
 
 class _FailedError(StateError):
@@ -116,7 +117,7 @@ class CheckpointStore:
         self._finding = threading.Lock()
         self._newest: Saved | None = None
         self._found: tuple[Saved, str] | None = None
-        self._altered: tuple[Saved, tuple[int, int, int]] | None = None
+        self._failing: tuple[Saved, _Version, _FailedError, int] | None = None
         self.fenced = False
         self.receiving = 0
         try:
@@ -134,6 +135,11 @@ class CheckpointStore:
     def samples(self) -> int:
         """The samples seen until then."""
         return self._newest.samples if self._newest else 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last state that came could not be stored."""
+        return self._saving.present
 
     def _begin(self) -> None:
         for tries_left in reversed(range(_TRIES)):
@@ -239,7 +245,8 @@ class CheckpointStore:
                 digest = await self._in_thread(self._digest, saved, file, threads=self._going)
         except _FailedError as error:
             return {"op": "fetched", "error": self._unreadable(error)}
-        self._reading.went()
+        if self._failing is None:
+            self._reading.went()
         about = {"step": saved.step, "samples": saved.samples, "size": saved.size_bytes, "sha256": digest}
         return {"op": "fetched", **about}
 
@@ -256,19 +263,22 @@ class CheckpointStore:
                 digest = await self._in_thread(self._digest, saved, file, threads=self._going)
                 about = {"step": saved.step, "samples": saved.samples, "bytes": saved.size_bytes, "sha256": digest}
                 message = {"op": "sending", **about}
-                right = await self._in_thread(_given, channel, message, file, moved, threads=self._going)
-                if not right:
-                    await self._in_thread(self._read_through, saved, file, threads=self._going)
+                await self._in_thread(self._give, channel, message, saved, file, moved, threads=self._going)
+            self._reading.went()
         except _FailedError as error:
             self._unreadable(error)
 
     def _digest(self, saved: Saved, file: BinaryIO) -> str:
         """A state's digest. That of a state without one is found out by reading it, once.
 
-        Raises _FailedError for one that is known to have been altered; who has put the right one back is believed.
+        Raises _FailedError for one that was sent in vain; who has put the right one back is believed.
         """
-        if (saved, _version(file)) == self._altered:
-            raise _AlteredError
+        if self._failing is not None:
+            failed, version, error, times = self._failing
+            if (failed, version) != (saved, _version(file)):
+                self._failing = None
+            elif times >= _TRIES or not error.passing:  # else workers would ask for it for ever
+                raise error.with_traceback(None)
         if saved.digest:
             return saved.digest
         with self._finding:  # many ask at once
@@ -276,11 +286,31 @@ class CheckpointStore:
                 self._found = (saved, _hashed(file))
             return self._found[1]
 
-    def _read_through(self, saved: Saved, file: BinaryIO) -> None:
-        """A worker has got another state than was saved: on its way, or is it the file? Raises _FailedError then."""
-        if saved.digest and _hashed(file) != saved.digest:
-            self._altered = (saved, _version(file))
-            raise _AlteredError
+    def _give(
+        self, channel: BlockingChannel, message: Message, saved: Saved, file: BinaryIO, moved: Callable[[int], None]
+    ) -> None:
+        """Sends the state; notes what its file says against it, and raises it: _FailedError, or of the connection."""
+        try:
+            right = send_file(channel, message, file, moved)
+            # A worker has got another state than was saved: on its way, or is it the file?
+            if not right and saved.digest and _hashed(file) != saved.digest:
+                raise _AlteredError
+            if right:
+                self._failing = None
+        except ConnectionError:
+            raise
+        except OSError as error:
+            if isinstance(error, TimeoutError) or error.errno in _UNREACHED:  # it is the connection's, not the file's
+                raise ConnectionAbortedError(str(error)) from None
+            raise self._failed(saved, file, _FailedError(error)) from None
+        except _FailedError as error:
+            raise self._failed(saved, file, error) from None
+
+    def _failed(self, saved: Saved, file: BinaryIO, error: _FailedError) -> _FailedError:
+        before = self._failing
+        times = before[3] + 1 if before is not None and before[0] == saved else 1
+        self._failing = (saved, _version(file), error, times)
+        return error
 
     def _unreadable(self, error: ElasticError) -> str:
         text = f"the state of step {self.step} in {self._place.path} cannot be read: {error}"
@@ -346,15 +376,6 @@ class CheckpointStore:
             raise _FailedError(error) from None
 
 
-def _given(channel: BlockingChannel, message: Message, file: BinaryIO, moved: Callable[[int], None]) -> bool:
-    try:
-        return send_file(channel, message, file, moved)
-    except OSError as error:
-        if isinstance(error, TimeoutError) or error.errno in _UNREACHED:  # it is the connection's, not the file's
-            raise ConnectionAbortedError(str(error)) from None
-        raise
-
-
 def _hashed(file: BinaryIO) -> str:
     """The SHA-256 of a file from its beginning."""
     file.seek(0)
@@ -364,6 +385,6 @@ def _hashed(file: BinaryIO) -> str:
     return content.hexdigest()
 
 
-def _version(file: BinaryIO) -> tuple[int, int, int]:
+def _version(file: BinaryIO) -> _Version:
     found = os.fstat(file.fileno())
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns

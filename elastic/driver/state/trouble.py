@@ -23,6 +23,11 @@ class Trouble:
         self._better = better
         self._is = False
 
+    @property
+    def present(self) -> bool:
+        """Whether it failed the last time."""
+        return self._is
+
     def came(self, text: str) -> None:
         """It failed."""
         if not self._is:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import time
 import weakref
 from collections.abc import Coroutine
 from pathlib import Path
@@ -180,6 +181,47 @@ def test_regression_every_worker_that_ever_connected_was_remembered_for_good(tmp
 
 
 # -- states that take their time ---
+
+
+def test_regression_a_node_that_is_waited_for_stayed_for_all_its_workers_one_after_the_other(tmp_path: Path) -> None:
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer() for _ in range(8)]
+        began_s = time.monotonic()
+        await saver.save(workers, graceful=False, patient=False, ship_s=0.1)
+        assert time.monotonic() - began_s < 0.4
+        assert [ops(worker) for worker in workers] == [["ship"]] * 8
+
+    scene(body())
+
+
+def test_regression_a_node_was_taken_by_force_while_its_step_was_awaited(tmp_path: Path) -> None:
+    """A step of ten seconds was never waited for: each resize of bftd's own lost what was done since the last save."""
+
+    async def body() -> None:
+        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saving = asyncio.create_task(saver.save([worker], graceful=True, pause_s=1000))
+        await until("it is asked", lambda: ops(worker) == ["pause"])
+        assert saver.growing
+        saver.received(worker, {"op": "paused"})
+        await saving
+        assert not saver.growing
+
+    scene(body())
+
+
+def test_once_a_worker_is_gone_no_long_step_of_the_others_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(savers, "PAUSE_S", 0.01)
+
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=0.01))
+        await until("they are asked", lambda: ops(workers[1]) == ["pause"])
+        saver.gone(workers[1])
+        await saving
+
+    scene(body())
 
 
 def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(

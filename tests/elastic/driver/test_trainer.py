@@ -214,6 +214,35 @@ def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, m
     play(body)
 
 
+def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_state(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainers, "STORE_RETRY_S", 0.02)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        await stage.warm("n1", "n2")
+        await stage.trains_on("n1", "n2")
+        stage.trainer._saves_together = True
+        stage.run.store._saving.came("no space is left")
+        stage.grant("n3", "n4")
+        await stage.warm("n3", "n4")
+        await asyncio.sleep(0.1)
+        assert stage.backend.calls == [["n1", "n2"]]
+        assert [line for line in stage.lines if "new nodes wait until a state can be saved" in line] != []
+        # One that goes takes the others along anyway.
+        stage.revoke("n2")
+        await stage.trains_on("n1", "n3", "n4")
+        stage.grant("n5")
+        await stage.warm("n5")
+        await asyncio.sleep(0.05)
+        assert len(stage.backend.calls) == 2
+        stage.run.store._saving.went()
+        await stage.trains_on("n1", "n3", "n4", "n5")
+
+    play(body)
+
+
 def test_a_newcomer_does_not_wait_for_ever_for_one_that_is_slow(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainers, "COALESCE_S", 0.02)
 

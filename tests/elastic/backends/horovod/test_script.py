@@ -114,6 +114,18 @@ print(torch.equal(other.weight, model.weight), again.seen)
 print(moment(theirs.state_dict()) == moment(optimizer.state_dict()))
 """
 
+STRANGE = """
+from elastic.errors import StateError
+with tempfile.TemporaryFile() as file:
+    torch.save({"step": 1, "samples": 1, "size": 1, "state": {}}, file)
+    file.flush()
+    session.current().fetch_state = lambda: Fetched(file)
+    try:
+        hvd.elastic.TorchState(model=model)
+    except StateError as error:
+        print(error)
+"""
+
 REFUSED = """
 state.seen.append(lambda: 1)
 state.save()
@@ -148,3 +160,9 @@ def test_a_state_is_resumed_from_the_mapped_file() -> None:
 
 def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent() -> None:
     assert said_by(REFUSED) == ["True", "[0]"]
+
+
+def test_regression_a_state_of_a_torchrun_script_was_a_key_error() -> None:
+    assert said_by(STRANGE) == [
+        "the saved state is a torchrun script's; submit that one, or submit this one without resume="
+    ]

@@ -335,6 +335,34 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
     ]
 
 
+@pytest.mark.parametrize(("error", "times"), [(None, 1), (errno.EIO, 3)])
+def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, times: int
+) -> None:
+    """Each try wrote two lines, that it cannot be read and that it can again, twice a second."""
+    told = list[str]()
+
+    def fail(channel: Any, *_: object) -> bool:
+        raise OSError(error, os.strerror(error)) if error else OSError("its file ends too early")
+
+    async def scene() -> None:
+        store = CheckpointStore(tmp_path, told.append)
+        await put(store, 5, b"0123456789")
+        with monkeypatch.context() as patched:
+            patched.setattr("elastic.driver.state.store.send_file", fail)
+            for _ in range(times):
+                assert "sha256" in await store.offer()
+                with pytest.raises(WireError, match="hung up"):
+                    await fetched(store)
+            assert "cannot be read" in str((await store.offer())["error"])
+        assert len(told) == 1
+        os.utime(file_of(tmp_path))  # who has mended it is believed
+        assert await got(store) == b"0123456789"
+
+    asyncio.run(scene())
+    assert told[1:] == ["the saved state can be read again"]
+
+
 def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
     tmp_path: Path,
 ) -> None:
