@@ -160,8 +160,6 @@ class Generations:
             await asyncio.sleep(_PAUSE_S)
 
     def _check(self, generation: Generation) -> None:
-        if not self.seen:
-            return
         try:
             with self.home.opened() as home:
                 shards.check(home, generation)
@@ -169,6 +167,14 @@ class Generations:
             if self.home.outer is None:
                 raise
             self._not_seen(error)
+            return
+        except (WrongShardError, UnsafeFolderError):
+            if self.seen:
+                raise
+            return  # another file system than the nodes have
+        if not self.seen:  # a node has made it, or the file server is back
+            self.seen = True
+            self._tell(f"{self.home.path.parent} is seen from the driver's host now: older generations are removed")
 
     def _publish(self, generation: Generation) -> list[Generation] | None:
         """Puts the manifest on the disk and takes those away that are too many; the folder is looked through again."""
