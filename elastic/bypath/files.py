@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, cast
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from elastic.errors import StateError
-from elastic.timing import SAVING_S
+from elastic.timing import LAST_STATE_S, SAVING_S
 
 _COPY_BYTES = 16 << 20
 _MANIFEST = "manifest.json"
@@ -43,7 +44,8 @@ def new_digest() -> Any:
 class Pace:
     """Counts the bytes of a save and tells them now and then: the sign of life of one that takes long."""
 
-    def __init__(self, tell: Callable[[int], object]) -> None:
+    def __init__(self, tell: Callable[[int, bool], object]) -> None:
+        """`tell` takes how many bytes were written, and whether all of it waits for the disk."""
         self._tell = tell
         self._bytes = 0
         self._told_s = time.monotonic()
@@ -53,7 +55,23 @@ class Pace:
         self._bytes += size_bytes
         if time.monotonic() - self._told_s >= SAVING_S:
             self._told_s = time.monotonic()
-            self._tell(self._bytes)
+            self._tell(self._bytes, False)
+
+    def flush(self, descriptor: int) -> None:
+        """Has a file on the disk. What the kernel has taken in at once may take it minutes to write."""
+        over = threading.Event()
+        telling = threading.Thread(target=self._wait, args=(over,), name="bft-flush", daemon=True)
+        telling.start()
+        try:
+            os.fsync(descriptor)
+        finally:
+            over.set()
+            telling.join()
+
+    def _wait(self, over: threading.Event) -> None:
+        until_s = time.monotonic() + LAST_STATE_S
+        while not over.wait(SAVING_S) and time.monotonic() < until_s:
+            self._tell(self._bytes, True)
 
 
 class _Stream(io.RawIOBase):
@@ -89,7 +107,7 @@ class _Stream(io.RawIOBase):
             return
         try:
             self._file.flush()
-            os.fsync(self._file.fileno())
+            self._pace.flush(self._file.fileno())
         finally:
             self._file.close()
             super().close()
@@ -150,7 +168,7 @@ def copy(source: Path, target: Path, pace: Pace) -> None:
             writing.write(block)
             pace.add(len(block))
         writing.flush()
-        os.fsync(writing.fileno())
+        pace.flush(writing.fileno())
 
 
 def listed(generation: dict[str, Any]) -> list[Sealed]:
