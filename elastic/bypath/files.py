@@ -83,13 +83,18 @@ class _Stream(io.RawIOBase):
         self._pace = pace
         self.digest = new_digest()
         self.size_bytes = 0
+        self.error: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._file.write(view)
+        try:
+            self._file.write(view)
+        except OSError as error:
+            self.error = error
+            raise
         self.digest.update(view)
         self.size_bytes += len(view)
         self._pace.add(len(view))
@@ -129,6 +134,10 @@ class SealingFileSystem(FileSystem):
         stream = _Stream(Path(path), self._pace)
         try:
             yield stream
+        except BaseException:
+            if stream.error is not None:  # torch's own is of the positions that it has lost by that
+                raise stream.error from None
+            raise
         finally:
             stream.close()
         name = Path(path).name

@@ -245,6 +245,24 @@ def test_a_full_disk_costs_a_save_and_not_the_training(tmp_path: Path) -> None:
     assert kept.startswith("step-000000000002-")
 
 
+def save_on_a_full_disk(rank: int, size: int, folder: Path) -> None:
+    import torch
+
+    import elastic
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    elastic.step(samples=1)
+    elastic.save({"one": torch.zeros(200_000)})
+
+
+def test_regression_a_disk_that_filled_up_within_a_tensor_was_told_as_an_unexpected_position(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_on_a_full_disk, 1)
+    [told] = [message["text"] for message in trainer.said if message["op"] == "unwritten"]
+    assert told.endswith(": File too large")
+
+
 def save_and_die(rank: int, size: int, folder: Path) -> None:
     import elastic
     from elastic.bypath import saving
