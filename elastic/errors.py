@@ -32,3 +32,10 @@ class LinkLostError(ElasticError):
 
 class StateError(ElasticError):
     """There is a saved state, and it cannot be had."""
+
+
+SHARD_IN_OBJECT = (
+    "the state holds a sharded tensor inside an object, where only rank 0's part of it would be kept: "
+    "save state_dict() of the model and the optimizer instead of themselves"
+)
+"""What a StateError says of a state that no worker has the whole of."""

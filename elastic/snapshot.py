@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from elastic.errors import StateError
+from elastic.errors import SHARD_IN_OBJECT, StateError
 
 ARENAS = 2
 """How many copies are kept in memory: one is being written while another is the newest."""
@@ -279,6 +279,8 @@ class _Pickler(pickle.Pickler):
             return (self._placed(obj._untyped_storage, obj.dtype), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
             return (self._placed(obj, None), None)
+        if type(obj).__name__ in ("DTensor", "ShardedTensor"):
+            raise StateError(SHARD_IN_OBJECT)
         return None
 
 

@@ -45,7 +45,8 @@ def new_digest() -> Any:
 class Pace:
     """Counts the bytes of a save and tells them now and then: the sign of life of one that takes long."""
 
-    def __init__(self, tell: Callable[[int], object]) -> None:
+    def __init__(self, tell: Callable[[int, bool], object]) -> None:
+        """`tell` takes how many bytes were written, and whether all of it waits for the disk."""
         self._tell = tell
         self._bytes = 0
         self._told_s = time.monotonic()
@@ -55,26 +56,23 @@ class Pace:
         self._bytes += size_bytes
         if time.monotonic() - self._told_s >= SAVING_S:
             self._told_s = time.monotonic()
-            self._tell(self._bytes)
+            self._tell(self._bytes, False)
 
-    @contextlib.contextmanager
-    def flushing(self) -> Iterator[None]:
-        """Tells of life while a file goes to the disk, which nobody sees grow; for no longer than that may take."""
-        flushed = threading.Event()
-
-        def beat() -> None:
-            for second in range(1, int(LAST_STATE_S / SAVING_S)):
-                if flushed.wait(SAVING_S):
-                    return
-                self._tell(self._bytes + second)
-
-        beating = threading.Thread(target=beat, name="bft-flush", daemon=True)
-        beating.start()
+    def flush(self, descriptor: int) -> None:
+        """Has a file on the disk. What the kernel has taken in at once may take it minutes to write."""
+        over = threading.Event()
+        telling = threading.Thread(target=self._wait, args=(over,), name="bft-flush", daemon=True)
+        telling.start()
         try:
-            yield
+            os.fsync(descriptor)
         finally:
-            flushed.set()
-            beating.join()
+            over.set()
+            telling.join()
+
+    def _wait(self, over: threading.Event) -> None:
+        until_s = time.monotonic() + LAST_STATE_S
+        while not over.wait(SAVING_S) and time.monotonic() < until_s:
+            self._tell(self._bytes, True)
 
 
 class _Stream(io.RawIOBase):
@@ -87,13 +85,18 @@ class _Stream(io.RawIOBase):
         self._pace = pace
         self.digest = new_digest()
         self.size_bytes = 0
+        self.error: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._file.write(view)
+        try:
+            self._file.write(view)
+        except OSError as error:
+            self.error = error
+            raise
         self.digest.update(view)
         self.size_bytes += len(view)
         self._writeback.wrote(len(view))
@@ -111,9 +114,8 @@ class _Stream(io.RawIOBase):
         if self._file.closed:
             return
         try:
-            with self._pace.flushing():
-                self._file.flush()
-                os.fsync(self._file.fileno())
+            self._file.flush()
+            self._pace.flush(self._file.fileno())
         finally:
             self._file.close()
             super().close()
@@ -135,6 +137,10 @@ class SealingFileSystem(FileSystem):
         stream = _Stream(Path(path), self._pace)
         try:
             yield stream
+        except BaseException:
+            if stream.error is not None:  # torch's own is of the positions that it has lost by that
+                raise stream.error from None
+            raise
         finally:
             stream.close()
         name = Path(path).name
@@ -175,9 +181,8 @@ def copy(source: Path, target: Path, pace: Pace) -> None:
             writing.write(block)
             writeback.wrote(len(block))
             pace.add(len(block))
-        with pace.flushing():
-            writing.flush()
-            os.fsync(writing.fileno())
+        writing.flush()
+        pace.flush(writing.fileno())
 
 
 def listed(generation: dict[str, Any]) -> list[Sealed]:

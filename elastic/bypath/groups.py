@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from elastic.bypath.ending import watch
 from elastic.timing import HINT_S, WRITERS_S
 
 
@@ -33,7 +34,7 @@ class Groups:
         """The values (signed 64-bit) of every worker, by rank; called by the thread that trains."""
         if self.main is None:
             return [list(values)]
-        mine = torch.tensor(list(values), dtype=torch.int64)
+        mine = torch.tensor(list(values), dtype=torch.int64, device="cpu")  # a script may have set another default
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with _hinted():
             dist.all_gather(rows, mine, group=self.main)
@@ -62,7 +63,6 @@ class Groups:
 
 _groups: Groups | None = None
 _world: Any = None
-_before_destroy: list[Callable[[], None]] = []
 
 
 def current() -> Groups:
@@ -80,7 +80,7 @@ def current() -> Groups:
             with _hinted():
                 main, writing = (dist.new_group(backend="gloo", timeout=patience) for _ in range(2))
             _groups = Groups(rank, size, main, writing)
-            _watch_destroy()
+            watch()
     return _groups
 
 
@@ -95,25 +95,3 @@ def _hinted() -> Iterator[None]:
         yield
     finally:
         hint.cancel()
-
-
-def before_destroy(hook: Callable[[], None]) -> None:
-    """Has `hook` called before the script destroys its process groups, and ours with them."""
-    _before_destroy.append(hook)
-
-
-def _watch_destroy() -> None:
-    """Scripts destroy their groups at their end, while the last state is still being written by ours."""
-    original = dist.destroy_process_group
-    if getattr(original, "_bft_watched", False):
-        return
-
-    def destroy_process_group(group: Any = None) -> None:
-        if group is None or group is dist.group.WORLD:
-            for hook in _before_destroy:
-                hook()
-        original(group)
-
-    destroy_process_group._bft_watched = True  # type: ignore[attr-defined]
-    dist.destroy_process_group = destroy_process_group
-    dist.distributed_c10d.destroy_process_group = destroy_process_group

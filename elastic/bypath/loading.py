@@ -197,7 +197,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _empty(saved: TensorStorageMetadata) -> torch.Tensor:
-    return torch.empty(saved.size, dtype=saved.properties.dtype)
+    return torch.empty(saved.size, dtype=saved.properties.dtype, device="cpu")
 
 
 def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> None:
@@ -240,14 +240,18 @@ def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str
 
 
 def _all(call: Callable[[], Any], groups: Groups) -> Any:
-    """What `call` returns; raises _Unusable on all workers where it fails on one."""
-    value, why = None, ""
+    """What `call` returns; where it fails on one worker it raises on all, _Unusable or StateError as `_verify` does."""
+    value, why, away = None, "", False
     try:
         value = call()
     except (Exception, CheckpointException) as error:
-        why = _cause(error)
-    if any(whys := groups.gathered(why)):
-        raise _Unusable(next(filter(None, whys)))
+        why, away = _cause(error), isinstance(_root(error), OSError)
+    heard = [each for each in groups.gathered((why, away)) if each[0]]
+    if heard:
+        why, away = heard[0]
+        if away:  # all of it was there a moment ago
+            raise StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
+        raise _Unusable(why)
     return value
 
 
@@ -258,12 +262,17 @@ def _fill(target: DTensor, whole: torch.Tensor) -> None:
     target.to_local().copy_(everywhere.redistribute(mesh, placements).to_local())
 
 
+def _root(error: BaseException) -> BaseException:
+    """What has failed, of a failure that torch.distributed.checkpoint tells by rank."""
+    while isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return error
+
+
 def _cause(error: BaseException) -> str:
-    if isinstance(error, CheckpointException):
-        for cause, _ in error.failures.values():
-            return _cause(cause)
-    lines = str(error).splitlines()
-    return files.why_of(error) if isinstance(error, OSError) else lines[0] if lines else type(error).__name__
+    root = _root(error)
+    lines = str(root).splitlines()
+    return files.why_of(root) if isinstance(root, OSError) else lines[0] if lines else type(root).__name__
 
 
 def _say(text: str) -> None:

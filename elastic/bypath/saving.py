@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pickle
 import secrets
 import shutil
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,14 +19,16 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as write
+from torch.distributed.tensor import DTensor
 
 from elastic import session as _session
 from elastic.bypath import files, rng, tree
-from elastic.bypath.groups import Groups, before_destroy, current
+from elastic.bypath.ending import before_destroy
+from elastic.bypath.groups import Groups, current
 from elastic.bypath.shards import RNG, SKELETON, Buffers, Planner, local
 from elastic.bypath.stage import Stage
 from elastic.bypath.writer import Writer
-from elastic.errors import StateError
+from elastic.errors import SHARD_IN_OBJECT, StateError
 
 
 class Save:
@@ -50,7 +54,7 @@ class Save:
         folder = Path(os.environ["BFT_STATE_PATH"]) / self.name
         why, sealed = "", []
         try:
-            sealed = self._written(folder, files.Pace(lambda done: session.tell({"op": "saving", "bytes": done})))
+            sealed = self._written(folder, files.Pace(_tell_growth))
         except (Exception, CheckpointException) as error:  # the latter is no Exception
             why = _why(error)
         whys = self.groups.gathered_writing(why)
@@ -233,15 +237,31 @@ def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
         _rest()
 
 
+def _tell_growth(size_bytes: int, flushing: bool) -> None:
+    _session.current().tell({"op": "saving", "bytes": size_bytes, "flushing": flushing})
+
+
 def _rest() -> NoReturn:
     while True:
         time.sleep(3600)
 
 
+class _Whole(pickle.Pickler):
+    """Refuses a worker's part of a tensor: within an object, rank 0's would be taken for the whole."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, DTensor) or type(obj).__name__ == "ShardedTensor":
+            raise StateError(SHARD_IN_OBJECT)
+        return NotImplemented
+
+
+_PICKLE = types.SimpleNamespace(__name__="pickle", Pickler=_Whole)
+
+
 def pickled(value: Any) -> bytes:
     """An object as a generation holds it beside the tensors; raises what pickling raises."""
     file = io.BytesIO()
-    torch.save(value, file)
+    torch.save(value, file, pickle_module=_PICKLE)
     return file.getvalue()
 
 

@@ -35,7 +35,7 @@ class Buffers:
         for name, tensor in tensors.items():
             pinned = tensor.device.type == "cuda"
             free = self._free[(tensor.shape, tensor.dtype, pinned)]
-            target = free.pop() if free else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+            target = free.pop() if free else _empty(tensor, pinned)
             target.copy_(tensor, non_blocking=pinned)
             if pinned:
                 devices.add(tensor.device)
@@ -52,6 +52,10 @@ class Buffers:
     def drop(self) -> None:
         """Frees what is not in use: the next state has other shapes."""
         self._free.clear()
+
+
+def _empty(like: torch.Tensor, pinned: bool) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=pinned)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

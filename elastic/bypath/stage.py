@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pwd
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +27,15 @@ class Stage:
         root = os.environ.get("BFT_STATE_STAGE", "")
         if not root:
             return None
-        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("BFT_LOCAL_RANK", "0")
-        mine = Path(root) / f"bft-{os.getuid()}-{_trainer()}-{local_rank}"
+        mine = Path(root) / f"bft-{os.getuid()}-{_trainer()}-{_worker()}"
         try:
+            _make_own(Path(root))
             if mine not in _swept:
                 # What a worker left that was killed; no other one has this folder.
                 shutil.rmtree(mine, ignore_errors=True)
                 _swept.add(mine)
             mine.mkdir(mode=0o700, exist_ok=True)
-            if mine.stat().st_uid != os.getuid():
+            if mine.lstat().st_uid != os.getuid():
                 raise PermissionError(13, "it is another user's", str(mine))
             free = os.statvfs(mine)
             needed = _MARGIN * size_bytes * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -52,8 +53,31 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _make_own(root: Path) -> None:
+    """Makes the user's own folder where the site names one for each user ({user}), and no other."""
+    levels = [root, *root.parents]
+    own = next((number for number, level in enumerate(levels) if level.name == _user()), -1)
+    for level in reversed(levels[: own + 1]):
+        if not level.is_dir():
+            with contextlib.suppress(FileExistsError):
+                level.mkdir(mode=0o700)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def _trainer() -> str:
     return hashlib.blake2b(os.environ.get("BFT_STATE_PATH", "").encode(), digest_size=6).hexdigest()
+
+
+def _worker() -> str:
+    # By the node's name, too: several nodes may be one host.
+    node = os.environ.get("SLURMD_NODENAME", "").replace("/", "-")
+    return f"{node}-{os.environ.get('LOCAL_RANK') or os.environ.get('BFT_LOCAL_RANK', '0')}"
 
 
 def _say_once(text: str) -> None:

@@ -48,6 +48,8 @@ class Writer:
         """
         while True:
             with self._news:
+                if self._lost is not None:  # nobody would write it, and nobody say so
+                    raise self._gone() from self._lost
                 self._deciding, begun, met = True, self._begun, self._met
             most, fewest = agree(begun, met)
             if most == fewest:
@@ -76,7 +78,10 @@ class Writer:
             self._decided()
             self._news.wait_for(lambda: self._met >= times or self._lost is not None)
             if self._lost is not None:
-                raise LinkLostError(f"a worker was lost while a state was written: {self._lost}") from self._lost
+                raise self._gone() from self._lost
+
+    def _gone(self) -> LinkLostError:
+        return LinkLostError(f"a worker was lost while a state was written: {self._lost}")
 
     def drain(self) -> None:
         """Returns when nothing is written or waits any more, or when it cannot be written."""

@@ -2,7 +2,8 @@
 
 The first time that a node's agent comes, it is asked. Until it has answered, its node is not trained on. A node that
 cannot write there, or does not see what others have written, is given back; where it is the very first, the trainer
-ends: nothing that it saved could be read again.
+ends: nothing that it saved could be read again. Where the driver's host does not see the folder the first node is asked
+alone: of two that are asked at once neither would find what the other leaves.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Probes:
         self._ready = ready
         self._needed = run.settings.spec.state_path is not None
         self._token = secrets.token_hex(8)
-        self._known: list[str] | None = None
+        self._known: list[str] = []
+        self._looking: asyncio.Future[None] | None = None
         self._passed: set[str] = set()
+        self._held: dict[str, Pilot] = {}
+        self._asked: set[str] = set()
         self._waiting: dict[str, bool] = {}
         """The leases whose node is asked, and whether it got ready meanwhile."""
 
@@ -40,14 +44,27 @@ class Probes:
     async def ask(self, pilot: Pilot) -> None:
         """Asks it; its node is not ready before it has answered."""
         self._waiting[pilot.lease] = False
-        if self._known is None:
-            self._known = []
-            name = f"driver.{os.uname().nodename}"
-            if await self._run.generations.probe(self._token, name):
-                self._known.append(name)
+        self._held[pilot.lease] = pilot
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looking)  # its pilot may end meanwhile, others wait for the same
+        self._ask_held()
+
+    async def _look(self) -> None:
+        """Leaves the driver's own mark, where its host sees the folder."""
+        name = f"driver.{os.uname().nodename}"
+        if await self._run.generations.probe(self._token, name):
+            self._known.append(name)
+
+    def _ask_held(self) -> None:
         path = str(self._run.generations.home.path)
-        pilot.tell({"op": "probe", "path": path, "token": self._token, "names": [*self._known, *sorted(self._passed)]})
-        asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
+        while self._held and (self._known or self._passed or not self._asked):
+            lease, pilot = next(iter(self._held.items()))
+            del self._held[lease]
+            self._asked.add(lease)
+            names = [*self._known, *sorted(self._passed)]
+            pilot.tell({"op": "probe", "path": path, "token": self._token, "names": names})
+            asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
 
     def ready(self, pilot: Pilot) -> None:
         """A node has got ready: it is trained on once it has passed."""
@@ -67,10 +84,18 @@ class Probes:
         self._run.generations.look_at_space(message.get("free_bytes"))
         if self._waiting.pop(pilot.lease):
             self._ready(pilot)
+        self._answered(pilot)
 
     def gone(self, pilot: Pilot) -> None:
         """The agent has gone: it will not answer any more."""
         self._waiting.pop(pilot.lease, None)
+        self._answered(pilot)
+
+    def _answered(self, pilot: Pilot) -> None:
+        self._held.pop(pilot.lease, None)
+        if pilot.lease in self._asked:
+            self._asked.remove(pilot.lease)
+            self._ask_held()
 
     def _objection(self, pilot: Pilot, message: Message) -> str:
         path = self._run.settings.spec.state_path
@@ -91,6 +116,7 @@ class Probes:
             self._cannot(pilot, why)
         else:
             self._run.finish(1, why)
+        self._answered(pilot)
 
     def _late(self, pilot: Pilot) -> None:
         if pilot.lease in self._waiting and pilot.agent is not None:

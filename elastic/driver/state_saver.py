@@ -76,7 +76,7 @@ class StateSaver:
         op = message["op"]
         if op == "saving":
             size_bytes = int(message["bytes"])
-            if size_bytes != self._told_bytes.get(worker):
+            if size_bytes != self._told_bytes.get(worker) or message.get("flushing") is True:
                 self._told_bytes[worker] = size_bytes
                 self.grew(worker)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -16,12 +17,19 @@ _NAME = re.compile(r"(?!\.{1,2}$)[\w.-]{1,255}", re.ASCII)
 def write(path: str, token: str, name: str) -> None:
     """Leaves the mark of node `name` in `path`, which is made if it is not there; raises OSError and ValueError."""
     folder = _folder(path, token)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(folder)
     mark = folder / _checked(name)
     with open(mark, "w") as file:
         file.write(name)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _make(folder: Path) -> None:
+    """Makes a folder and those above that are missing, each for its owner alone: the driver takes no others."""
+    for level in reversed([level for level in (folder, *folder.parents) if not level.is_dir()]):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(level, 0o700)
 
 
 def read(path: str, token: str, names: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from elastic import session as _session
 from elastic.backends.horovod import generations, stuck
 from elastic.backends.horovod.announcement import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
+from elastic.errors import StateError
 from elastic.session import Saved
 
 _sockets = SocketWatch()

@@ -41,6 +41,9 @@ def preload() -> None:
     import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise)
 
     import elastic  # noqa: F401
+    from elastic.bypath import ending
+
+    ending.watch()
 
 
 class _NoLogFiles(LogsSpecs):

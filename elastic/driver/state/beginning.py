@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.driver.state import files, shards, shelf
+from elastic.driver.state import files, manifest, shards, shelf
 from elastic.driver.state import owner as owners
 from elastic.driver.state.folder import Place, StateError, UnsafeFolderError
 from elastic.driver.state.owner import InUseError
@@ -132,7 +133,10 @@ def _source(root: Path, who: Beginning) -> Entry:
 def _take_over(
     root: Path, source: Entry, folder: int, path: Path, state_path: str | None, tell: Callable[[str], None]
 ) -> None:
-    """Shares the newest state of `source`, which stays what it is; nobody writes or removes it meanwhile."""
+    """Shares the newest state of `source`, and the one by path before it.
+
+    Theirs stays what it is; nobody writes or removes it meanwhile.
+    """
     their_dir, note = root / str(source.name), ""
     lock: int | None = None
     try:
@@ -143,8 +147,14 @@ def _take_over(
                 raise FileNotFoundError(2, f"the state of {source.name} has just been removed")
             if isinstance(newest, Saved):
                 files.share(theirs, newest.name, folder, newest.name)
-            elif not shards.take_over(theirs, their_dir, newest, folder, shards.settled(folder, path, state_path)):
-                note = "; its files are read where they are: keep it until this job has saved a state of its own"
+            else:
+                home = shards.settled(folder, path, state_path)
+                if not shards.take_over(theirs, their_dir, newest, folder, home):
+                    note = "; its files are read where they are: keep it until this job has saved a state of its own"
+                for older in manifest.manifests(theirs).kept:
+                    if older != newest:  # should a shard of the newest turn out to be lost
+                        with contextlib.suppress(OSError, ValueError):
+                            shards.take_over(theirs, their_dir, older, folder, home)
     except ValueError as error:
         raise UsageError(f"resume={source.name.id}: its newest state cannot be read: {error}") from None
     except InUseError:

@@ -165,8 +165,6 @@ class Generations:
             await asyncio.sleep(_PAUSE_S)
 
     def _check(self, generation: Generation) -> None:
-        if not self.seen:
-            return
         try:
             with self.home.opened() as home:
                 shards.check(home, generation)
@@ -174,6 +172,14 @@ class Generations:
             if self.home.outer is None:
                 raise
             self._not_seen(error)
+            return
+        except (WrongShardError, UnsafeFolderError):
+            if self.seen:
+                raise
+            return  # another file system than the nodes have
+        if not self.seen:  # a node has made it, or the file server is back
+            self.seen = True
+            self._tell(f"{self.home.path.parent} is seen from the driver's host now: older generations are removed")
 
     def _publish(self, generation: Generation) -> list[Generation] | None:
         """Puts the manifest on the disk and takes those away that are too many; the folder is looked through again."""
@@ -306,17 +312,20 @@ class Generations:
         return self.seen
 
     async def close(self) -> None:
-        """Removes what probes have left; waits for nothing that hangs."""
-        if self.seen and self.home.outer is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._in_thread(self._unprobe)), _PAUSE_S)
+        """Removes what probes have left, and saves that were cut off; waits for nothing that hangs."""
+        if self.seen:
+            with contextlib.suppress(asyncio.TimeoutError, OSError):
+                await asyncio.wait_for(asyncio.shield(self._in_thread(self._tidy)), _PAUSE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _unprobe(self) -> None:
+    def _tidy(self) -> None:
         try:
-            with self.home.opened() as home:
+            with self._store.opened_by_owner(), self.home.opened() as home:
                 shards.unprobe(home)
-        except _FAILURES:
+                but = {one.name for one in self._kept} | set(self._aside)
+                for name in shards.leftovers(home, but):
+                    shards.remove(home, name)
+        except (*_FAILURES, FencedError):
             pass
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:

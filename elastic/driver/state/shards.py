@@ -220,6 +220,7 @@ def _link(source: Path, home: int, generation: Generation) -> None:
             try:
                 for shard in generation.shards:
                     os.link(shard.file, shard.file, src_dir_fd=theirs, dst_dir_fd=ours, follow_symlinks=False)
+                files.write(ours, LISTING, json.dumps(generation.to_json()).encode())
                 os.fsync(ours)
             finally:
                 os.close(ours)

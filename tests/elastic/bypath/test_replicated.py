@@ -193,6 +193,32 @@ def test_a_node_that_does_not_see_the_path_says_so_and_condemns_no_state(two: Tr
     assert "corrupt" not in two.ops()
 
 
+def load_over_a_bad_line(rank: int, size: int, folder: Path) -> str:
+    import errno
+
+    from torch.distributed.checkpoint import FileSystemReader
+
+    import elastic
+    from elastic.errors import StateError
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    if rank == 1:
+        FileSystemReader.read_metadata = fail  # type: ignore[method-assign, assignment]
+    try:
+        elastic.load(into=fresh_state())
+    except StateError as error:
+        return str(error)
+    return ""
+
+
+def test_regression_a_file_server_that_failed_for_a_moment_had_a_whole_state_set_aside(two: Trainer) -> None:
+    whys = two.run(load_over_a_bad_line, 2)
+    assert all("Input/output error; it is kept" in why for why in whys)
+    assert "corrupt" not in two.ops()
+
+
 def save_within(rank: int, size: int, folder: Path, limited: int) -> str:
     """Saves twice; one rank's files may not grow the first time."""
     import elastic
@@ -217,6 +243,24 @@ def test_a_full_disk_costs_a_save_and_not_the_training(tmp_path: Path) -> None:
     [kept] = os.listdir(trainer.path)
     assert [kept] == [each["name"] for each in trainer.generations()]
     assert kept.startswith("step-000000000002-")
+
+
+def save_on_a_full_disk(rank: int, size: int, folder: Path) -> None:
+    import torch
+
+    import elastic
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    elastic.step(samples=1)
+    elastic.save({"one": torch.zeros(200_000)})
+
+
+def test_regression_a_disk_that_filled_up_within_a_tensor_was_told_as_an_unexpected_position(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_on_a_full_disk, 1)
+    [told] = [message["text"] for message in trainer.said if message["op"] == "unwritten"]
+    assert told.endswith(": File too large")
 
 
 def save_and_die(rank: int, size: int, folder: Path) -> None:
@@ -304,12 +348,92 @@ def test_what_is_staged_ends_at_its_place_and_leaves_nothing_on_the_node(tmp_pat
     assert len(list(stage.iterdir())) == 2, "nothing was staged"
 
 
+def test_regression_a_stage_with_the_users_name_in_it_was_left_out_until_somebody_had_made_it(tmp_path: Path) -> None:
+    import pwd
+
+    trainer = Trainer(tmp_path / "trainer")
+    trainer.folder.mkdir()
+    stage = tmp_path / pwd.getpwuid(os.getuid()).pw_name
+    trainer.run(save, 1, 1, environ={"BFT_STATE_STAGE": str(stage)})
+    assert "not staged" not in trainer.output
+    assert len(list(stage.iterdir())) == 1
+    assert stage.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_stage_that_cannot_be_used_is_told_once_and_left_out(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.run(save, 2, 1, 2, environ={"BFT_STATE_STAGE": "/nowhere"})
     assert trainer.run(load_into, 1) == [(True, 2)]
     trainer.run(save, 1, 1, 2, environ={"BFT_STATE_STAGE": "/nowhere"})
     assert trainer.output.count("states are not staged in /nowhere (No such file or directory)") == 1
+
+
+def save_and_flush_slowly(rank: int, size: int, folder: Path) -> None:
+    import elastic
+    from elastic.bypath import files
+
+    fsync = os.fsync
+    files.SAVING_S = 0.05
+    os.fsync = lambda fd: (time.sleep(0.3), fsync(fd))[1]
+    elastic.step(samples=1)
+    elastic.save(state_of(1))
+
+
+def test_regression_a_save_gave_no_sign_of_life_while_all_of_it_waited_for_the_disk(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_and_flush_slowly, 1)
+    told = [message for message in trainer.said if message["op"] == "saving" and message["flushing"]]
+    assert len(told) >= 4
+    assert "shards" in trainer.ops()
+
+
+def save_and_destroy_by_an_early_name(rank: int, size: int, folder: Path) -> None:
+    """As a script does, under a node process that has done what it does before any script."""
+    import torch.distributed as dist
+
+    from elastic.backends.torchrun.node import preload
+
+    preload()
+    from torch.distributed import destroy_process_group
+
+    import elastic
+    from elastic.bypath import saving
+
+    written = saving.Save._written
+    saving.Save._written = lambda *arguments: (time.sleep(0.3), written(*arguments))[1]  # type: ignore[method-assign]
+    elastic.step(samples=1)
+    elastic.save(state_of(1))
+    destroy_process_group()
+    dist.destroy_process_group = lambda: None  # this test's own
+
+
+def test_regression_the_last_state_was_lost_where_a_script_had_imported_destroy_process_group_by_name(
+    tmp_path: Path,
+) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_and_destroy_by_an_early_name, 2)
+    assert trainer.ops().count("shards") == 2, trainer.output
+    assert trainer.run(load_into, 1) == [(True, 1)]
+
+
+def save_and_load_elsewhere(rank: int, size: int, folder: Path, loads: bool) -> bool:
+    import torch
+
+    import elastic
+
+    state = state_of(1)
+    torch.set_default_device("meta")  # stands for a GPU, to which gloo's tensors must not go either
+    if loads:
+        return equal(elastic.load(), state)
+    elastic.step(samples=1)
+    elastic.save(state)
+    return True
+
+
+def test_regression_a_default_device_of_the_scripts_broke_saves_and_loads(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    assert trainer.run(save_and_load_elsewhere, 2, False) == [True] * 2
+    assert trainer.run(save_and_load_elsewhere, 2, True) == [True] * 2
 
 
 def draw_and_save(rank: int, size: int, folder: Path) -> tuple[float, float, float]:

@@ -59,3 +59,35 @@ def test_a_state_that_two_workers_saved_while_they_trained_on_goes_on_alike_on_a
     for found, rest in results:
         assert found == pytest.approx(losses[3:], rel=1e-7, abs=1e-7)
         assert rest == {"step": 3, "odd": (1, {"of": None}), 5: [2.5, "text"]}
+
+
+class Held:
+    """An object of the script's that has the model's tensors."""
+
+    def __init__(self, tensors: Any) -> None:
+        self.tensors = tensors
+
+
+def save_in_an_object(rank: int, size: int, folder: Path) -> str:
+    from models import Sharded
+
+    import elastic
+    from elastic.errors import StateError
+
+    elastic.step(samples=8)
+    try:
+        elastic.save({"held": Held(Sharded().model.state_dict())})
+    except StateError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("by_path", ["1", ""])
+def test_regression_of_shards_within_an_object_those_of_rank_0_were_kept_for_the_whole(
+    tmp_path: Path, by_path: str
+) -> None:
+    trainer = Trainer(tmp_path)
+    whys = trainer.run(save_in_an_object, 2, environ={"BFT_STATE_BY_PATH": by_path})
+    told = [message["text"] for message in trainer.said if message["op"] == "unwritten"]
+    assert "sharded tensor inside an object" in (told[0] if by_path else whys[0])
+    assert "shards" not in trainer.ops()

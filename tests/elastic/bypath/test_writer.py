@@ -9,6 +9,7 @@ import time
 import pytest
 
 from elastic.bypath.writer import Writer
+from elastic.errors import LinkLostError
 
 LIMIT_S = 10.0
 
@@ -82,3 +83,15 @@ def test_nobody_waits_for_ever_when_a_worker_is_lost() -> None:
     started = time.monotonic()
     writer.drain()
     assert time.monotonic() - started < LIMIT_S
+
+
+def test_regression_a_writer_that_had_failed_took_states_for_ever_and_wrote_none() -> None:
+    class Broken(Job):
+        def run(self) -> None:
+            raise RuntimeError("an unforeseen one")
+
+    writer = Writer(lambda: None)
+    writer.put(lambda begun, met: (0, 0), lambda: Broken(1, [], [], 0.0))
+    writer.drain()
+    with pytest.raises(LinkLostError, match="an unforeseen one"):
+        writer.put(lambda begun, met: (1, 1), lambda: Job(2, [], [], 0.0))

@@ -221,6 +221,21 @@ def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_
     assert list(tmp_path.glob("state/manifest-40-*"))
 
 
+def test_regression_a_save_that_the_end_of_the_job_cut_off_left_its_files(play: Play, tmp_path: Path) -> None:
+    """As much as a whole state, on the user's quota, and shown nowhere."""
+
+    async def body(stage: Stage) -> None:
+        workers = await training_on(stage, "n1", "n2")
+        await tell(stage, workers, 40)
+        await until("published", lambda: stage.run.step == 40)
+        await stage.says(workers[0], written(home(stage), 50)[0])
+        (home(stage) / name_of(60)).mkdir()
+        stage.run.cancel()
+
+    play(body)
+    assert os.listdir(tmp_path / "state" / "shards") == [name_of(40)]
+
+
 def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     stages: list[Stage] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -144,3 +145,48 @@ def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
         assert "probe" not in ops(agent)
 
     play(body)
+
+
+def test_regression_nodes_that_came_together_never_looked_for_each_other_where_the_driver_sees_no_path(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had a disk of its own by that name: what they saved was no state, and none could be read again."""
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
+    path = tmp_path / "not-on-this-host" / "run7"
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2", "n3")
+        agents = [await stage.connect(node) for node in ("n1", "n2", "n3")]
+        await until("one is asked", lambda: any("probe" in ops(agent) for agent in agents))
+        await asyncio.sleep(0.05)
+        assert ["probe" in ops(agent) for agent in agents] == [True, False, False]
+        for agent in agents:
+            await stage.says(agent, {"op": "ready"})
+        for agent in agents:
+            question = await until("asked", lambda agent=agent: _question(agent))
+            missing = [name for name in question["names"] if name == "n1"]
+            await stage.says(agent, answer(question, missing=missing))
+        await stage.trains_on("n1")
+        assert any("n2 does not see in state=" in line for line in stage.lines)
+        assert any("n3 does not see in state=" in line for line in stage.lines)
+
+    play(body, spec=f"1-8,state={path}")
+
+
+def test_where_the_one_that_is_asked_alone_goes_away_the_next_one_is_asked(play: Play, tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        first, second = [await stage.connect(node) for node in ("n1", "n2")]
+        await until("asked", lambda: _question(first))
+        assert _question(second) is None
+        stage.connections.disconnected(first)
+        question = await until("asked", lambda: _question(second))
+        await stage.says(second, answer(question))
+        await stage.says(second, {"op": "ready"})
+        await stage.trains_on("n2")
+
+    play(body, spec=f"1-8,state={tmp_path / 'not-on-this-host' / 'run7'}")
+
+
+def _question(agent: Peer) -> Message | None:
+    return next((one for one in sent(agent) if one["op"] == "probe"), None)

@@ -242,6 +242,26 @@ def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(
     scene(body())
 
 
+def test_regression_a_state_that_only_waited_for_the_disk_was_given_up_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes in gigabytes at once; until a slow file server has them no byte more is written."""
+    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.2)
+
+    async def body() -> None:
+        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=0.1))
+        for _ in range(12):
+            saver.received(workers[0], {"op": "saving", "bytes": 7, "flushing": True})
+            await asyncio.sleep(0.05)
+        assert not saving.done()
+        assert ops(workers[0]) == ["pause"]
+        saver.note(workers[0], "paused")
+        await saving
+
+    scene(body())
+
+
 @pytest.mark.parametrize("how", ["it stands still", "it is the same all the time", "nobody may wait"])
 def test_a_state_that_does_not_grow_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -19,6 +19,7 @@ from elastic.driver.state.gathering import Gathering, Told
 from elastic.driver.state.generations import Generations
 from elastic.driver.state.manifest import Generation
 from elastic.driver.state.store import CheckpointStore
+from elastic.node import probe
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.state.test_store import put
 
@@ -339,6 +340,50 @@ def test_where_this_host_does_not_see_the_path_workers_are_believed_and_remove_w
         again = Driver(tmp_path / "states" / "7", tmp_path / "not" / "mounted")
         assert again.home == driver.home
         again.close()
+
+    scene(body())
+
+
+def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_good_and_filled_up(tmp_path: Path) -> None:
+    """The driver makes no folder but the last; of one that it had not seen once it looked at nothing any more."""
+    path = tmp_path / "runs" / "today" / "run7"
+
+    async def body() -> None:
+        driver = Driver(tmp_path / "states" / "7", path)
+        assert not driver.found.seen
+        before = os.umask(0o002)
+        try:
+            assert probe.probed({"path": str(driver.home), "token": "5e", "names": []}, "n1")["error"] == ""
+        finally:
+            os.umask(before)
+        assert [level.stat().st_mode & 0o777 for level in (driver.home, path, path.parent)] == [0o700] * 3
+        for step in (10, 20, 30):
+            await driver.publish(step)
+        assert driver.found.seen
+        await driver.found.close()
+        assert driver.on_disk() == [name_of(20), name_of(30)]
+        assert "is seen from the driver's host now" in driver.lines[-1]
+        driver.close()
+
+    scene(body())
+
+
+def test_regression_a_file_server_that_was_away_once_was_never_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    async def body() -> None:
+        driver = Driver(tmp_path / "states" / "7", tmp_path / "lustre")
+        with monkeypatch.context() as patch:
+            patch.setattr(shards, "check", away)
+            await driver.publish(10)
+        assert not driver.found.seen
+        for step in (20, 30):
+            await driver.publish(step)
+        assert driver.on_disk() == [name_of(20), name_of(30)]
+        driver.close()
 
     scene(body())
 

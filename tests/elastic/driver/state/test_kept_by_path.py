@@ -184,6 +184,28 @@ def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state
     driver.close()
 
 
+@below_path
+def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: Path, outside: bool) -> None:
+    """The newest has lost a shard: that is found by who reads it, and the one before it was left behind."""
+    home = saved(root, "6", 10, 20, outside=outside)
+    (home / name_of(20) / "__0_0.distcp").unlink()
+    state_path = str(root.parent / "lustre") if outside else None
+    path = beginning.begin(root, Beginning("7", "", False, "6", state_path), root.parent, lambda _: None)
+    driver = Driver(path, root.parent / "lustre" if outside else None)
+
+    async def scene() -> None:
+        answer = await driver.found.answer(-1)
+        assert answer is not None
+        assert [one["name"] for one in answer["generations"]] == [name_of(20), name_of(10)]
+        await driver.found.set_aside(name_of(20), "__0_0.distcp is missing")
+        assert driver.found.step == 10
+        assert driver.found.newest is not None
+        assert (driver.found.newest.path(path) / "__0_0.distcp").exists()
+
+    asyncio.run(scene())
+    driver.close()
+
+
 def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_removed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

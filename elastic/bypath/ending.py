@@ -1,0 +1,38 @@
+"""Before a script destroys its process groups, and with them those of a save that is still being written.
+
+Scripts do so as their last act, mostly by a name that they imported in their first lines. So this is done before any
+script runs, and costs nothing until there is a save by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+_hooks: list[Callable[[], None]] = []
+
+
+def before_destroy(hook: Callable[[], None]) -> None:
+    """Has `hook` called before the script destroys its process groups."""
+    _hooks.append(hook)
+
+
+def watch() -> None:
+    """Has destroy_process_group call the hooks first, by whatever name scripts import it from now on."""
+    if not dist.is_available():
+        return
+    original = dist.destroy_process_group
+    if getattr(original, "_bft_watched", False):
+        return
+
+    def destroy_process_group(group: Any = None) -> None:
+        if group is None or group is dist.group.WORLD:
+            for hook in _hooks:
+                hook()
+        original(group)
+
+    destroy_process_group._bft_watched = True  # type: ignore[attr-defined]
+    dist.destroy_process_group = destroy_process_group
+    dist.distributed_c10d.destroy_process_group = destroy_process_group
