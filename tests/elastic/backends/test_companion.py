@@ -108,6 +108,26 @@ def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
     assert reason.startswith("torchrun's store did not start within 0.01 s: how long does ")
 
 
+def test_regression_a_driver_s_host_that_fetched_the_image_longer_than_torch_takes_to_import_ended_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FakeCompanion):
+        def send(self, message: Message) -> None:
+            """Never answers."""
+
+    monkeypatch.setattr(torchruns, "Companion", Silent)
+    monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
+    monkeypatch.setattr(torchruns, "PULL_S", 0.03)
+
+    async def run() -> Host:
+        host = Host(settings_for(tmp_path, "1-8,container=/i"))
+        assert await torchruns.TorchrunBackend(host)._port() is None
+        return host
+
+    [(code, reason)] = asyncio.run(run()).ends
+    assert (code, "within 0.04 s" in reason) == (1, True)
+
+
 IMAGE = {"template": "env X={image} B={binds} {command}", "image": "/i", "cwd": "/", "binds": ["/usr"]}
 
 
