@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+from bftd.protocol.container import last_of
 from elastic.errors import ElasticError, WireError
 from elastic.link.child import prepare_child
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
@@ -97,7 +98,7 @@ class Companion:
             self._folder.cleanup()
 
     def _said(self, line: str) -> None:
-        self.last_line = line.strip() or self.last_line
+        self.last_line = last_of([self.last_line, line])
         assert self._on_line is not None
         self._on_line(line)
 
