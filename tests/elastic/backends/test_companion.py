@@ -153,6 +153,26 @@ def test_a_helper_of_a_trainer_in_an_image_runs_inside_and_its_folder_goes_with_
     assert not Path(folder).exists()
 
 
+def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
+    python = str(Path(sys.base_prefix, "bin", "python3"))
+    talks = """sh -c 'echo fetching; shift 2; exec "$@"' run {image} {binds} {command}"""
+    said: list[str] = []
+    ends: list[int] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, ends.append, said.append)
+        await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
+        assert companion._process is not None
+        assert companion._process.stdin is not None
+        await until("it talks", lambda: said)
+        companion._process.stdin.close()
+        await until("ended", lambda: ends)
+        await companion.stop()
+
+    asyncio.run(run())
+    assert (ends, said) == ([0], ["fetching"])
+
+
 def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
