@@ -19,6 +19,7 @@ from elastic.link.child import prepare_child
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, read_line
 from elastic.node import container
 from elastic.node.container import Container, ContainerError
+from elastic.timing import FAREWELL_S
 
 _SHORT_OF = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
 """Of what there may be enough in a moment."""
@@ -115,7 +116,11 @@ class Companion:
             # Who says what is not understood is of no use any more; that it ended is heard of.
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        self._on_exit(await self._process.wait())
+        rc = await self._process.wait()
+        # Why it ended is in its last words, which come another way.
+        if others := [reader for reader in self._readers if reader is not asyncio.current_task()]:
+            await asyncio.wait(others, timeout=FAREWELL_S)
+        self._on_exit(rc)
 
 
 async def _lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:

@@ -173,6 +173,22 @@ def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended
     assert (ends, said) == ([0], ["fetching"])
 
 
+def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
+    """So the trainer ended with a guess at torch, where the runtime had said what it lacked."""
+    dies = "sh -c 'exec >&-; (sleep 0.2; echo no such image >&2) & exit 64' {image} {binds} {command}"
+    said: list[str] = []
+    heard: list[tuple[int, str]] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
+        await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
+        await until("ended", lambda: heard)
+        await companion.stop()
+
+    asyncio.run(run())
+    assert heard == [(64, "no such image")]
+
+
 def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
