@@ -67,7 +67,7 @@ STRANGER_SILENT_S = 0.1
 # Importing torch takes 2 s alone and 10 s when eight nodes start on two cores; a cold parallel file system is slower.
 WARM_S = 120.0
 
-# The first start on a node may fetch an image of 10 GB from a registry and unpack it: at 20 MB/s that is 500 s.
+# The first start on a host may fetch an image of 10 GB from a registry and unpack it: at 20 MB/s that is 500 s.
 PULL_S = 900.0
 
 # Newcomers get warm 0.1-1 s apart. One resize for all of them costs less than one each.

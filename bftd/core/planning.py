@@ -174,9 +174,11 @@ def _values(
 
 def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
     """The part of t_fwd for which more nodes than the `held` ones would earn nothing yet."""
+    # Fetching an image, or loading a large state, may take longer than t_fwd. It is never all of it: else a trainer
+    # whose first nodes took so long would stay as it is for ever, and never learn that later ones are quicker.
     if held or not trainer.suspends:
-        return trainer.knowledge.warm_up_s / t_fwd_s
-    # A large state may take longer than t_fwd to load: never all of it, or the trainer would wait for ever.
+        warm_up_s = trainer.knowledge.warm_up_s
+        return min(warm_up_s / t_fwd_s, max(0.5, warm_up_s / (t_fwd_s + warm_up_s)))
     return trainer.knowledge.resume_s / (t_fwd_s + trainer.knowledge.resume_s)
 
 

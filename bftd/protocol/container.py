@@ -29,6 +29,7 @@ PRESETS: Mapping[str, str] = {
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN = ("image", "cwd", "binds", "bind", "command")
 _SEPARATORS = re.compile(r"[,:\s]")
+_HINT = re.compile(r"Try .*--(help|usage)")
 
 
 def words(template: str) -> tuple[str, ...]:
@@ -54,6 +55,8 @@ def words(template: str) -> tuple[str, ...]:
         raise ValueError("{bind} or {binds} must stand in it once: the script's folders have to be there inside")
     if "{" in found[0]:
         raise ValueError("its first word must be the container runtime")
+    if "{bind}" in found:
+        raise ValueError("{bind} must stand in one word with its option, as in --bind={bind}: the word is repeated")
     return found
 
 
@@ -95,11 +98,15 @@ def command(template: str, image: str, cwd: str, binds: Sequence[str], inside: S
     return made
 
 
+def last_of(said: Sequence[str]) -> str:
+    """The last line of a runtime's that tells something: neither empty nor a hint at its help."""
+    return next((line.strip() for line in reversed(said) if line.strip() and not _HINT.match(line.strip())), "")
+
+
 def failed(image: str, said: Sequence[str]) -> str:
     """Why nothing came of an image, by the lines that its runtime printed, and what to do."""
-    lines = [line.strip() for line in said if line.strip()]
     # srun's own last word is that a task has ended
-    line = next((line for line in reversed(lines) if not line.startswith("srun: ")), "".join(lines[-1:]))
+    line = last_of([line for line in said if not line.strip().startswith("srun: ")]) or last_of(said)
     # ch-run and others put their process id in front, but all nodes are to say the same
     why = re.sub(r"\[\d+\]", "", line) or "its runtime said nothing"
     return f"container={image} did not start: {why}; name an image with Python that every node can read"

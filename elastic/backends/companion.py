@@ -13,9 +13,10 @@ import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+from bftd.protocol.container import last_of
 from elastic.errors import ElasticError, WireError
 from elastic.link.child import prepare_child
-from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
+from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, read_line
 from elastic.node import container
 from elastic.node.container import Container, ContainerError
 from elastic.timing import FAREWELL_S
@@ -98,16 +99,19 @@ class Companion:
             self._folder.cleanup()
 
     def _said(self, line: str) -> None:
-        self.last_line = line.strip() or self.last_line
-        assert self._on_line is not None
-        self._on_line(line)
+        self.last_line = last_of([self.last_line, line])
+        if self._on_line is not None:
+            self._on_line(line)
 
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            while (message := await receive(self._process.stdout)) is not None:
-                self._on_message(message)
+            while (line := await read_line(self._process.stdout)) is not None:
+                if self._folder is not None and not line.startswith(b"{"):
+                    self._said(line.decode(errors="replace").rstrip("\n"))  # of its runtime's, that fetches an image
+                    continue
+                self._on_message(decode(line))
         except (WireError, KeyError, ValueError, TypeError):
             # Who says what is not understood is of no use any more; that it ended is heard of.
             with contextlib.suppress(ProcessLookupError):

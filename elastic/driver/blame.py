@@ -168,7 +168,8 @@ class Blame:
     def cannot(self, node: str, text: str, ready: int, *, sure: bool = False) -> Verdict:
         """A node cannot start workers and says why; `ready` nodes of the trainer can.
 
-        What is `sure` lies in the image that all nodes are given: where none was ever ready, no second one is tried.
+        What is `sure` lies in the image that all nodes are given, as far as one can tell: where none was ever ready, no
+        second one is tried.
         """
         said = self._cannot.setdefault(text, [])
         said.append(node)

@@ -150,6 +150,8 @@ class Connections:
             self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
+        if self._host.is_at_fault(pilot):  # it is being given back: what is wrong there is no matter of its Python
+            return
         self._host.ready()
         self._crew.ready(pilot)
 

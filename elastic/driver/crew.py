@@ -13,7 +13,7 @@ from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import advice
-from elastic.timing import CONNECT_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, SAVING_LEAVE_S, WARM_S
+from elastic.timing import CONNECT_S, FAREWELL_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, SAVING_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
 """How long agents may take to end at the end of the trainer."""
@@ -306,7 +306,11 @@ class Crew:
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
         """Runs a further step in the pilot; returns what it said where it ended before the node was ready."""
         said = await self._starter.run_step(pilot, command)
-        return said if pilot.state in ("granted", "placed") and not (pilot.revoked or pilot.over.is_set()) else []
+        # Slurm's notice ends a step as well, and the agent's word of it may be behind.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(pilot.over.wait(), FAREWELL_S)
+        taken = pilot.revoked or pilot.leaving or pilot.over.is_set()
+        return said if pilot.state in ("granted", "placed") and not taken else []
 
     def ready(self, pilot: Pilot) -> None:
         """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""

@@ -215,8 +215,14 @@ class TrainerHost:
         """A node cannot start workers: it is given back, unless all of them say the same, or would for `sure`."""
         if pilot.lease in self._at_fault or self._run.result.done():
             return
+        if pilot.revoked or pilot.leaving or pilot.over.is_set():
+            return  # Slurm's notice, or bftd, ends an image's fetching too: that says nothing of the image
         self._at_fault.add(pilot.lease)
         ready = sum(other.wanted for other in self._pilots())
+        # The image may be out of this node's reach alone: where others start too, or it was trained in before, they
+        # tell.
+        others = any(other.warming and other.lease not in self._at_fault for other in self._pilots())
+        sure = sure and not others and self._run.saved_step < 0
         verdict = self._blame.cannot(pilot.node, text, ready, sure=sure)
         if verdict.whose == "the script's":
             self._run.report(CrashReport(time.time(), pilot.node, 1, text))
@@ -225,6 +231,10 @@ class TrainerHost:
         self._run.log(f"{pilot.node} cannot train, it is given back: {text}")
         pilot.reason = text
         asyncio.get_running_loop().call_later(FAULT_SHOWN_S, self._give_up, pilot, text)
+
+    def is_at_fault(self, pilot: Pilot) -> bool:
+        """Whether its node was told to be of no use."""
+        return pilot.lease in self._at_fault
 
     def _give_up(self, pilot: Pilot, text: str) -> None:
         self._run.report(CrashReport(time.time(), pilot.node, 1, text))

@@ -19,7 +19,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
-from bftd.protocol.container import failed
+from bftd.protocol.container import failed, last_of
 from elastic.errors import WireError
 from elastic.link.address import split_address
 from elastic.link.channel import SealedReader, introduce
@@ -281,8 +281,11 @@ class Agent:
         sock = await node.linked()
         if sock is None:
             await asyncio.wait([output], timeout=FAREWELL_S)
+            # Slurm's notice ends many a runtime that fetches an image, and may be heard of here a moment later.
+            await asyncio.sleep(LEAVE_S)
             assert self._image is not None
-            self._cannot(failed(self._image.image, [self._last_line]), sure=True)
+            if not self._leaving:
+                self._cannot(failed(self._image.image, [self._last_line]), sure=True)
             return
         reader, self._to_node = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         while (message := await receive(reader)) is not None:
@@ -311,7 +314,7 @@ class Agent:
 
     async def _print(self, lines: list[str]) -> None:
         for line in lines:
-            self._last_line = line.strip() or self._last_line
+            self._last_line = last_of([self._last_line, line])
             self._send({"op": "out", "line": line})
             if self._driver is not None and not self._driver.is_closing():
                 with contextlib.suppress(OSError):

@@ -86,7 +86,7 @@ class Container:
         inside = [interpreter, "-u", f"{folder}/{ARCHIVE}", module, *arguments]
         try:
             shared = _SHARED.get(templates.words(self.template)[0].rpartition("/")[2], ())
-            there = [path for path in (*self.binds, self.cwd, folder) if path != "/" and os.path.isdir(path)]
+            there = [path for path in map(_there, (*self.binds, self.cwd, folder)) if path != "/"]
             words = templates.command(self.template, self.image, self.cwd, templates.outermost(there, shared), inside)
         except ValueError as error:
             raise ContainerError(str(error)) from None
@@ -121,6 +121,13 @@ def outside(environ: Mapping[str, str]) -> dict[str, str]:
 def inside(environ: Mapping[str, str]) -> dict[str, str]:
     """What of an environment is told to the process inside itself, whatever its runtime lets through."""
     return {name: value for name, value in environ.items() if name in _OURS or not _HOSTS.fullmatch(name)}
+
+
+def _there(path: str) -> str:
+    """A folder of this host, or the nearest one above it that is here: it is made by and by, and must not be inside."""
+    while path != "/" and not os.path.isdir(path):
+        path = os.path.dirname(path.rstrip("/")) or "/"
+    return path
 
 
 def _user() -> str:

@@ -19,6 +19,7 @@ from elastic.backends.torchrun.blame import Blame
 from elastic.driver.pilots import Pilot
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
+from elastic.timing import PULL_S
 
 _JOIN_S = 30.0
 """Stopping workers and coming to the rendezvous takes a moment; a node that needs longer is given up."""
@@ -201,13 +202,16 @@ class TorchrunBackend(Backend):
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[self._generation] = future
         self._store.send({"op": "open", "generation": self._generation, "secret": self._host.settings.secret})
+        # Nodes may have an image already that the driver's host still fetches.
+        fetches = self._host.settings.spec.container is not None and not self._store_ready
+        limit_s = _STORE_S + (PULL_S if fetches else 0.0)
         try:
-            return await asyncio.wait_for(future, _STORE_S)
+            return await asyncio.wait_for(future, limit_s)
         except asyncio.TimeoutError:
             del self._ports[self._generation]
             python = self._host.settings.python
             self._host.finish(
-                1, f"torchrun's store did not start within {_STORE_S:g} s: how long does {python} import torch here?"
+                1, f"torchrun's store did not start within {limit_s:g} s: how long does {python} import torch here?"
             )
             return None
 

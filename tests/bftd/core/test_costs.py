@@ -111,6 +111,17 @@ def test_a_start_from_suspension_is_learned_apart_from_a_warm_up() -> None:
     assert known(core).knowledge.resumes_s == (70.0,)
 
 
+def test_regression_a_trainer_whose_first_nodes_fetched_its_image_for_minutes_never_grew_again() -> None:
+    core = Core(Settings().changed(objective="throughput", t_fwd_s=120.0))
+    core.arrive(registration("1", curve=((1, 100.0), (4, 400.0)), up_cost_s=1.0, down_cost_s=1.0))
+    core.pool("n1", "n2")
+    core.time_s += 300.0
+    core.place_all()
+    assert known(core).knowledge.warm_up_s == 300.0
+    core.pool("n1", "n2", "n3", "n4")
+    assert len(core.nodes("1")) == 4
+
+
 def test_a_trainer_with_a_large_state_resumes_on_idle_nodes_but_not_instead_of_one_that_starts_at_once() -> None:
     def resumed(resume_s: float, rival: bool) -> bool:
         core = Core(Settings().changed(objective="throughput", t_fwd_s=120.0))

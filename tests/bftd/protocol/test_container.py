@@ -74,6 +74,7 @@ def test_every_preset_is_a_template_that_a_site_may_write_itself(preset: str) ->
         ("run {image {bind} {command}", "a brace stands alone"),
         ("{image} {bind} {command}", "its first word must be the container runtime"),
         ("run '{image} {bind} {command}", "close every quote"),
+        ("run --bind {bind} {image} {command}", "{bind} must stand in one word with its option, as in --bind={bind}"),
         ("x" * 2001, "longer than 2000 letters"),
     ],
 )
@@ -118,6 +119,16 @@ def test_what_a_runtime_said_last_is_told_without_what_differs_from_node_to_node
     pyxis = ["slurmstepd: error: pyxis: no such image", "srun: error: n1: task 0: Exited with exit code 1"]
     assert "pyxis: no such image" in failed("i", pyxis)
     assert "said nothing" in failed("i", [])
+
+
+def test_regression_an_option_that_a_runtime_does_not_know_was_told_as_a_hint_at_its_help() -> None:
+    said = [
+        "ch-run: unrecognized option '--write-fake'",
+        "Try `ch-run --help' or `ch-run --usage' for more information.",
+    ]
+    assert "start: ch-run: unrecognized option '--write-fake'; " in failed("/i", said)
+    pyxis = ["srun: unrecognized option '--container-image=x'", 'Try "srun --help" for more information']
+    assert "start: srun: unrecognized option" in failed("x", pyxis)
 
 
 def test_words_split_as_a_shell_would() -> None:

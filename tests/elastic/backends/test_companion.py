@@ -108,6 +108,26 @@ def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
     assert reason.startswith("torchrun's store did not start within 0.01 s: how long does ")
 
 
+def test_regression_a_driver_s_host_that_fetched_the_image_longer_than_torch_takes_to_import_ended_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FakeCompanion):
+        def send(self, message: Message) -> None:
+            """Never answers."""
+
+    monkeypatch.setattr(torchruns, "Companion", Silent)
+    monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
+    monkeypatch.setattr(torchruns, "PULL_S", 0.03)
+
+    async def run() -> Host:
+        host = Host(settings_for(tmp_path, "1-8,container=/i"))
+        assert await torchruns.TorchrunBackend(host)._port() is None
+        return host
+
+    [(code, reason)] = asyncio.run(run()).ends
+    assert (code, "within 0.04 s" in reason) == (1, True)
+
+
 IMAGE = {"template": "env X={image} B={binds} {command}", "image": "/i", "cwd": "/", "binds": ["/usr"]}
 
 
@@ -131,6 +151,42 @@ def test_a_helper_of_a_trainer_in_an_image_runs_inside_and_its_folder_goes_with_
     folder = asyncio.run(run())
     assert (ends, said) == ([0], [])
     assert not Path(folder).exists()
+
+
+def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
+    python = str(Path(sys.base_prefix, "bin", "python3"))
+    talks = """sh -c 'echo fetching; shift 2; exec "$@"' run {image} {binds} {command}"""
+    said: list[str] = []
+    ends: list[int] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, ends.append, said.append)
+        await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
+        assert companion._process is not None
+        assert companion._process.stdin is not None
+        await until("it talks", lambda: said)
+        companion._process.stdin.close()
+        await until("ended", lambda: ends)
+        await companion.stop()
+
+    asyncio.run(run())
+    assert (ends, said) == ([0], ["fetching"])
+
+
+def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
+    """So the trainer ended with a guess at torch, where the runtime had said what it lacked."""
+    dies = "sh -c 'exec >&-; (sleep 0.2; echo no such image >&2) & exit 64' {image} {binds} {command}"
+    said: list[str] = []
+    heard: list[tuple[int, str]] = []
+
+    async def run() -> None:
+        companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
+        await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
+        await until("ended", lambda: heard)
+        await companion.stop()
+
+    asyncio.run(run())
+    assert heard == [(64, "no such image")]
 
 
 def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(

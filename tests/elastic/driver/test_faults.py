@@ -10,10 +10,11 @@ import pytest
 from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
 from elastic.driver import host as hosts
 from elastic.driver.last_words import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
+from elastic.driver.run import Run
 from elastic.driver.silence import SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
-from elastic.timing import SILENT_COST_S
+from elastic.timing import FAREWELL_S, SILENT_COST_S
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 
@@ -241,6 +242,68 @@ def test_a_step_whose_image_slurm_cannot_make_ends_a_trainer_that_never_ran_by_i
     assert ended is not None
     assert ended[0] == 1
     assert "did not start: slurmstepd: error: pyxis: no such image: x; " in ended[1]
+
+
+def test_regression_an_image_whose_fetching_slurm_cut_short_ended_the_trainer(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: interrupted", "sure": True})
+
+    assert play(body) is None
+
+
+def test_regression_a_step_that_slurm_s_notice_ended_before_its_agent_told_of_it_ended_the_trainer(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.starter.steps["n1"] = ["slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED DUE TO PREEMPTION ***"]
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await stage.says(agent, {"op": "step", "command": ["srun"]})
+        await asyncio.sleep(0.02)
+        await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+        await asyncio.sleep(FAREWELL_S)
+        assert stage.reports(CrashReport) == []
+
+    assert play(body) is None
+
+
+def test_regression_one_node_that_could_not_read_the_image_ended_a_trainer_whose_others_got_ready(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.grant("bad", "n2")
+        agent, other = await stage.connect("bad"), await stage.connect("n2")
+        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+        await given_back(stage, "bad")
+        await stage.says(other, {"op": "ready"})
+        await stage.trains_on("n2")
+
+    assert play(body) is None
+
+
+def test_an_image_that_all_of_the_first_nodes_cannot_read_ends_the_trainer_with_the_second(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        for agent in (await stage.connect("n1"), await stage.connect("n2")):
+            assert not stage.run.result.done()
+            await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+        await stage.run.result
+
+    assert play(body) == (1, "container=x did not start: no such file")
+
+
+def test_regression_a_trainer_that_went_on_from_a_state_was_ended_by_one_node_without_its_image(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Run, "saved_step", 7)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("bad")
+        agent = await stage.connect("bad")
+        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+        await given_back(stage, "bad")
+
+    assert play(body) is None
 
 
 def test_a_step_that_ends_with_its_ready_node_is_no_fault_of_the_image(play: Play) -> None:  # noqa: F811

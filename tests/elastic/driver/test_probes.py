@@ -120,6 +120,19 @@ def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
     scene(body)
 
 
+def test_regression_a_node_without_the_path_was_trained_on_until_it_was_given_back(scene: Callable[..., Any]) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        for node, fields in (("n1", {}), ("n2", {"wrote": False, "error": "Read-only file system"})):
+            agent, question = await asked(stage, node)
+            await stage.says(agent, answer(question, **fields))
+            await stage.says(agent, {"op": "ready"})
+        await stage.trains_on("n1")
+        assert stage.pilot("n2").state == "placed"
+
+    scene(body)
+
+
 def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
     scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

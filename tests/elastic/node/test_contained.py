@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -70,6 +72,11 @@ def test_a_runtime_that_fails_is_told_by_its_last_line(pilot: Pilot) -> None:
     assert said["sure"] is True
 
 
+def test_regression_a_runtime_that_knows_not_its_option_was_told_by_the_hint_that_comes_last(pilot: Pilot) -> None:
+    configure(pilot, "sh -c 'echo run: no such option; echo Try run --help; exit 64' {image} {binds} {command}")
+    assert "did not start: run: no such option; " in told(pilot, "cannot")["text"]
+
+
 def test_an_image_with_an_old_python_is_told_in_one_line(pilot: Pilot) -> None:
     old = pilot.folder / "old"
     old.write_text(
@@ -98,6 +105,21 @@ def test_an_agent_answers_beats_while_an_image_is_fetched_and_leaves_at_once(pil
     pilot.process.terminate()
     assert pilot.ended() == 0
     assert_gone(fetching)
+
+
+def test_regression_a_runtime_that_slurm_s_notice_ended_while_it_fetched_was_told_as_a_fault_of_its_image(
+    pilot: Pilot,
+) -> None:
+    configure(pilot, "sh -c 'echo up $$; exec sleep 1000' {image} {binds} {command}")
+    fetching = int(told(pilot, "out")["line"].split()[1])
+    os.kill(fetching, signal.SIGKILL)  # some runtimes end by the notice, though it is ignored when they begin
+    assert pilot.process is not None
+    pilot.process.terminate()
+    said = []
+    while (message := pilot.channel.receive()) is not None:
+        said.append(message["op"])
+    assert "leaving" in said
+    assert "cannot" not in said
 
 
 def below(agent: psutil.Process, module: str) -> list[psutil.Process]:
@@ -172,6 +194,14 @@ def test_folders_that_are_not_there_are_not_asked_for_and_those_of_the_runtime_n
     assert words[2] == "/tmp:/tmp,/usr:/usr"
     with pytest.raises(ContainerError, match="neither apptainer"):
         Container("", "/i", "/usr", binds).command("/tmp", "python3", "m", [])
+
+
+def test_regression_a_state_path_that_was_not_made_yet_was_not_there_inside(tmp_path: Path) -> None:
+    """Workers would have made it inside the image, with all that they save there."""
+    path = tmp_path / "lustre" / "me" / "run7"
+    path.parent.mkdir(parents=True)
+    image = Container("ls {image} {binds} {command}", "/i", "/usr", (str(path),))
+    assert image.command("/usr", "python3", "m", [])[2] == f"{path.parent}:{path.parent},/usr:/usr"
 
 
 def test_a_worker_is_found_by_the_id_that_it_has_in_a_namespace_of_its_runtime() -> None:
