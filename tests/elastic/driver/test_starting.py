@@ -65,12 +65,18 @@ def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_t
         owner, daemon = Owner(), FakeDaemon()
         crew = Crew(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, hard))
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        taken = [os.open(os.devnull, os.O_RDONLY)]
+        while taken[-1] < highest:  # numbers that others have left free in between would do for an srun
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
         try:
             crew.on_leases([lease("n1")])
             await until("given back", lambda: crew.all == [])
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for each in taken:
+                os.close(each)
         assert owner.errors == []
         assert ["Too many open files" in line for line in owner.lines] == [True]
         await crew.close()
