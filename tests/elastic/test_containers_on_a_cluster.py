@@ -78,7 +78,7 @@ def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(
     trainer.daemon.grant("n3")
     trainer.trains_on(1)
     rows = trainer.rows
-    assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows]
+    assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows], trainer.output
     assert {row["step"] for row in rows} == set(range(1, max(row["step"] for row in rows) + 1))
     assert trainer.again <= 2 * EVERY
 

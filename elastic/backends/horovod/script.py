@@ -138,6 +138,10 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _counter.muted = True
         try:
             super().sync()
+            # Upstream keeps of what was broadcast the attributes alone: a worker that lost all others before its first
+            # commit would go on at their step with the weights of its own start.
+            super().save()
+            self._commit()
         finally:
             _counter.muted = False
         _session.current().costs["load_s"] = time.monotonic() - began_s

@@ -166,3 +166,27 @@ def test_regression_a_state_of_a_torchrun_script_was_a_key_error() -> None:
     assert said_by(STRANGE) == [
         "the saved state is a torchrun script's; submit that one, or submit this one without resume="
     ]
+
+
+SYNCED = """
+import torch
+import elastic.horovod
+import horovod.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.zeros_(model.weight)
+state = hvd.elastic.TorchState(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batch=0)
+with torch.no_grad():
+    model.weight.fill_(5.0)  # as by the broadcast of rank 0's
+state.sync()
+with torch.no_grad():
+    model.weight.fill_(9.0)
+state.restore()
+print(model.weight.item())
+"""
+
+
+def test_regression_a_newcomer_that_lost_all_others_went_on_at_their_step_with_weights_of_its_own_start() -> None:
+    said = subprocess.run([sys.executable, "-c", SYNCED], capture_output=True, text=True, check=False, timeout=60)
+    assert (said.stdout, said.stderr) == ("5.0\n", "")
