@@ -175,7 +175,7 @@ class TrainerJob:
         """Has Slurm run the job again at once; by itself it would let two minutes go by."""
         self.slurm("scontrol", "requeue", self.job_id)
         self.wait("it is queued", lambda: self._state() == "PENDING")
-        # Of a job that starts in the second of its requeue, slurmd takes the credential for the revoked one: it is killed.
+        # A job that starts in the second of its requeue is killed: slurmd takes its credential for the revoked one.
         time.sleep(1.1)
 
         def running() -> bool:
