@@ -253,10 +253,8 @@ class Session:
         """
         if self._channel is None:
             return Fetched()
-        began_s = time.monotonic()
         fetched = self._fetcher.fetch(self._asked_for_state)
         if fetched.file is not None:
-            self.costs["fetch_s"] = time.monotonic() - began_s
             self.costs["load_bytes"] = float(os.fstat(fetched.file.fileno()).st_size)
         return fetched
 

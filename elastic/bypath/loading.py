@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,13 @@ def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KI
 
     Raises StateError for those of scripts of another `kind`.
     """
-    began_s = time.monotonic()
     groups = current()
     # What the driver told rank 0: it may have heard of another generation between two workers' questions.
     generations = groups.gathered(list(generations) if groups.rank == 0 or groups.main is None else None)[0]
     whys: list[str] = []
     for generation in generations:
         try:
-            loaded = _loaded(generation, into, groups, kind)
+            return _loaded(generation, into, groups, kind)
         except _Unusable as unusable:
             whys.append(f"{generation.get('name')}: {unusable}")
             if groups.rank == 0:
@@ -55,10 +53,6 @@ def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KI
                 )
                 if generation is not generations[-1]:
                     _say(f"the state {whys[-1]}; going on from the one before it")
-            continue
-        costs = _session.current().costs
-        costs["load_s"] = time.monotonic() - began_s
-        return loaded
     if not whys:
         return None
     raise StateError(

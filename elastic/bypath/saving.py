@@ -227,13 +227,9 @@ def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
     saver = _current()
     if saver.groups.main is None and saver.groups.rank != 0:
         return  # nobody to agree with: the state is the same on all workers, and rank 0 writes it
-    begun_s = time.monotonic()
-    paused = saver.put(state, step, samples, pause)
-    session = _session.current()
-    session.costs["save_s"] = time.monotonic() - begun_s
-    if paused:
+    if saver.put(state, step, samples, pause):
         saver.writer.drain()
-        session.tell({"op": "paused"})
+        _session.current().tell({"op": "paused"})
         _rest()
 
 

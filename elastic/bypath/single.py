@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from elastic.bypath import Loaded, files, loading, tree
+from elastic.bypath import files, tree
 from elastic.bypath.groups import Groups
 from elastic.bypath.saving import Save, pickled
 from elastic.bypath.shards import SKELETON, Planner
@@ -69,11 +69,3 @@ class Publisher:
             if message.get("name") == self._name:
                 self._counts = counts
                 self._news.notify_all()
-
-
-def load(generations: Sequence[Message], kind: str) -> Loaded | None:
-    """The newest whole one of `generations` that a script of this kind saved, on the CPU; only this worker reads.
-
-    None where there is none. Raises StateError when none can be read, and when another kind of script saved them.
-    """
-    return loading.load(generations, None, kind)

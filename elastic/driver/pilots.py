@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -225,25 +225,14 @@ class PilotStarter:
             await pilot.over.wait()
             return ""
         command = self._launcher.agent_command(pilot.job_id, _AGENT, pilot.gres)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env=self._agent_env(pilot),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            preexec_fn=ordinary_limit,
-        )
-        assert process.stdout is not None
+        process = await _started(command, self._agent_env(pilot))
         try:
-            said = b""
-            while piece := await process.stdout.read(1 << 16):
-                said = (said + piece)[-_SAID_BYTES:]
+            text = await _said(process)
             rc = await process.wait()
             if rc >= 0:
                 self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
-                text = said.decode(errors="replace")
                 if complaint := _complaint(text, pilot):
                     return complaint
                 self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
@@ -263,22 +252,12 @@ class PilotStarter:
         # an agent that a batch script started may be here before Slurm's answer to sbatch is heard
         job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")
         srun, *words = self._launcher.agent_command(job_id, command[1:], pilot.gres)
-        process = await asyncio.create_subprocess_exec(
-            shutil.which(srun) or srun,  # the step's own PATH is the image's
-            *words,
-            env=container.outside(self._agent_env(pilot)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            preexec_fn=ordinary_limit,
-        )
-        assert process.stdout is not None
+        srun = shutil.which(srun) or srun  # the step's own PATH is the image's
+        process = await _started([srun, *words], container.outside(self._agent_env(pilot)))
         try:
-            said = b""
-            while piece := await process.stdout.read(1 << 16):
-                said = (said + piece)[-_SAID_BYTES:]
+            text = await _said(process)
             await process.wait()
-            return said.decode(errors="replace").splitlines() or ["it ended without a word"]
+            return text.splitlines() or ["it ended without a word"]
         finally:
             if process.returncode is None:
                 # Not at once: a step whose srun is gone waits for it, and holds the node for seconds.
@@ -311,6 +290,27 @@ class PilotStarter:
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """An srun whose words are read by `_said`."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env=environ,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=ordinary_limit,
+    )
+
+
+async def _said(process: asyncio.subprocess.Process) -> str:
+    """The last that a process says until it closes its output."""
+    assert process.stdout is not None
+    said = b""
+    while piece := await process.stdout.read(1 << 16):
+        said = (said + piece)[-_SAID_BYTES:]
+    return said.decode(errors="replace")
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

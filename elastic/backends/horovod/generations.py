@@ -34,8 +34,8 @@ def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callabl
 
 def load(generations: Sequence[Message]) -> dict[str, Any]:
     """The state of the newest whole one; raises StateError when there is none that this script can go on from."""
-    from elastic.bypath import single
+    from elastic.bypath import loading
 
-    loaded = single.load(generations, _KIND)
+    loaded = loading.load(generations, None, _KIND)
     assert loaded is not None  # of some generations one is read, or it is said why not
     return cast(dict[str, Any], loaded.state)
