@@ -253,15 +253,15 @@ class PilotStarter:
         job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")
         srun, *words = self._launcher.agent_command(job_id, command[1:], pilot.gres)
         srun = shutil.which(srun) or srun  # the step's own PATH is the image's
-        process = await _started([srun, *words], container.outside(self._agent_env(pilot)))
+        # shielded: a start that is cancelled half-way kills what it has started
+        starting = asyncio.ensure_future(_started([srun, *words], container.outside(self._agent_env(pilot))))
         try:
+            process = await asyncio.shield(starting)
             text = await _said(process)
             await process.wait()
             return text.splitlines() or ["it ended without a word"]
         finally:
-            if process.returncode is None:
-                # Not at once: a step whose srun is gone waits for it, and holds the node for seconds.
-                asyncio.get_running_loop().call_later(GONE_S, _kill, process)
+            starting.add_done_callback(_kill_later)
 
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
@@ -311,6 +311,12 @@ async def _said(process: asyncio.subprocess.Process) -> str:
     while piece := await process.stdout.read(1 << 16):
         said = (said + piece)[-_SAID_BYTES:]
     return said.decode(errors="replace")
+
+
+def _kill_later(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    """Leaves an srun its time: a step whose srun is gone waits for it, and holds the node for seconds."""
+    if not starting.cancelled() and starting.exception() is None and starting.result().returncode is None:
+        asyncio.get_running_loop().call_later(GONE_S, _kill, starting.result())
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -112,8 +112,9 @@ def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_to
     assert not names & {"BFT_SECRET", "LD_LIBRARY_PATH"}
 
 
+@pytest.mark.parametrize("given_up", ["while it starts", "while it runs"])
 def test_regression_a_step_whose_srun_was_killed_held_its_node_for_seconds(
-    srun: Path, tmp_path: Path, starter: PilotStarter
+    srun: Path, tmp_path: Path, starter: PilotStarter, given_up: str
 ) -> None:
     """Slurm's process beside the step tries for seconds to tell an srun that is gone of its end."""
     started = tmp_path / "started"
@@ -123,10 +124,14 @@ def test_regression_a_step_whose_srun_was_killed_held_its_node_for_seconds(
 
     async def run() -> None:
         running = asyncio.create_task(starter.run_step(pilot(), ["srun", "x"]))
-        await until("its srun runs", started.exists)
-        pid = int(started.read_text())
+        if given_up == "while it starts":
+            await asyncio.sleep(0)
+        else:
+            await until("its srun runs", started.exists)
         running.cancel()
         await asyncio.wait({running})
+        await until("its srun runs", started.exists)
+        pid = int(started.read_text())
         await asyncio.sleep(0.05)
         assert Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
         os.kill(pid, signal.SIGKILL)
