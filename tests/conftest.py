@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,14 @@ _SLOW = (
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even import what is left out by its place: that is seconds on each core."""
+    if config.option.markexpr.startswith("not (") and "slow" in config.option.markexpr:
+        place = collection_path.relative_to(config.rootpath).as_posix()
+        return True if f"{place}/".startswith(_SLOW) or place in _SLOW else None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
