@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
 from bftd import __version__, entry
+from bftd.cli.lazy import LazyGroup
 
 # name -> (module, object, one line of help); the help stands here so that `bft --help` imports none of them
 _COMMANDS = {
@@ -27,32 +27,12 @@ _COMMANDS = {
     "advise": ("bftd.cli.advise", "advise", "Recommend t_fwd and pj_max for a site, judging by a trace."),
     "report": ("bftd.cli.report", "report", "Write a page on what idle nodes are worth."),
     "site": ("bftd.cli.site", "site", "Hold a site's Slurm settings against what bftd needs."),
+    "size": ("bftd.cli.size", "size", "Tell which GPUs a regular job should ask Slurm for."),
     "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported on use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None when there is no such."""
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in _COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, table=_COMMANDS)
 @click.version_option(__version__, prog_name="bft")
 def bft(**_: Any) -> None:
     """Train neural networks elastically on the idle nodes of a Slurm cluster."""

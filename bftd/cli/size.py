@@ -1,0 +1,19 @@
+"""`bft size`: what a regular job should ask Slurm for; needs no daemon."""
+
+from __future__ import annotations
+
+import click
+
+from bftd.cli.lazy import LazyGroup
+
+_COMMANDS = {
+    "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
+    "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
+    "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
+    "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
+}
+
+
+@click.group(cls=LazyGroup, table=_COMMANDS)
+def size() -> None:
+    """Tell which GPUs a regular job should ask Slurm for."""

@@ -1,0 +1,52 @@
+"""The peak of one GPU's memory as `bft size` tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sizing.estimate import Estimate
+from sizing.model.parallel import Parallel
+from sizing.model.trace import CATEGORIES, Category
+
+_RESERVE_SHARE = 0.06
+_RESERVE_BYTES = 3 * 2**29
+"""What is asked for beyond the tensors: at least 1.5 GiB for the CUDA context, NCCL's buffers and torch's own cache,
+and 6 % of the tensors where those are large, for what lies between blocks."""
+
+
+def guarded_bytes(peak_bytes: float) -> int:
+    """What a GPU must have for a step whose tensors take `peak_bytes`."""
+    return int(peak_bytes + max(_RESERVE_SHARE * peak_bytes, _RESERVE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPeak:
+    """The peak of one rank's tensors in bytes, what it consists of, and MARP's number for the same beside it.
+
+    `peak` is traced or by formula; its `high` is what a GPU must have (`guarded_bytes`). `marp_bytes` is None where the
+    model's sizes are not known. `why` says why the better way was not taken, "" where it was.
+    """
+
+    peak: Estimate
+    by_category: Mapping[Category, int]
+    parallel: Parallel
+    batch: int
+    marp_bytes: int | None = None
+    trace_s: float | None = None
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `bft size mem --json`."""
+        return {
+            "peak_bytes": int(self.peak.value),
+            "low_bytes": int(self.peak.low),
+            "high_bytes": int(self.peak.high),
+            "origin": self.peak.origin,
+            "by_category": {name: self.by_category.get(name, 0) for name in CATEGORIES},
+            "marp_bytes": self.marp_bytes,
+            "per_rank": {"dp": self.parallel.dp, "tp": self.parallel.tp, "fsdp": self.parallel.fsdp},
+            "trace_s": self.trace_s,
+            "why": self.why,
+        }

@@ -1,0 +1,58 @@
+"""A plan: which GPUs of which partition a model is trained on, and how it is spread over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sizing.estimate import Estimate
+from sizing.model.parallel import Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to train a model. `peak` are the bytes of one GPU, its `high` with the guard band on it; `step_s` is how
+    long a step takes, `cost` what it costs in the inventory's unit; `sbatch` are the lines that ask Slurm for it.
+
+    `start` is what Slurm says of when it could begin, in its own words, None where it was not asked.
+    """
+
+    partition: str
+    gpu_type: str
+    gpus: int
+    nodes: int
+    parallel: Parallel
+    batch: int
+    peak: Estimate
+    gpu_bytes: int
+    step_s: Estimate
+    cost: Estimate
+    sbatch: tuple[str, ...] = ()
+    start: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits a GPU, with the guard band."""
+        return self.peak.high <= self.gpu_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of a plan in `bft size fit --json` and in the files that `bft size place` reads."""
+        return {
+            "partition": self.partition,
+            "gpu_type": self.gpu_type,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "dp": self.parallel.dp,
+            "tp": self.parallel.tp,
+            "fsdp": self.parallel.fsdp,
+            "batch": self.batch,
+            "peak_bytes": int(self.peak.value),
+            "high_bytes": int(self.peak.high),
+            "origin": self.peak.origin,
+            "gpu_bytes": self.gpu_bytes,
+            "fits": self.fits,
+            "step_s": self.step_s.value,
+            "cost": self.cost.value,
+            "sbatch": list(self.sbatch),
+            "start": self.start,
+        }
