@@ -9,18 +9,23 @@ then takes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import io
+import math
 import mmap
 import pickle
 import threading
+import time
 import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import torch
 
 from elastic.errors import SHARD_IN_OBJECT, StateError
+from elastic.memory import free_bytes
 
 ARENAS = 2
 """How many copies are kept in memory: one is being written while another is the newest."""
@@ -31,7 +36,12 @@ ALIGN_BYTES = 64
 ARRAY_BYTES = 4096
 """Smaller arrays of numpy's are pickled like any other object."""
 
+_OFTEN = 10
+"""Saves that follow one another within so many times of what a state takes to travel do sooner or later meet one."""
+
 _HUGE_BYTES = 2 << 20
+_REST_S = 0.001
+_WORD = torch.int64
 _WIPE_ON_FORK = 18
 """A child finds zeros here (madvise(2)). Else each fork, a loader's say, would make the next copy go to fresh pages."""
 
@@ -41,8 +51,12 @@ _PROTOCOL = 5
 
 
 def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAULT_PROTOCOL) -> None:
-    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory."""
-    torch.save(state, file, pickle_protocol=protocol)
+    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory.
+
+    Where torch can leave its checksums out, it does: they take as long as half a digest, and all that is saved has one.
+    """
+    with _no_checksums() as begun:
+        torch.save(state, _Beginning(file, begun), pickle_protocol=protocol)
 
 
 def read(file: BinaryIO) -> Any:
@@ -55,6 +69,43 @@ def read(file: BinaryIO) -> Any:
     except OSError:  # io.UnsupportedOperation, for bytes in memory
         named = file
     return torch.load(named, map_location="cpu", weights_only=False, mmap=named is not file)
+
+
+class _Beginning:
+    """A file that tells when it is written into for the first time."""
+
+    def __init__(self, file: BinaryIO, begun: Callable[[], None]) -> None:
+        self._file = file
+        self._begun = begun
+        self.flush = file.flush
+
+    def write(self, data: Any) -> int:
+        self._begun()
+        return self._file.write(data)
+
+
+@contextlib.contextmanager
+def _no_checksums() -> Iterator[Callable[[], None]]:
+    """Sets torch's option, which is the whole process's, until what is given is called: nobody else's file is meant."""
+    option = getattr(torch.serialization, "set_crc32_options", None)  # from 2.6 on
+    if option is None or not _option.acquire(blocking=False):  # a child that was forked meanwhile has to get on, too
+        yield lambda: None
+        return
+    before = [torch.serialization.get_crc32_options()]
+    option(False)
+
+    def restore() -> None:
+        if before:
+            option(before.pop())
+            _option.release()
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+_option = threading.Lock()
 
 
 class Arena(mmap.mmap):
@@ -87,6 +138,10 @@ class Arena(mmap.mmap):
             return torch.empty(0, dtype=torch.uint8).untyped_storage()
         return torch.frombuffer(self, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
 
+    def touch(self, offset: int) -> None:
+        """Has the kernel find memory for a huge page, other threads running meanwhile; what was there is lost."""
+        ctypes.memset(self._address + offset, 0, _HUGE_BYTES)
+
     @property
     def _address(self) -> int:
         return torch.frombuffer(self, dtype=torch.uint8, count=1).data_ptr()
@@ -104,6 +159,9 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[Arena] = []
         self._taken: weakref.WeakSet[Arena] = weakref.WeakSet()
+        self._copied_s = -math.inf
+        self._travel_s = 0.0
+        self._preparing: threading.Thread | None = None
 
     def take(self, size_bytes: int) -> Arena:
         """Memory for so many bytes; what is idle and does not fit is given up. Raises StateError."""
@@ -122,6 +180,37 @@ class Pool:
             self._taken.discard(arena)
             if len(self._idle) + len(self._taken) < ARENAS:
                 self._idle.append(arena)
+
+    def travelled(self, took_s: float) -> None:
+        """A copy was written, in so long."""
+        self._travel_s = took_s
+
+    def copied(self, size_bytes: int, now_s: float) -> None:
+        """A copy was made. Where saves come so often that one will be made while another travels, its memory is
+        touched beforehand, in the background: new memory takes several times as long as a copy.
+        """
+        apart_s, self._copied_s = now_s - self._copied_s, now_s
+        with self._lock:
+            if apart_s > _OFTEN * self._travel_s or len(self._idle) + len(self._taken) >= ARENAS:
+                return
+            free = free_bytes()
+            if free is None or free < 2 * size_bytes:
+                return
+            try:
+                arena = Arena.new(size_bytes)
+            except StateError:
+                return
+            self._idle.insert(0, arena)
+            self._preparing = threading.Thread(target=self._prepare, args=(arena,), name="bft-memory", daemon=True)
+            self._preparing.start()
+
+    def _prepare(self, arena: Arena) -> None:
+        for offset in range(0, len(arena), _HUGE_BYTES):
+            with self._lock:
+                if not any(idle is arena for idle in self._idle):
+                    return  # taken: what it holds is a state
+                arena.touch(offset)
+            time.sleep(_REST_S)  # who waits for the lock has it now
 
 
 POOL = Pool()
@@ -175,6 +264,7 @@ class Snapshot:
             self._arrays = [_Part(None, part.offset, part.size_bytes) for part in self._arrays]
             self._copied.set()
             self._give_back()
+        self._pool.copied(self._bytes, time.monotonic())
 
     def write(self, file: BinaryIO) -> None:
         """Writes the state as `write` does, once it is copied; raises what kept it from being copied."""
@@ -186,8 +276,10 @@ class Snapshot:
             self._copied.wait()
             if self._error is not None:
                 raise self._error
+            began_s = time.monotonic()
             # torch's own is the one that torch.load takes with weights_only, too.
             write(self.rebuilt(), file, *([_PROTOCOL] if self._arrays else []))
+            self._pool.travelled(time.monotonic() - began_s)
         finally:
             with self._lock:
                 self._writers -= 1
@@ -258,12 +350,30 @@ class Snapshot:
                 arena.lock_pages()
                 devices.add(source.device)
             if part.size_bytes:
-                arena.storage(part.offset, part.size_bytes).copy_(source, non_blocking=on_cuda)
+                target = arena.storage(part.offset, part.size_bytes)
+                if on_cuda:
+                    target.copy_(source, non_blocking=True)
+                else:
+                    _copy(target, source)
         with memoryview(arena) as whole:
             for part in self._arrays:
                 whole[part.offset : part.offset + part.size_bytes] = part.source  # type: ignore[assignment]
         for device in devices:
             _cuda.current_stream(device).synchronize()
+
+
+def _copy(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
+    """Copies in words: torch takes a third longer for as many bytes one by one."""
+    rest = source.nbytes() % _WORD.itemsize if source.data_ptr() % _WORD.itemsize == 0 else source.nbytes()
+    words = (source.nbytes() - rest) // _WORD.itemsize
+    _view(target, _WORD, 0, words).copy_(_view(source, _WORD, 0, words))
+    if rest:
+        start = source.nbytes() - rest
+        _view(target, torch.uint8, start, rest).copy_(_view(source, torch.uint8, start, rest))
+
+
+def _view(storage: torch.UntypedStorage, dtype: torch.dtype, start: int, count: int) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, start, (count,))  # type: ignore[call-overload,no-any-return]
 
 
 class _Pickler(pickle.Pickler):
