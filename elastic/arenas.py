@@ -83,7 +83,7 @@ class Pool:
         self._taken: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._copied_s = -math.inf
         self._travel_s = 0.0
-        self._preparing: threading.Thread | None = None
+        self.preparing: threading.Thread | None = None
 
     def take(self, size_bytes: int) -> Arena:
         """Memory for so many bytes; what is idle and does not fit is given up. Raises StateError."""
@@ -108,8 +108,10 @@ class Pool:
         self._travel_s = took_s
 
     def copied(self, size_bytes: int, now_s: float) -> None:
-        """A copy was made. Where saves come so often that one will be made while another travels, its memory is
-        touched beforehand, in the background: new memory takes several times as long as a copy.
+        """A copy was made at `now_s`, of a monotonic clock.
+
+        Where saves come so often that one will be made while another travels, the memory for that is touched before, in
+        the background: new memory takes several times as long as a copy.
         """
         apart_s, self._copied_s = now_s - self._copied_s, now_s
         with self._lock:
@@ -123,8 +125,9 @@ class Pool:
             except StateError:
                 return
             self._idle.insert(0, arena)
-            self._preparing = threading.Thread(target=self._prepare, args=(arena,), name="bft-memory", daemon=True)
-            self._preparing.start()
+            self.preparing = threading.Thread(target=self._prepare, args=(arena,), name="bft-memory", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads: it is touched when it is needed
+                self.preparing.start()
 
     def _prepare(self, arena: Arena) -> None:
         for offset in range(0, len(arena), _HUGE_BYTES):

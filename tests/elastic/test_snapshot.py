@@ -286,29 +286,30 @@ def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -
         one.write(wire)  # type: ignore[arg-type]
 
 
-def prepared(pool: Pool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> threading.Thread | None:
-    """The thread that touches memory after a second copy, so long after the first, which travelled so long."""
+def saves_twice(pool: Pool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> Arena:
+    """Copies twice, so long after one another; the first copy travelled so long, the second has this memory."""
     arena = pool.take(size_bytes)
     pool.copied(size_bytes, now_s=100.0)
     pool.travelled(travel_s)
     pool.give_back(arena)
-    pool.take(size_bytes)
+    arena = pool.take(size_bytes)
     pool.copied(size_bytes, now_s=100.0 + apart_s)
-    return pool._preparing
+    return arena
 
 
 def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_touched_beforehand() -> None:
     pool = Pool()
-    preparing = prepared(pool, apart_s=30.0, travel_s=10.0)
-    assert preparing is not None
-    preparing.join(20)
-    (arena,) = pool._idle
+    first = saves_twice(pool, apart_s=30.0, travel_s=10.0)
+    assert pool.preparing is not None
+    pool.preparing.join(20)
+    second = pool.take(3 << 20)
+    assert second is not first
     with open("/proc/self/smaps") as file:
-        ours = file.read().split(f"{arena._address:x}-", 1)[1]
-    assert int(ours.split("Rss:", 1)[1].split()[0]) * 1024 >= len(arena)
-    assert pool.take(3 << 20) is arena
+        ours = file.read().split(f"{torch.frombuffer(second, dtype=torch.uint8).data_ptr():x}-", 1)[1]
+    assert int(ours.split("Rss:", 1)[1].split()[0]) * 1024 >= len(second)
+    preparing = pool.preparing
     pool.copied(3 << 20, now_s=140.0)
-    assert pool._preparing is preparing  # there are no more copies than can be needed
+    assert pool.preparing is preparing  # there are no more copies than can be needed
 
 
 @pytest.mark.parametrize("why", ["saves are rare", "none has travelled", "there is little memory"])
@@ -316,28 +317,28 @@ def test_no_memory_is_touched_beforehand_where(why: str, monkeypatch: pytest.Mon
     if why == "there is little memory":
         monkeypatch.setattr(arenas, "free_bytes", lambda: 5 << 20)
     pool = Pool()
-    rare = why == "saves are rare"
-    assert prepared(pool, 600.0 if rare else 30.0, 0.0 if why == "none has travelled" else 10.0) is None
-    assert not pool._idle
+    apart_s, travel_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none has travelled" else 10.0
+    saves_twice(pool, apart_s, travel_s)
+    assert pool.preparing is None
 
 
 def test_a_copy_into_memory_that_is_being_touched_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, touched = Pool(), threading.Event()
     touch = Arena.touch
 
-    def slowly(arena: Arena, offset: int) -> None:
+    def observed(arena: Arena, offset: int) -> None:
         touch(arena, offset)
         touched.set()
 
-    monkeypatch.setattr(Arena, "touch", slowly)
-    preparing = prepared(pool, 30.0, 10.0, size_bytes=64 << 20)
-    assert preparing is not None
+    monkeypatch.setattr(Arena, "touch", observed)
+    first = saves_twice(pool, 30.0, 10.0, size_bytes=64 << 20)
+    assert pool.preparing is not None
     assert touched.wait(20)
-    (arena,) = pool._idle
-    assert pool.take(64 << 20) is arena
-    whole = torch.frombuffer(arena, dtype=torch.uint8)
+    second = pool.take(64 << 20)
+    assert second is not first
+    whole = torch.frombuffer(second, dtype=torch.uint8)
     whole.fill_(7)
-    preparing.join(20)
+    pool.preparing.join(20)
     assert bool((whole == 7).all())
 
 
