@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -41,7 +41,7 @@ def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAUL
     Where torch can leave its checksums out, it does: they take as long as half a digest, and all that is saved has one.
     """
     with _no_checksums() as begun:
-        torch.save(state, _Beginning(file, begun), pickle_protocol=protocol)
+        torch.save(state, cast(BinaryIO, _Beginning(file, begun)), pickle_protocol=protocol)
 
 
 def read(file: BinaryIO) -> Any:
