@@ -22,6 +22,9 @@ ARENAS = 2
 _OFTEN = 10
 """Saves that follow one another within so many times of what a state takes to travel do sooner or later meet one."""
 
+_SPARE = 1.5
+"""Memory is made ready only where so many times of it is free: what was not needed yet must push nobody out."""
+
 _HUGE_BYTES = 2 << 20
 _REST_S = 0.001
 _WIPE_ON_FORK = 18
@@ -118,7 +121,7 @@ class Pool:
             if apart_s > _OFTEN * self._travel_s or len(self._idle) + len(self._taken) >= ARENAS:
                 return
             free = free_bytes()
-            if free is None or free < 2 * size_bytes:
+            if free is None or free < _SPARE * size_bytes:
                 return
             try:
                 arena = Arena.new(size_bytes)
