@@ -17,6 +17,7 @@ from elastic.errors import WireError
 from elastic.link.channel import BlockingChannel
 from elastic.link.payload import SEND, PieceWriter
 from elastic.link.wire import Message
+from elastic.priority import yield_to_others
 from elastic.timing import PUBLISH_APART_S, SAVING_S, SHIP_APART_S, SHIP_SHARE
 
 _PAUSES_S = (0.1, 0.4, 1.0)
@@ -149,6 +150,7 @@ class Shipper:
         self._news.notify_all()
 
     def _run(self) -> None:
+        yield_to_others()
         while not self._lost():
             with self._news:
                 while (wait_s := self._wait_s(time.monotonic())) != 0:

@@ -11,19 +11,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import mmap
 import pickle
 import threading
-import weakref
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 
+from elastic.arenas import POOL, Arena, Pool
 from elastic.errors import SHARD_IN_OBJECT, StateError
-
-ARENAS = 2
-"""How many copies are kept in memory: one is being written while another is the newest."""
 
 ALIGN_BYTES = 64
 """Where a storage may begin: as far apart as torch's own allocator puts them, so that copies use whole cache lines."""
@@ -31,18 +29,19 @@ ALIGN_BYTES = 64
 ARRAY_BYTES = 4096
 """Smaller arrays of numpy's are pickled like any other object."""
 
-_HUGE_BYTES = 2 << 20
-_WIPE_ON_FORK = 18
-"""A child finds zeros here (madvise(2)). Else each fork, a loader's say, would make the next copy go to fresh pages."""
-
+_WORD = torch.int64
 _cuda: Any = torch.cuda
 _PROTOCOL = 5
 """Pickle's: the first that can leave the data of arrays out, and that does not put it through text."""
 
 
 def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAULT_PROTOCOL) -> None:
-    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory."""
-    torch.save(state, file, pickle_protocol=protocol)
+    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory.
+
+    Where torch can leave its checksums out, it does: they take as long as half a digest, and all that is saved has one.
+    """
+    with _no_checksums() as begun:
+        torch.save(state, cast(BinaryIO, _Beginning(file, begun)), pickle_protocol=protocol)
 
 
 def read(file: BinaryIO) -> Any:
@@ -57,74 +56,41 @@ def read(file: BinaryIO) -> Any:
     return torch.load(named, map_location="cpu", weights_only=False, mmap=named is not file)
 
 
-class Arena(mmap.mmap):
-    """Memory for one copy of a state: of huge pages where the kernel has them, and page-locked for an accelerator."""
+class _Beginning:
+    """A file that tells when it is written into for the first time."""
 
-    locked = False
+    def __init__(self, file: BinaryIO, begun: Callable[[], None]) -> None:
+        self._file = file
+        self._begun = begun
+        self.flush = file.flush
 
-    @classmethod
-    def new(cls, size_bytes: int) -> Arena:
-        """At least so much memory; raises StateError when there is none."""
-        try:
-            arena = cls(-1, max(1, -(-size_bytes // _HUGE_BYTES)) * _HUGE_BYTES, flags=mmap.MAP_PRIVATE)
-        except OSError as error:
-            size = f"{size_bytes / 1e9:.1f} GB"
-            raise StateError(f"no memory for a copy of the state ({size}): ask Slurm for more with --mem") from error
-        with contextlib.suppress(OSError):  # a kernel without them
-            arena.madvise(mmap.MADV_HUGEPAGE)
-        with contextlib.suppress(OSError):
-            arena.madvise(_WIPE_ON_FORK)
-        return arena
-
-    def lock_pages(self) -> None:
-        """Lets an accelerator copy here by itself; where it cannot, copies only take longer."""
-        if not self.locked and _cuda.is_available():
-            self.locked = int(_cuda.cudart().cudaHostRegister(self._address, len(self), 0)) == 0
-
-    def storage(self, offset: int, size_bytes: int) -> torch.UntypedStorage:
-        """This part of the memory as a storage, which keeps all of it alive."""
-        if not size_bytes:
-            return torch.empty(0, dtype=torch.uint8).untyped_storage()
-        return torch.frombuffer(self, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
-
-    @property
-    def _address(self) -> int:
-        return torch.frombuffer(self, dtype=torch.uint8, count=1).data_ptr()
-
-    def __del__(self) -> None:
-        if self.locked:
-            with contextlib.suppress(Exception):  # the interpreter ends, and the memory with it
-                _cuda.cudart().cudaHostUnregister(self._address)
+    def write(self, data: Any) -> int:
+        self._begun()
+        return self._file.write(data)
 
 
-class Pool:
-    """The memory of snapshots that were released, for those to come."""
+@contextlib.contextmanager
+def _no_checksums() -> Iterator[Callable[[], None]]:
+    """Sets torch's option, which is the whole process's, until what is given is called: nobody else's file is meant."""
+    option = getattr(torch.serialization, "set_crc32_options", None)  # from 2.6 on
+    if option is None or not _option.acquire(blocking=False):  # a child that was forked meanwhile has to get on, too
+        yield lambda: None
+        return
+    before = [torch.serialization.get_crc32_options()]
+    option(False)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[Arena] = []
-        self._taken: weakref.WeakSet[Arena] = weakref.WeakSet()
+    def restore() -> None:
+        if before:
+            option(before.pop())
+            _option.release()
 
-    def take(self, size_bytes: int) -> Arena:
-        """Memory for so many bytes; what is idle and does not fit is given up. Raises StateError."""
-        with self._lock:
-            fitting = [arena for arena in self._idle if size_bytes <= len(arena) <= 2 * size_bytes + _HUGE_BYTES]
-            arena = fitting[-1] if fitting else None  # used last: its pages are there
-            self._idle = [other for other in fitting if other is not arena]
-            if arena is None:
-                arena = Arena.new(size_bytes)
-            self._taken.add(arena)
-            return arena
-
-    def give_back(self, arena: Arena) -> None:
-        """Nobody reads this memory any more."""
-        with self._lock:
-            self._taken.discard(arena)
-            if len(self._idle) + len(self._taken) < ARENAS:
-                self._idle.append(arena)
+    try:
+        yield restore
+    finally:
+        restore()
 
 
-POOL = Pool()
+_option = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -175,6 +141,7 @@ class Snapshot:
             self._arrays = [_Part(None, part.offset, part.size_bytes) for part in self._arrays]
             self._copied.set()
             self._give_back()
+        self._pool.copied(self._bytes, time.monotonic())
 
     def write(self, file: BinaryIO) -> None:
         """Writes the state as `write` does, once it is copied; raises what kept it from being copied."""
@@ -186,8 +153,10 @@ class Snapshot:
             self._copied.wait()
             if self._error is not None:
                 raise self._error
+            began_s = time.monotonic()
             # torch's own is the one that torch.load takes with weights_only, too.
             write(self.rebuilt(), file, *([_PROTOCOL] if self._arrays else []))
+            self._pool.travelled(time.monotonic() - began_s)
         finally:
             with self._lock:
                 self._writers -= 1
@@ -258,12 +227,30 @@ class Snapshot:
                 arena.lock_pages()
                 devices.add(source.device)
             if part.size_bytes:
-                arena.storage(part.offset, part.size_bytes).copy_(source, non_blocking=on_cuda)
+                target = arena.storage(part.offset, part.size_bytes)
+                if on_cuda:
+                    target.copy_(source, non_blocking=True)
+                else:
+                    _copy(target, source)
         with memoryview(arena) as whole:
             for part in self._arrays:
                 whole[part.offset : part.offset + part.size_bytes] = part.source  # type: ignore[assignment]
         for device in devices:
             _cuda.current_stream(device).synchronize()
+
+
+def _copy(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
+    """Copies in words: torch takes a third longer for as many bytes one by one."""
+    rest = source.nbytes() % _WORD.itemsize if source.data_ptr() % _WORD.itemsize == 0 else source.nbytes()
+    words = (source.nbytes() - rest) // _WORD.itemsize
+    _view(target, _WORD, 0, words).copy_(_view(source, _WORD, 0, words))
+    if rest:
+        start = source.nbytes() - rest
+        _view(target, torch.uint8, start, rest).copy_(_view(source, torch.uint8, start, rest))
+
+
+def _view(storage: torch.UntypedStorage, dtype: torch.dtype, start: int, count: int) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, start, (count,))  # type: ignore[call-overload,no-any-return]
 
 
 class _Pickler(pickle.Pickler):

@@ -81,7 +81,7 @@ class _Stream(io.RawIOBase):
     def __init__(self, path: Path, pace: Pace) -> None:
         super().__init__()
         self._file = open(path, "wb")  # noqa: SIM115  (closed by close)
-        self._writeback = Writeback(self._file.fileno())
+        self._writeback = Writeback(self._file.fileno(), keep=True)
         self._pace = pace
         self.digest = new_digest()
         self.size_bytes = 0
@@ -176,7 +176,7 @@ def flush_folder(path: Path) -> None:
 def copy(source: Path, target: Path, pace: Pace) -> None:
     """Copies a file and has it on the disk."""
     with open(source, "rb") as reading, open(target, "wb") as writing:
-        writeback = Writeback(writing.fileno())
+        writeback = Writeback(writing.fileno(), keep=True)
         while block := reading.read(_COPY_BYTES):
             writing.write(block)
             writeback.wrote(len(block))

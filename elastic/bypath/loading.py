@@ -21,6 +21,7 @@ from elastic.bypath import Loaded, files, rng, tree
 from elastic.bypath.groups import Groups, current
 from elastic.bypath.shards import RNG, SKELETON
 from elastic.errors import StateError
+from elastic.memory import free_bytes
 
 KIND = "torchrun"
 """The scripts whose workers save together; a state of others is named in it."""
@@ -207,22 +208,13 @@ def _fits(saved: Mapping[str, TensorStorageMetadata]) -> None:
     """Raises StateError where every worker of this node would have more of a whole state than there is memory."""
     needed = sum(each.size.numel() * each.properties.dtype.itemsize for each in saved.values())
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    free = _free_bytes()
+    free = free_bytes()
     if free is not None and needed * workers > _MEMORY_SHARE * free:
         raise StateError(
             f"the saved state has {needed / 1e9:.1f} GB, too much for {workers} workers and "
             f"{free / 1e9:.1f} GB of free memory: call elastic.load(into=state), "
             "which reads each worker's part into its own tensors"
         )
-
-
-def _free_bytes() -> int | None:
-    try:
-        with open("/proc/meminfo") as file:
-            found = dict(line.split(":", 1) for line in file)
-        return int(found["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -113,6 +114,17 @@ def test_of_states_saved_while_one_travels_the_newest_alone_follows_it(driver: D
     until("two have come", lambda: len(driver.states) == 2)
     assert [about["step"] for about, _ in driver.states] == [1, 49]
     assert driver.states[1][1] == b"state of 49"
+
+
+def test_the_thread_that_sends_leaves_the_processors_to_the_training(driver: Driver) -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before, seen = priority(), list[int]()
+    driver.shipper.commit(Saved(1, 10, lambda file: seen.append(priority())))
+    driver.shipper.ship()
+    assert seen[0] >= min(19, before + 1)
+    assert priority() == before
 
 
 def test_in_the_background_no_more_than_a_share_of_a_core_is_used_and_when_asked_it_is_sent_at_once(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from hypothesis import strategies as st
 torch: Any = pytest.importorskip("torch")
 numpy: Any = pytest.importorskip("numpy")
 
-from elastic import snapshot  # noqa: E402
+from elastic import arenas, snapshot  # noqa: E402
+from elastic.arenas import ARENAS, Arena, Pool  # noqa: E402
 from elastic.errors import StateError  # noqa: E402
-from elastic.snapshot import ARENAS, Pool, Snapshot  # noqa: E402
+from elastic.snapshot import Snapshot  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -284,6 +286,111 @@ def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -
         one.write(wire)  # type: ignore[arg-type]
 
 
+def saves_twice(pool: Pool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> Arena:
+    """Copies twice, so long after one another; the first copy travelled so long, the second has this memory."""
+    arena = pool.take(size_bytes)
+    pool.copied(size_bytes, now_s=100.0)
+    pool.travelled(travel_s)
+    pool.give_back(arena)
+    arena = pool.take(size_bytes)
+    pool.copied(size_bytes, now_s=100.0 + apart_s)
+    return arena
+
+
+def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_touched_beforehand() -> None:
+    pool = Pool()
+    first = saves_twice(pool, apart_s=30.0, travel_s=10.0)
+    assert pool.preparing is not None
+    pool.preparing.join(20)
+    second = pool.take(3 << 20)
+    assert second is not first
+    with open("/proc/self/smaps") as file:
+        ours = file.read().split(f"{torch.frombuffer(second, dtype=torch.uint8).data_ptr():x}-", 1)[1]
+    assert int(ours.split("Rss:", 1)[1].split()[0]) * 1024 >= len(second)
+    preparing = pool.preparing
+    pool.copied(3 << 20, now_s=140.0)
+    assert pool.preparing is preparing  # there are no more copies than can be needed
+
+
+@pytest.mark.parametrize("why", ["saves are rare", "none has travelled", "there is little memory"])
+def test_no_memory_is_touched_beforehand_where(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "there is little memory":
+        monkeypatch.setattr(arenas, "free_bytes", lambda: 4 << 20)
+    pool = Pool()
+    apart_s, travel_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none has travelled" else 10.0
+    saves_twice(pool, apart_s, travel_s)
+    assert pool.preparing is None
+
+
+def test_a_copy_into_memory_that_is_being_touched_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, touched = Pool(), threading.Event()
+    touch = Arena.touch
+
+    def observed(arena: Arena, offset: int) -> None:
+        touch(arena, offset)
+        touched.set()
+
+    monkeypatch.setattr(Arena, "touch", observed)
+    first = saves_twice(pool, 30.0, 10.0, size_bytes=64 << 20)
+    assert pool.preparing is not None
+    assert touched.wait(20)
+    second = pool.take(64 << 20)
+    assert second is not first
+    whole = torch.frombuffer(second, dtype=torch.uint8)
+    whole.fill_(7)
+    pool.preparing.join(20)
+    assert bool((whole == 7).all())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 70), st.integers(0, 9))
+def test_every_byte_is_copied_however_many_there_are_and_wherever_they_lie(count: int, start: int) -> None:
+    numbers = torch.randint(0, 256, (count + start + 1,), dtype=torch.uint8).numpy()
+    state = torch.frombuffer(numbers.data, dtype=torch.uint8, offset=start)
+    wanted = state.clone()
+    one = taken(state, Pool())
+    state.zero_()
+    assert torch.equal(written(one), wanted)
+
+
+# -- torch's own checksums ---
+
+
+def test_torchs_checksums_are_left_out_of_what_has_a_digest_and_of_nothing_else() -> None:
+    option = torch.serialization.get_crc32_options
+    seen: list[bool] = []
+
+    class Looking(Wire):
+        def write(self, data: Any) -> int:
+            seen.append(option())
+            return super().write(data)
+
+    wire, plain = Looking(), io.BytesIO()
+    state = {"weights": torch.rand(100)}
+    snapshot.write(state, wire)  # type: ignore[arg-type]
+    torch.save(state, plain)
+    assert torch.equal(torch.load(io.BytesIO(wire.taken))["weights"], state["weights"])
+    assert all(seen)  # from the first byte on it is as it was
+    with zipfile.ZipFile(plain) as archive:
+        assert archive.testzip() is None
+    with zipfile.ZipFile(io.BytesIO(wire.taken)) as archive:
+        assert archive.testzip() is not None
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_torchs_option_is_as_the_script_has_set_it_also_after_a_state_that_cannot_be_pickled(on: bool) -> None:
+    torch.serialization.set_crc32_options(on)
+    try:
+        for _ in range(2):
+            with pytest.raises((AttributeError, pickle.PicklingError)):
+                snapshot.write({"rule": lambda: 1}, Wire())  # type: ignore[arg-type]
+            assert torch.serialization.get_crc32_options() is on
+        snapshot.write({"weights": torch.ones(2)}, Wire())  # type: ignore[arg-type]
+        assert torch.serialization.get_crc32_options() is on
+    finally:
+        torch.serialization.set_crc32_options(True)
+
+
 def test_who_writes_a_state_that_was_committed_but_not_yet_copied_waits_for_it() -> None:
     one = Snapshot({"weights": torch.ones(3)}, Pool())
     found: list[Any] = []
@@ -302,7 +409,7 @@ def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_f
     def refuse(cls: type, size_bytes: int) -> Any:
         raise StateError("no memory for a copy of the state (4.0 GB): ask Slurm for more with --mem")
 
-    monkeypatch.setattr(snapshot.Arena, "new", classmethod(refuse))
+    monkeypatch.setattr(Arena, "new", classmethod(refuse))
     one = Snapshot(torch.ones(3), Pool())
     for attempt in (one.copy, lambda: one.write(Wire())):  # type: ignore[arg-type]
         with pytest.raises(StateError, match="--mem"):
@@ -311,11 +418,11 @@ def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_f
 
 def test_more_memory_than_there_is_is_a_line() -> None:
     with pytest.raises(StateError, match=r"no memory for a copy of the state \(100000000.0 GB\)"):
-        snapshot.Arena.new(10**17)
+        Arena.new(10**17)
 
 
 def test_a_fork_does_not_make_the_next_copy_go_to_fresh_pages() -> None:
-    arena = snapshot.Arena.new(1)
+    arena = Arena.new(1)
     arena[:3] = b"abc"
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
@@ -388,6 +495,6 @@ def test_a_state_that_was_saved_before_there_were_snapshots_is_read() -> None:
 
 
 def test_memory_is_of_huge_pages_where_there_are_any() -> None:
-    arena = snapshot.Arena.new(1)
+    arena = Arena.new(1)
     assert len(arena) % (2 << 20) == 0
     assert isinstance(arena, mmap.mmap)

@@ -57,7 +57,7 @@ from torch.optim.optimizer import (  # noqa: E402
     register_optimizer_step_pre_hook,
 )
 
-from elastic import snapshot  # noqa: E402
+from elastic import arenas, snapshot  # noqa: E402
 
 _UpstreamTorchState = hvd.elastic.TorchState
 _UpstreamSampler = hvd.elastic.ElasticSampler
@@ -215,7 +215,7 @@ _OPTIMIZER = "_saved_optimizer_state"
 class _Attributes:
     """A state's attributes as they are now: upstream keeps no copies, and what is in one may change in place."""
 
-    _pool = snapshot.Pool()
+    _pool = arenas.Pool()
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._plain = attributes
