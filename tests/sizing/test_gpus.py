@@ -6,19 +6,19 @@ import pytest
 
 from sizing.gpus import CATALOGUE, GIB, PRECISIONS, recognise
 
-# What torch.cuda.get_device_properties tells of such boards in GiB, as seen in many people's error messages.
+# The total capacity that torch tells of such boards in GiB: the least that people show in reports of errors.
 SEEN_GIB = {
     "p100-pcie-16gb": 15.89,
     "v100-sxm-16gb": 15.77,
     "v100-sxm-32gb": 31.73,
-    "t4": 14.58,
+    "t4": 14.56,
     "a10": 22.06,
     "a30": 23.50,
-    "a40": 44.35,
+    "a40": 44.34,
     "l4": 22.03,
     "l40s": 44.39,
-    "a100-sxm-40gb": 39.39,
-    "a100-sxm-80gb": 79.15,
+    "a100-sxm-40gb": 39.38,
+    "a100-sxm-80gb": 79.14,
     "h100-sxm-80gb": 79.11,
     "h100-nvl-94gb": 93.01,
     "h200-sxm-141gb": 139.72,
