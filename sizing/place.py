@@ -89,12 +89,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Pool:
-    """The GPUs of one name in one partition, and how many of each node a plan can use."""
+    """The GPUs of one name in one partition; `rooms` is how many of each node plans of a kind can use."""
 
     offer: Offer
     type: GpuType
     gres_type: str
     groups: list[NodeGroup] = field(default_factory=list)
+    rooms: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
 def place(plans: Sequence[Plan | Ask], inventory: Inventory) -> Placement | None:
@@ -177,11 +178,7 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     largest = max(group.gpus for group in pool.groups)
     if ask.tp > largest:
         return f"needs {ask.tp} GPUs of one node (tp={ask.tp}); a node of {where} has {largest}", None
-    room = {}
-    for group in pool.groups:
-        for node in group.nodes:
-            if usable := _usable(ask, group, node):
-                room[node] = usable
+    room = _room(ask, pool)
     most = pool.offer.max_nodes
     chosen = _evenly(ask, room, most) or _best_fit(ask.gpus, room)
     if chosen is not None and (most is None or len(chosen) <= most):
@@ -194,16 +191,29 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     return f"needs {len(chosen)} nodes of {where} now, and a job there has {most} at most", ask.gpus - reach
 
 
-def _usable(ask: Ask, group: NodeGroup, node: str) -> int:
-    """How many GPUs of a node the plan can have, in whole tensor-parallel groups, each with its CPUs and memory."""
-    gpus = min(group.idle.get(node, group.gpus), group.gpus)
-    cpus = group.cpus // group.gpus if ask.cpus is None else ask.cpus
-    memory = group.memory_bytes // group.gpus if ask.memory_bytes is None else ask.memory_bytes
-    if cpus:
-        gpus = min(gpus, group.idle_cpus.get(node, group.cpus) // cpus)
-    if memory:
-        gpus = min(gpus, group.idle_memory_bytes.get(node, group.memory_bytes) // memory)
-    return gpus // ask.tp * ask.tp
+def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
+    """How many GPUs of each node the plan can have, in whole tensor-parallel groups; nodes without any are left out."""
+    key = (ask.tp, ask.cpus, ask.memory_bytes)
+    if key not in pool.rooms:
+        found: dict[str, int] = {}
+        for group in pool.groups:
+            found.update(_room_in(group, *key))
+        pool.rooms[key] = found
+    return pool.rooms[key]
+
+
+def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
+    """The same for one group: each GPU takes its CPUs and memory with it."""
+    cpus = group.cpus // group.gpus if cpus is None else cpus
+    memory_bytes = group.memory_bytes // group.gpus if memory_bytes is None else memory_bytes
+    for node in group.nodes:
+        gpus = group.idle.get(node, group.gpus)
+        if cpus:
+            gpus = min(gpus, group.idle_cpus.get(node, group.cpus) // cpus)
+        if memory_bytes:
+            gpus = min(gpus, group.idle_memory_bytes.get(node, group.memory_bytes) // memory_bytes)
+        if whole := gpus // tp * tp:
+            yield node, whole
 
 
 def _evenly(ask: Ask, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
