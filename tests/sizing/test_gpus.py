@@ -101,7 +101,7 @@ def test_the_features_of_a_node_decide_where_the_name_does_not() -> None:
     assert meant("rtx_6000", "ada") == "rtx-6000-ada"
     assert meant("", "skylake", "a100", "80gb", "hgx") == "a100-sxm-80gb"
     # of another GPU, of a rack, of the node's own memory, or a number: these say nothing of it
-    assert meant("a100", "v100_32", "rack_80", "mem80gb_ram", "80") == "a100-pcie-40gb"
+    assert meant("a100", "h100_80gb", "rack_80", "mem80gb_ram", "80") == "a100-pcie-40gb"
     assert meant("", "rack_a_10", "gen4") == ""
 
 

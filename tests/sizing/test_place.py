@@ -148,6 +148,8 @@ def test_a_plan_gets_the_gpus_of_each_node_that_its_lines_ask_for_where_it_can()
     assert nodes_of(ask(8, per_node=4), there) == {"n3": 4, "n2": 4}
     assert nodes_of(ask(8), there) == {"n1": 8}
     assert nodes_of(ask(15, per_node=5), there) == {"n1": 8, "n2": 5, "n3": 2}
+    # three of each node would cut a group of two
+    assert nodes_of(ask(6, tp=2, per_node=3), inventory(group("t4", {"n1": 4, "n2": 4}))) == {"n1": 4, "n2": 2}
 
 
 def test_a_partition_bounds_the_nodes_of_a_job() -> None:
