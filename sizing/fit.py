@@ -11,7 +11,6 @@ from sizing.candidates import Candidate
 from sizing.errors import Untraceable
 from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 from sizing.plans import Plan
 from sizing.sources import Point, Source, Traces, ends
