@@ -82,12 +82,12 @@ def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
     rest = sum(parts.values()) - state
     if state >= rest:
         yield (
-            f"{state / _GIB:.1f} GiB of it are weights, gradients and optimizer: a make_step that takes fsdp= or tp= can "
-            "share them among GPUs"
+            f"{state / _GIB:.1f} GiB of it are weights, gradients and optimizer: "
+            "a make_step that takes fsdp= or tp= can share them among GPUs"
         )
     else:
         batch = f" of {near.batch} samples" if near.batch > 1 else ""
         yield (
-            f"{rest / _GIB:.1f} GiB of it are activations{batch}: torch.utils.checkpoint, a smaller --global-batch with "
-            "gradient accumulation, or a make_step that takes tp= would help"
+            f"{rest / _GIB:.1f} GiB of it are activations{batch}: torch.utils.checkpoint, "
+            "a smaller --global-batch with gradient accumulation, or a make_step that takes tp= would help"
         )

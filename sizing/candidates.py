@@ -57,6 +57,9 @@ def candidates(
 
 def _shapes(pool: Pool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
     """(nodes, GPUs of each): any part of one node, or whole ones."""
+    if pool.gpu.slice:  # parts of a GPU cannot speak to each other
+        yield 1, 1
+        return
     sizes = sorted({group.gpus for group in pool.groups})
     for per_node in range(1, sizes[-1] + 1):
         if pool.nodes(per_node) and (max_gpus is None or per_node <= max_gpus):

@@ -123,7 +123,7 @@ def _plan(candidate: Candidate, work: cost.Work, peak: Estimate, source: Source)
         peak=peak,
         gpu_bytes=pool.gpu_bytes,
         step_s=step,
-        cost=cost.cost_of(step, parallel.gpus, pool.gpu),
+        cost=cost.cost_of(step, pool.paid(parallel.gpus, candidate.nodes), pool.gpu),
         micro_batch=source.micro_batch(parallel, candidate.batch),
     )
 

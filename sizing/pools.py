@@ -18,6 +18,7 @@ class Pool:
 
     `gpu_bytes` is what a job can rely on; `constraint` is the feature that keeps others' GPUs of the same gres type
     away, "" where none is needed, and `mixed` names the types that it may get instead where there is no such feature.
+    In an `exclusive` partition a job has whole nodes.
     """
 
     partition: str
@@ -27,6 +28,7 @@ class Pool:
     max_nodes: int | None = None
     constraint: str = ""
     mixed: tuple[str, ...] = ()
+    exclusive: bool = False
 
     @property
     def gres_type(self) -> str:
@@ -36,6 +38,12 @@ class Pool:
     def having(self, per_node: int) -> tuple[NodeGroup, ...]:
         """The groups whose nodes have so many GPUs."""
         return tuple(group for group in self.groups if group.gpus >= per_node)
+
+    def paid(self, gpus: int, nodes: int) -> int:
+        """How many GPUs a job takes from others: whole nodes' where the partition gives nothing less."""
+        if not self.exclusive:
+            return gpus
+        return nodes * max(group.gpus for group in self.having(gpus // nodes))
 
     def nodes(self, per_node: int) -> int:
         """How many nodes with so many GPUs a job may have."""
@@ -76,6 +84,7 @@ def _pool(
         offer.max_nodes,
         constraint,
         mixed,
+        offer.exclusive,
     )
 
 

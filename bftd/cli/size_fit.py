@@ -192,7 +192,7 @@ def _with_starts(best: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
     from slurm_plugin.start import asked
 
     slurm = common.slurm_client(config.load_found(None))
-    found = []
+    found: list[Choice] = []
     for choice in best:
         try:
             said = asked(slurm, choice.plan.sbatch)
