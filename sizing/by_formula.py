@@ -51,8 +51,10 @@ class Formula:
         placed = self._placed(parallel, batch)
         if placed is None:
             return None
-        flops, moved = config.step_flops(placed), config.collective_bytes(placed)
-        return cost.configured(placed, flops, config.parameters(placed), moved)
+        alone = config.collective_bytes(replace(placed, parallel=Parallel(tp=parallel.tp)))
+        moved = config.collective_bytes(placed)
+        others = {kind: count - alone.get(kind, 0) for kind, count in moved.items()}
+        return cost.configured(config.step_flops(placed), parallel, alone, others)
 
     def checked(self, parallel: Parallel, batch: int) -> ModelConfig:
         """The model with a rank's batch and its spread; raises UsageError where that cannot be."""

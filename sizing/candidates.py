@@ -14,14 +14,12 @@ from sizing.pools import Pool
 class Spread:
     """In which ways a model can be spread: the keywords that a make_step takes, or what a formula knows.
 
-    Attention `heads` are cut by tensor parallelism, None where they are not known. With `sharded` its state must be
-    shared by all GPUs of a replica group (zero=3), not only may be.
+    Attention `heads` are cut by tensor parallelism, None where they are not known.
     """
 
     tensor: bool = False
     fsdp: bool = False
     heads: int | None = None
-    sharded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,8 @@ def _parallels(pool: Pool, nodes: int, per_node: int, spread: Spread) -> Iterato
         whole = all(group.gpus % tp == 0 for group in pool.having(per_node))
         if per_node % tp == 0 and whole and (spread.heads is None or spread.heads % tp == 0):
             shares = nodes * per_node // tp
-            if not spread.sharded or shares == 1:
-                yield Parallel(shares, tp)
-            if (spread.fsdp or spread.sharded) and shares > 1:
+            yield Parallel(shares, tp)
+            if spread.fsdp and shares > 1:
                 yield Parallel(1, tp, shares)
                 if nodes > 1 and per_node > tp:
                     yield Parallel(nodes, tp, per_node // tp)

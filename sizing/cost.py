@@ -9,19 +9,18 @@ spans what well and badly tuned programs reach.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sizing.estimate import Estimate
 from sizing.inventory import GpuType
-from sizing.model.config import ModelConfig
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 
 Collectives = Mapping[str, float]
-"""Bytes that one rank hands to each kind of collective ("all_reduce", "all_gather", "reduce_scatter") in a step."""
+"""Bytes of the whole tensors of each kind of collective ("all_reduce", "all_gather", "reduce_scatter") in a step."""
 
-GRADIENT_BYTES = 4
-"""Of one parameter, in the all-reduce of data parallelism: torch keeps gradients in the parameters' fp32."""
+WEIGHT_BYTES = 4
+"""Of one weight or gradient that GPUs exchange in a traced step: torch's mixed precision keeps both in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,66 +45,76 @@ LINKS = Share(0.7, 0.3, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rank does in a step: (FLOPs, bytes moved) by operator, and what it hands to collectives.
+    """What one rank does in a step: (FLOPs, bytes moved) by operator, and its collectives by group.
 
-    An operator whose bytes are not known has None of them, and then stands for the whole step. `gradient_bytes` are
-    what data-parallel replicas all-reduce; `tensor` and `sharded` are the collectives of tensor parallelism and FSDP.
+    An operator whose bytes are not known has None of them, and then stands for the whole step. `tensor` is what
+    tensor-parallel GPUs exchange, `sharded` those that share state (FSDP), `data` replicas.
     """
 
     operators: Mapping[str, tuple[float, float | None]]
-    gradient_bytes: float
     tensor: Collectives = field(default_factory=dict)
     sharded: Collectives = field(default_factory=dict)
-
-    def cut(self, parallel: Parallel) -> Work:
-        """The work of one GPU as a rank of `parallel` would have it, its collectives guessed.
-
-        FSDP gathers all weights twice and scatters their gradients; tensor parallelism is taken to move as much again.
-        """
-        operators = {
-            name: (flops / parallel.tp, moved and moved / parallel.tp)
-            for name, (flops, moved) in self.operators.items()
-        }
-        own = self.gradient_bytes / parallel.tp
-        sharded = {"all_gather": 2 * own / parallel.fsdp, "reduce_scatter": own} if parallel.fsdp > 1 else {}
-        tensor = {"all_reduce": self.gradient_bytes} if parallel.tp > 1 else {}
-        return Work(operators, own / parallel.fsdp, tensor, sharded)
+    data: Collectives = field(default_factory=dict)
 
     def scaled(self, factor: float) -> Work:
-        """The work of `factor` times the batch: of the parameters' gradients there are as many as before."""
-        return Work(
-            {name: (flops * factor, moved and moved * factor) for name, (flops, moved) in self.operators.items()},
-            self.gradient_bytes,
-            {kind: moved * factor for kind, moved in self.tensor.items()},
-            self.sharded,
+        """The work of `factor` times the batch: of weights and their gradients there are as many as before."""
+        return replace(
+            self,
+            operators={
+                name: (flops * factor, moved and moved * factor) for name, (flops, moved) in self.operators.items()
+            },
+            tensor={kind: moved * factor for kind, moved in self.tensor.items()},
         )
+
+    def cut(self, parallel: Parallel, weights: float) -> Work:
+        """The work of one GPU as a rank of `parallel` would have it, with so many `weights` on all GPUs.
+
+        Tensor parallelism is taken to move as much as FSDP does: it is not known before it is traced.
+        """
+        parts = parallel.tp
+        operators = {name: (flops / parts, moved and moved / parts) for name, (flops, moved) in self.operators.items()}
+        tensor = _of_weights(weights) if parallel.tp > 1 else {}
+        return Work(operators, tensor, *_states(weights / parallel.tp, parallel))
 
 
 def traced(trace: StepTrace) -> Work:
-    """The work of a traced step."""
-    gradients = float(GRADIENT_BYTES * trace.parameters)
-    tensor, sharded = _split(trace.collectives, trace.parallel, gradients)
-    return Work(
-        {each.name: (float(each.flops), float(each.bytes)) for each in trace.operators}, gradients, tensor, sharded
-    )
+    """The work of a traced step.
+
+    What replicas and shards exchange follows from the weights: torch's reducer shows no trace of it. The rest that is
+    traced is tensor parallelism's.
+    """
+    parallel = trace.parallel
+    own = float(trace.parameters * parallel.fsdp)
+    operators = {each.name: (float(each.flops), float(each.bytes)) for each in trace.operators}
+    tensor: dict[str, float] = {}
+    if parallel.tp > 1:
+        tensor = {kind: float(moved) for kind, moved in trace.collectives.items()}
+        if parallel.fsdp > 1:
+            tensor = {"all_reduce": tensor.get("all_reduce", 0.0)}
+    return Work(operators, tensor, *_states(own, parallel))
 
 
-def configured(model: ModelConfig, flops: float, parameters: float, collectives: Collectives) -> Work:
-    """The work of a step of a model by its sizes, of whose operators only the FLOPs together are known."""
-    gradients = GRADIENT_BYTES * parameters / model.parallel.tp / model.parallel.fsdp
-    tensor, sharded = _split(collectives, model.parallel, gradients)
-    return Work({"step": (flops, None)}, gradients, tensor, sharded)
+def configured(flops: float, parallel: Parallel, tensor: Collectives, others: Collectives) -> Work:
+    """The work of a step of a model by its sizes, of whose operators only the FLOPs together are known.
+
+    `tensor` is what tensor-parallel GPUs exchange, `others` all else: its gathers and scatters are of FSDP's shards
+    where there are some, and else of the replicas' (ZeRO).
+    """
+    shards = {kind: moved for kind, moved in others.items() if kind != "all_reduce" and parallel.fsdp > 1}
+    data = {kind: moved for kind, moved in others.items() if kind not in shards}
+    return Work({"step": (flops, None)}, dict(tensor), shards, data)
 
 
-def _split(collectives: Collectives, parallel: Parallel, gradients: float) -> tuple[Collectives, Collectives]:
-    """Collectives by the group they are of. A trace does not tell; gradients are all-reduced, FSDP's shards are not."""
-    rest = {kind: float(moved) for kind, moved in collectives.items()}
-    if parallel.dp > 1 and "all_reduce" in rest:
-        rest["all_reduce"] = max(0.0, rest["all_reduce"] - gradients)
-    if parallel.fsdp == 1:
-        return (rest if parallel.tp > 1 else {}), {}
-    tensor = {"all_reduce": rest.pop("all_reduce", 0.0)} if parallel.tp > 1 else {}
-    return tensor, rest
+def _of_weights(weights: float) -> dict[str, float]:
+    """What FSDP exchanges: weights are gathered for each forward and backward, gradients scattered."""
+    return {"all_gather": 2 * WEIGHT_BYTES * weights, "reduce_scatter": WEIGHT_BYTES * weights}
+
+
+def _states(weights: float, parallel: Parallel) -> tuple[Collectives, Collectives]:
+    """What shards and what replicas exchange, of so many weights of a tensor-parallel rank."""
+    sharded = _of_weights(weights) if parallel.fsdp > 1 else {}
+    data = {"all_reduce": WEIGHT_BYTES * weights / parallel.fsdp} if parallel.dp > 1 else {}
+    return sharded, data
 
 
 def between(low: Work, high: Work, part: float) -> Work:
@@ -119,9 +128,9 @@ def between(low: Work, high: Work, part: float) -> Work:
     pairs = {name: (low.operators.get(name, nothing), high.operators.get(name, nothing)) for name in names}
     return Work(
         {name: (_mix(a[0], b[0], part), _mix(a[1] or 0.0, b[1] or 0.0, part)) for name, (a, b) in pairs.items()},
-        _mix(low.gradient_bytes, high.gradient_bytes, part),
         mixed(low.tensor, high.tensor),
         mixed(low.sharded, high.sharded),
+        mixed(low.data, high.data),
     )
 
 
@@ -149,7 +158,7 @@ def step_s(
 
 def peak_flops(gpu: GpuType, precision: str) -> float:
     """The dense peak of a precision; what a GPU has no units for runs as fp32 does."""
-    wanted = precision.removesuffix("-pure")
+    wanted = precision.partition("-")[0]  # bf16-pure, fp16-amp
     return gpu.flops.get(wanted) or gpu.flops.get("fp32") or max(gpu.flops.values())
 
 
@@ -174,16 +183,16 @@ def _data_s(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_by
     per_node = parallel.gpus // nodes // parallel.tp
     sharded_bw = gpu.link_bytes_s if nodes == 1 or parallel.fsdp <= per_node else across
     gradients_bw = gpu.link_bytes_s if nodes == 1 else across
-    reduced = {"all_reduce": work.gradient_bytes}
-    return _collectives_s(reduced, parallel.dp, gradients_bw) + _collectives_s(work.sharded, parallel.fsdp, sharded_bw)
+    sharded_s = _collectives_s(work.sharded, parallel.fsdp, sharded_bw)
+    return _collectives_s(work.data, parallel.dp, gradients_bw) + sharded_s
 
 
 def _collectives_s(collectives: Collectives, size: int, bytes_s: float) -> float:
-    """A ring of `size` GPUs; to an all-gather a rank hands its own part, to the others all that there is."""
+    """Rings of `size` GPUs: of a gather or a scatter each GPU passes on all parts but one, of an all-reduce twice."""
     if size == 1:
         return 0.0
-    factors = {"all_reduce": 2.0 * (size - 1) / size, "all_gather": size - 1.0}
-    return sum(moved * factors.get(kind, (size - 1) / size) for kind, moved in collectives.items()) / bytes_s
+    passed = sum(moved * (2 if kind == "all_reduce" else 1) for kind, moved in collectives.items())
+    return passed * (size - 1) / size / bytes_s
 
 
 def cost_of(step: Estimate, gpus: int, gpu: GpuType) -> Estimate:

@@ -113,7 +113,8 @@ class Traces:
             return _work(traces, batch)
         for key in (Parallel(), Parallel(2)):
             if traces := self.found.get(key):
-                return _work(traces, batch).cut(parallel)
+                weights = max(trace.parameters for trace in traces.values())
+                return _work(traces, batch).cut(parallel, weights)
         return None
 
     def micro_batch(self, parallel: Parallel, batch: int) -> int:

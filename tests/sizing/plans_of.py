@@ -38,7 +38,11 @@ def inventory(*offers: Offer, types: Sequence[GpuType] = ()) -> Inventory:
 
 
 def trace(
-    point: Point, peak_gib: float, flops: float = 1e12, parameters: int = 10**8, collectives: dict[str, int] | None = None
+    point: Point,
+    peak_gib: float,
+    flops: float = 1e12,
+    parameters: int = 10**8,
+    collectives: dict[str, int] | None = None,
 ) -> StepTrace:
     half = int(peak_gib * GIB / 2)
     return StepTrace(

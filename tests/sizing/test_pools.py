@@ -38,7 +38,10 @@ def test_gpus_without_a_type_may_be_any_of_the_partition() -> None:
 
 def test_other_partitions_and_unknown_types_change_nothing() -> None:
     offers = (Offer("one", (group(),)), Offer("two", (group(kind="a100-40", gres_type="a100"), group(kind="odd"))))
-    assert [(pool.partition, pool.mixed) for pool in pools(inventory(*offers, types=[SMALL]))] == [("one", ()), ("two", ())]
+    assert [(pool.partition, pool.mixed) for pool in pools(inventory(*offers, types=[SMALL]))] == [
+        ("one", ()),
+        ("two", ()),
+    ]
 
 
 def test_a_job_has_no_more_nodes_than_its_partition_allows() -> None:
