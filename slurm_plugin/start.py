@@ -24,12 +24,12 @@ class Said:
 def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:
     """Ask when a job with these #SBATCH lines would start, by the default time limit of its partition.
 
-    Raises NoAnswer where slurmctld does not answer in time, and SlurmMissing where there is no sbatch.
+    Raises CommandError where no slurmctld answers, and SlurmMissing where there is no sbatch.
     """
     answer = slurm.run("sbatch", "--test-only", stdin="\n".join(["#!/bin/sh", *lines, "exit 0", ""]))
     words = _PREFIX.sub("", answer.err or answer.out).strip()
     if answer.code == 0 and (found := _START.search(words)):
         return Said(True, found[1])
-    if answer.is_unheard:
-        raise CommandError(f"sbatch --test-only: {answer.complaint}")
+    if answer.is_unheard or "fatal:" in answer.err:  # it found no cluster to ask
+        raise CommandError(f"sbatch --test-only: {answer.complaint.removeprefix('sbatch: ')}")
     return Said(False, " ".join(words.split()) or f"exit code {answer.code}")

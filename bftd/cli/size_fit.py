@@ -99,6 +99,8 @@ def fit(
     file = inventory or (None if partitions == "auto" else partitions)
     there = size_inventory.found(file)
     notes = list(there.notes)
+    if asked.model is not None and asked.model.parallel.gpus > 1:
+        notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     wanted = _names(partition)
     if not wanted and script is not None and (own := script.options.get("partition")):
         wanted = _names(own)
