@@ -38,7 +38,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
 
     from sizing.model.child import cuda, kernels, private
     from sizing.model.child.ledger import Ledger
-    from sizing.model.child.placing import Placing
+    from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
     from sizing.model.child.work import Work
 
@@ -56,6 +56,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     on_cuda = request["target"] == "cuda"
     if on_cuda:
         cuda.pretend(gpus)
+        private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
         kernels.like_a_gpu(ledger, tracker)
     torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
     torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
@@ -71,6 +72,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
             tracker.end_backward()
 
     torch.autograd.backward = watched
+    gc.freeze()
     with private.fake_mode(), tracker, Placing(tracker, on_cuda):
         make_step = load(request["path"], request["function"])
         sizes = {name: request[name] for name in request["takes"]}
@@ -83,7 +85,6 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         work.counting = True
         step()
         tracker.label_state()
-        gc.collect()
         parameters = tracker.trainable()
     peak, kinds = ledger.peak(gpu_only=on_cuda and tracker.named)
     return {
