@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
     from sizing.candidates import Spread
     from sizing.errors import Untraceable
+    from sizing.model.parallel import Parallel
     from sizing.model.trace import StepTrace
     from sizing.sources import Point
 
@@ -70,8 +71,14 @@ class Tracer:
 
     def told(self) -> list[str]:
         """What is to be said of the traces: how many there were, and what could not be traced."""
-        failed = [f"{_name(point)} could not be traced: {why}" for point, why in sorted(self.traces.failed.items())]
-        return [f"{self._seen} traces of {self.step}; {self.traces.precision} arithmetic (assumed)", *failed]
+        failed: dict[tuple[Parallel, str], list[str]] = {}
+        for point, why in sorted(self.traces.failed.items()):
+            failed.setdefault((point.parallel, why), []).append(str(point.batch))
+        told = [
+            f"a batch of {' or '.join(batches)} with {_name(parallel)} could not be traced: {why}"
+            for (parallel, why), batches in failed.items()
+        ]
+        return [f"{self._seen} traces of {self.step}; {self.traces.precision} arithmetic (assumed)", *told]
 
     def _one(self, point: Point) -> StepTrace | Untraceable:
         from sizing.errors import Untraceable
@@ -127,6 +134,6 @@ def side_by_side(jobs: Sequence[Callable[[], T]], tick: Callable[[], None], at_o
     return [results[at] for at in range(len(jobs))]
 
 
-def _name(point: Point) -> str:
-    parallel = point.parallel
-    return f"a batch of {point.batch} with dp {parallel.dp}, tp {parallel.tp}, fsdp {parallel.fsdp}"
+def _name(parallel: Parallel) -> str:
+    more = " or more" if parallel.dp == 2 else ""  # any number of replicas is as good as two
+    return f"dp {parallel.dp}{more}, tp {parallel.tp}, fsdp {parallel.fsdp}"
