@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bftd.cli import size_inventory
 from sizing.gpus import GIB
 from sizing.inventory import Inventory, from_slurm
 from sizing.inventory_file import parse, text_of
@@ -22,7 +23,7 @@ SHARED = "PartitionName=shared Nodes=n[1-4] MaxTime=60 MaxNodes=2 State=UP OverS
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """Two nodes with four A100 each and two with two of a type that nobody knows."""
-    with Sandbox(nodes=4, gpus={"a100": 4, "turbo": 2}, tuned=True, extra_conf="") as cluster:
+    with Sandbox(nodes=4, gpus={"a100": 4, "turbo": 2}, tuned=True) as cluster:
         answer = cluster.client().run("scontrol", "create", *SHARED.split())
         assert answer.code == 0, answer.complaint
         yield cluster
@@ -32,7 +33,7 @@ def read(client: SlurmClient) -> Inventory:
     return from_slurm(client.nodes_with_gpus_used(), client.partitions(), without={"elastic", "bft-driver"})
 
 
-def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox) -> None:
+def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     client = sandbox.client()
     found = read(client)
     assert [(offer.partition, offer.exclusive, offer.max_nodes) for offer in found.offers] == [
@@ -44,9 +45,12 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox) -
     assert group.idle == {"n1": 4, "n2": 4}
     assert found.unknown == ("turbo",)
     assert parse(text_of(found)) == found
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, sandbox.env()[name])
+    assert size_inventory.found() == found  # bftd's partitions are left out by its configuration
 
     script = "#!/bin/sh\nsleep 60\n"
-    job = client.submit(["-p", "shared", "-w", "n1", "--gres=gpu:a100:3", "-n1", "--mem=10"], script)
+    job = client.submit(["-p", "shared", "-w", "n1", "--gres=gpu:a100:3", "-n1", "--mem=10", "-o/dev/null"], script)
     try:
         wait_until(lambda: (at := client.job(job)) is not None and at.state == "RUNNING", "the job runs")
         busy = read(client)
@@ -58,7 +62,7 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox) -
         assert there is not None
         assert there.nodes == {"n2": 4, "n1": 1}
         assert all(not isinstance(answer, Placement) for answer in trial([Ask(6, GIB, cpus=1, memory_bytes=0)], busy))
-        runs = ["-p", "shared", "--mem=10", "-n2", "-N2"]
+        runs = ["-p", "shared", "--mem=10", "-n2", "-N2", "-o/dev/null"]
         started = client.submit([*runs, "--gpus=a100:5"], script)
         wait_until(lambda: (at := client.job(started)) is not None and at.state == "RUNNING", "it starts as placed")
         at = client.job(started)
