@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 GIB = 2**30
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -155,6 +156,11 @@ def recognise(name: str, features: Sequence[str] = ()) -> Known | None:
     `features` are the node's: they decide where the name does not, and stand for it where it is "". What may still be
     several types is taken for the smallest and slowest of them, which is noted. Slices are types of their own.
     """
+    return _recognised(name, tuple(features))
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have the same few names and features
+def _recognised(name: str, features: tuple[str, ...]) -> Known | None:
     lowered = name.lower()
     slice_of = _MIG.search(lowered)
     words = _words(lowered[: slice_of.start()] if slice_of else lowered)

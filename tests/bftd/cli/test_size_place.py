@@ -67,7 +67,7 @@ class Slurm:
 
     def nodes_with_gpus_used(self) -> dict[str, Node]:
         nodes = [
-            node("n1", gpus={"t4": 1}, cpus=8),
+            node("n1", gpus={"t4": 1}, cpus=8, features=("rack1",)),
             node("n2", "MIXED", gpus={"t4": 1}, gpus_used={"t4": 1}, cpus=8),
             node("n3", gpus={"turbo": 1}),
         ]
