@@ -14,7 +14,7 @@ from typing import Any
 from sizing.errors import UsageError
 from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops
 from sizing.model.parallel import Parallel
-from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute
+from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute, shown
 
 __all__ = [
     "FAMILIES",
@@ -42,11 +42,12 @@ _LLAMA: dict[str, Any] = {
     "positions": False,
     "norm": "rms",
     "biased": (False, False),
+    "fused": False,
 }
 FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gpt": {},
-        "bert": {"encoder": True},
+        "bert": {"encoder": True, "fused": False},
         "llama": _LLAMA,
         "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
         "moe": {"experts": 8, "experts_used": 2},
@@ -61,7 +62,7 @@ _REQUIRED = ("h", "l", "a", "s", "V")
 def _number(least: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= LARGEST:
-            raise UsageError(f"{key}={text[:40]}: a whole number from {least} to {LARGEST}")
+            raise UsageError(f"{key}={shown(text)}: a whole number from {least} to {LARGEST}")
         return int(text)
 
     return read
@@ -72,7 +73,7 @@ def _flag(key: str, text: str) -> bool:
         return True
     if text.lower() in ("no", "false", "0", "off"):
         return False
-    raise UsageError(f"{key}={text[:40]}: yes or no")
+    raise UsageError(f"{key}={shown(text)}: yes or no")
 
 
 def _rate(key: str, text: str) -> bool:
@@ -82,7 +83,7 @@ def _rate(key: str, text: str) -> bool:
     except ValueError:
         return _flag(key, text)
     if not 0 <= rate <= 1:
-        raise UsageError(f"{key}={text[:40]}: a rate from 0 to 1, or yes or no")
+        raise UsageError(f"{key}={shown(text)}: a rate from 0 to 1, or yes or no")
     return rate > 0
 
 
@@ -93,7 +94,7 @@ def _word(key: str, text: str) -> str:
 def _biases(key: str, text: str) -> tuple[bool, bool]:
     known = {"yes": (True, True), "no": (False, False), "attention": (True, False), "ffn": (False, True)}
     if text not in known:
-        raise UsageError(f"{key}={text[:40]}: one of {', '.join(known)}")
+        raise UsageError(f"{key}={shown(text)}: one of {', '.join(known)}")
     return known[text]
 
 
@@ -126,6 +127,7 @@ KEYS: Mapping[str, Key] = MappingProxyType(
         "positions": Key("positions", _flag, "learned positions"),
         "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
         "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
+        "fused": Key("fused", _flag, "queries, keys and values come out of one matrix"),
         "norm": Key("norm", _word, "layer or rms"),
         "norms": Key("norms", _SIZE, "normalisations of a layer"),
         "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),
@@ -157,9 +159,9 @@ def _options(text: str) -> dict[str, Any]:
     for part in text.split(",") if text.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            raise UsageError(f"{part.strip()[:40] or 'an empty option'!r}: write key=value, as in h=1024,l=24,a=16")
+            raise UsageError(f"{shown(part.strip()) or 'an empty option'}: write key=value, as in h=1024,l=24,a=16")
         if key not in KEYS:
-            raise UsageError(f"{key[:40]}={value[:40]}: no such key; {_near(key, KEYS)}")
+            raise UsageError(f"{shown(key)}={shown(value)}: no such key; {_near(key, KEYS)}")
         if KEYS[key].field in found:
             raise UsageError(f"{key} is given twice")
         found[KEYS[key].field] = KEYS[key].read(key, value)
@@ -189,7 +191,7 @@ def parse(text: str) -> ModelConfig:
     if family not in FAMILIES:
         near = difflib.get_close_matches(family, FAMILIES, n=1, cutoff=0.5)
         raise UsageError(
-            f"{family[:40] or 'an empty --config'!r}: no such family; "
+            f"{shown(family) or 'an empty --config'}: no such family; "
             + (f"did you mean {near[0]}?" if near else f"one of {', '.join(FAMILIES)}, or a config.json")
         )
     found = _options(options)
