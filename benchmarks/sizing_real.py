@@ -5,8 +5,9 @@
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
 allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made; the
 peak is that of the steps, in bytes as asked for. What does not come from torch's allocator (Python's own memory,
-libraries' private buffers) or from the threads of a collective's transport does not count. On a GPU it is torch.cuda.max_memory_allocated and
-max_memory_reserved from the first step on. One thread computes: buffers per thread are so few as they can be.
+libraries' private buffers) or from the threads of a collective's transport does not count. On a GPU it is
+torch.cuda.max_memory_allocated and max_memory_reserved from the first step on. One thread computes: buffers that
+kernels keep for each thread are so few as they can be.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ def function_of(step: str) -> Callable[..., Callable[[], Any]]:
     # This file's own folder has modules by the names of others.
     sys.path[0] = str(Path(path).resolve().parent)
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return getattr(module, name)  # type: ignore[no-any-return]
 
 
-def measured(make_step: Callable[..., Callable[[], Any]], batch: int, sizes: dict[str, int], steps: int) -> dict[str, Any]:
+def measured(
+    make_step: Callable[..., Callable[[], Any]], batch: int, sizes: dict[str, int], steps: int
+) -> dict[str, Any]:
     """The peaks of so many steps."""
     import torch
 

@@ -268,3 +268,9 @@ def sharded(batch_size: int, *, fsdp: int = 1) -> Step:
 def sharded_recompute(batch_size: int, *, fsdp: int = 1) -> Step:
     """The same with layers computed anew."""
     return train(batch_size, SMALL, recompute=True, spread=in_shards(fsdp))
+
+
+def gpt2_350m(batch_size: int) -> Step:
+    """GPT-2 medium in bfloat16, as large as it is trained."""
+    sizes = Sizes(hidden=1024, layers=24, heads=16, seq=1024, vocab=50257)
+    return train(batch_size, sizes, dropout=0.1, precision="bf16", clip=1.0)

@@ -49,6 +49,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
 
     torch.set_num_threads(1)
     private.quiet_compile()
+    private.convert_in_place()
     gpus = request["dp"] * request["tp"] * request["fsdp"]
     if gpus > 1:
         private.join_fake_group(gpus)

@@ -80,3 +80,32 @@ def quiet_compile() -> None:
     torch.nn.Module.compile = lambda self, *args, **kwargs: None  # type: ignore[method-assign]
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].config.disable = True
+
+
+def convert_in_place() -> None:
+    """A module's `.to()` gives its parameters new data, as it does on real tensors.
+
+    On fake ones torch would swap tensors, which it refuses for the references that the fake mode itself keeps.
+    """
+    module = torch.nn.Module
+    swapping = module._apply
+
+    def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        if any(type(param) not in PLAIN for param in self._parameters.values() if param is not None):
+            return swapping(self, fn, recurse)
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        for param in self._parameters.values():
+            for tensor in (param, getattr(param, "grad", None)):
+                if tensor is not None:
+                    with torch.no_grad():
+                        converted = fn(tensor)
+                        if converted is not tensor:
+                            tensor.data = converted
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    module._apply = _apply  # type: ignore[method-assign]
