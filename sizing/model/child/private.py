@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import types
 from typing import Any, Tuple
 
 import torch
@@ -82,30 +84,81 @@ def quiet_compile() -> None:
         sys.modules["torch._dynamo"].config.disable = True
 
 
+def factories() -> Any:
+    """The functions that make tensors where the default device is."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
+def default_device() -> Any:
+    """The device of `torch.set_default_device` or `with torch.device(...)`; None where none was named."""
+    from torch.utils import _device
+
+    return getattr(_device, "CURRENT_DEVICE", None)
+
+
+def foreach_like_a_gpu() -> None:
+    """Optimizers take the kernels over many tensors, as they do for those of a GPU."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for module in (optimizer, _foreach_utils):
+        kinds = getattr(module, "_foreach_supported_types", None)
+        if isinstance(kinds, list) and FakeTensor not in kinds:
+            kinds.append(FakeTensor)
+
+
+def without_dynamo() -> None:
+    """Keep torch from importing its compiler, which takes seconds and has nothing to do here."""
+    import torch._compile
+
+    def plain(function: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
+        return function if function is not None else (lambda each: each)
+
+    wrapper = getattr(FakeTensorMode.__torch_dispatch__, "__code__", None)
+    for each in gc.get_objects():
+        if type(each) is types.FunctionType and each.__code__ is wrapper and hasattr(each, "__wrapped__"):
+            setattr(each.__wrapped__, "__dynamo_disable", each.__wrapped__)
+    torch._compile._disable_dynamo = plain
+    torch._disable_dynamo = plain  # type: ignore[assignment]
+
+
+def without_modes() -> Any:
+    """A context in which tensors are real ones again."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
 def convert_in_place() -> None:
-    """A module's `.to()` gives its parameters new data, as it does on real tensors.
+    """Let `Module.to` and its like work on parameters without contents, which torch does not swap."""
+    usual = torch.nn.Module._apply
 
-    On fake ones torch would swap tensors, which it refuses for the references that the fake mode itself keeps.
-    """
-    module = torch.nn.Module
-    swapping = module._apply
-
-    def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
-        if any(type(param) not in PLAIN for param in self._parameters.values() if param is not None):
-            return swapping(self, fn, recurse)
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        own = [each for each in self._parameters.values() if each is not None]
+        if not all(isinstance(each, FakeTensor) for each in own):
+            return usual(self, fn, recurse)
         if recurse:
-            for child in self.children():
-                child._apply(fn)
-        for param in self._parameters.values():
-            for tensor in (param, getattr(param, "grad", None)):
-                if tensor is not None:
-                    with torch.no_grad():
-                        converted = fn(tensor)
-                        if converted is not tensor:
-                            tensor.data = converted
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[name] = fn(buffer)
+            for module in self.children():
+                module._apply(fn)
+        for name, value in self._parameters.items():
+            if value is None:
+                continue
+            with torch.no_grad():
+                new = fn(value)
+                grad = None if value.grad is None else fn(value.grad)
+            if new is not value:
+                if new.fake_device == value.fake_device:
+                    value.grad = None
+                    value.data = new
+                else:
+                    value = self._parameters[name] = torch.nn.Parameter(new, value.requires_grad)
+            if grad is not value.grad:
+                value.grad = grad
+        for name, value in self._buffers.items():
+            if value is not None:
+                self._buffers[name] = fn(value)
         return self
 
-    module._apply = _apply  # type: ignore[method-assign]
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]

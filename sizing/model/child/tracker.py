@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Set
 
 import torch
 
@@ -19,6 +19,8 @@ class Tracker(private.TorchDispatchMode):
         self.ledger = ledger
         self.work = work
         self.backward_depth = 0
+        self.place: bool | None = None
+        self.named = False
         self._records: Dict[int, Record] = {}
         self._watches: Dict[int, Any] = {}
         self._modules: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
@@ -28,15 +30,14 @@ class Tracker(private.TorchDispatchMode):
             return NotImplemented  # its own operators come by again, on the tensors that it wraps
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        inputs: List[Any] = []
         for value in private.tree_flatten(out)[0]:
             if isinstance(value, torch.Tensor):
-                self.see(value)
-        self.work.count(func, args, kwargs, out, inputs)
+                self.see(value, (args, kwargs))
+        self.work.count(func, args, kwargs, out)
         return out
 
-    def see(self, tensor: Any) -> "Record | None":
-        """The record of a tensor's storage, opened where it is new."""
+    def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
+        """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
         tensor = private.local(tensor)
         if not isinstance(tensor, private.FakeTensor) or tensor.device.type == "meta":
             return None
@@ -45,10 +46,27 @@ class Tracker(private.TorchDispatchMode):
         record = self._records.get(key)
         if record is None:
             recomputed = self.backward_depth > 0 and torch.is_grad_enabled()
-            record = self._records[key] = self.ledger.open(storage.nbytes(), True, recomputed)
+            record = self._records[key] = self.ledger.open(storage.nbytes(), self._lies(inputs), recomputed)
             self._watches[key] = weakref.finalize(storage, self._gone, key)
             self._watches[key].atexit = False
         return record
+
+    def _lies(self, inputs: Any) -> bool:
+        if self.place is not None:
+            return self.place
+        given = [value for value in private.tree_flatten(inputs)[0] if isinstance(value, torch.Tensor)]
+        return any(self.on_gpu(value) for value in given) if given else self.named
+
+    def on_gpu(self, tensor: Any) -> bool:
+        """Whether a tensor lies on the GPU."""
+        record = self.see(tensor)
+        return record is not None and record.on_gpu
+
+    def move(self, tensor: Any, gpu: bool) -> None:
+        """Let a tensor's storage lie on the GPU, or not."""
+        record = self.see(tensor)
+        if record is not None:
+            record.on_gpu = gpu
 
     def _gone(self, key: int) -> None:
         self.ledger.close(self._records.pop(key))

@@ -30,7 +30,7 @@ class Work:
         self.collectives: Dict[str, int] = {}
         self._flops = private.flop_formulas()
 
-    def count(self, func: Any, args: Any, kwargs: Any, out: Any, inputs: Any) -> None:
+    def count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one call of an operator."""
         if not self.counting:
             return
