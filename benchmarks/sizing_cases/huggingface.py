@@ -70,7 +70,9 @@ def _bert(batch: int, dropout: float = 0.1, **how: Any) -> Step:
         attention_probs_dropout_prob=dropout,
     )
     samples = _text(batch, 256, 4096)
-    samples["attention_mask"] = torch.ones(batch, 256, dtype=torch.long, device=DEVICE)
+    # Texts of several lengths, padded to the longest.
+    lengths = 256 - 16 * torch.arange(batch, device=DEVICE)
+    samples["attention_mask"] = (torch.arange(256, device=DEVICE) < lengths[:, None]).long()
     return train(transformers.BertForMaskedLM(config), samples, **how)
 
 
