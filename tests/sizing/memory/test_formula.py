@@ -159,8 +159,8 @@ def test_the_answer_says_where_it_comes_from_and_adds_up() -> None:
 
 
 ANY = st.builds(
-    lambda family, h, l, b, s, more: replace(
-        parse(f"{family}:h={64 * h},l={l},a=8,kv=4,s={s},V=1000,b={b},ffn={64 * h}"), **more
+    lambda family, h, layers, b, s, more: replace(
+        parse(f"{family}:h={64 * h},l={layers},a=8,kv=4,s={s},V=1000,b={b},ffn={64 * h}"), **more
     ),
     st.sampled_from(["gpt", "llama", "bert", "moe", "mixtral"]),
     st.integers(1, 8),
