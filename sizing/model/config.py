@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any
 
 from sizing.errors import UsageError
@@ -44,15 +43,13 @@ _LLAMA: dict[str, Any] = {
     "biased": (False, False),
     "fused": False,
 }
-FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "gpt": {},
-        "bert": {"encoder": True, "fused": False},
-        "llama": _LLAMA,
-        "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
-        "moe": {"experts": 8, "experts_used": 2},
-    }
-)
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "gpt": {},
+    "bert": {"encoder": True, "fused": False},
+    "llama": _LLAMA,
+    "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
+    "moe": {"experts": 8, "experts_used": 2},
+}
 """What a family is beside its sizes: gpt (GPT-2, GPT-3), bert (an encoder with a masked-language head), llama (SwiGLU,
 RMSNorm, rotary positions, no biases, output matrix of its own), mixtral (llama with 8 experts), moe (gpt with 8)."""
 
@@ -108,41 +105,39 @@ class Key:
 
 
 _SIZE = _number(1)
-KEYS: Mapping[str, Key] = MappingProxyType(
-    {
-        "h": Key("hidden", _SIZE, "hidden size"),
-        "l": Key("layers", _SIZE, "layers"),
-        "a": Key("heads", _SIZE, "attention heads"),
-        "s": Key("seq", _SIZE, "tokens of a sequence"),
-        "V": Key("vocab", _SIZE, "size of the vocabulary"),
-        "b": Key("batch", _SIZE, "sequences of a micro-batch on one replica"),
-        "kv": Key("kv_heads", _SIZE, "heads of keys and values (GQA, MQA); else a"),
-        "head": Key("head_size", _SIZE, "width of a head; else h / a"),
-        "ffn": Key("ffn_hidden", _SIZE, "width inside a feed-forward layer; else 4 h"),
-        "gated": Key("gated", _flag, "feed-forward layers have three matrices (SwiGLU)"),
-        "tied": Key("tied", _flag, "the output matrix is the embedding"),
-        "experts": Key("experts", _SIZE, "experts of a feed-forward layer"),
-        "topk": Key("experts_used", _SIZE, "experts that a token goes through"),
-        "shared": Key("shared_ffn", _number(0), "width of an expert that all tokens go through"),
-        "positions": Key("positions", _flag, "learned positions"),
-        "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
-        "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
-        "fused": Key("fused", _flag, "queries, keys and values come out of one matrix"),
-        "norm": Key("norm", _word, "layer or rms"),
-        "norms": Key("norms", _SIZE, "normalisations of a layer"),
-        "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),
-        "dropout": Key("dropout", _rate, "dropout: its rate, or yes or no"),
-        "precision": Key("precision", _word, "fp32, tf32, bf16, fp16-amp, fp16, bf16-master, bf16-pure"),
-        "optimizer": Key("optimizer", _word, "adam, adamw, sgd, momentum, adafactor, adam8bit"),
-        "recompute": Key("recompute", _word, "activations computed again in backward: none, selective, full"),
-        "attention": Key("attention", _word, "math or flash"),
-        "zero": Key("zero", _number(0), "stage of ZeRO over dp: 0 to 3"),
-        "accumulation": Key("accumulation", _SIZE, "micro-batches of a step"),
-        "dp": Key("dp", _SIZE, "replicas"),
-        "tp": Key("tp", _SIZE, "GPUs of a tensor-parallel group"),
-        "fsdp": Key("fsdp", _SIZE, "GPUs that share a replica's state (FSDP)"),
-    }
-)
+KEYS: Mapping[str, Key] = {
+    "h": Key("hidden", _SIZE, "hidden size"),
+    "l": Key("layers", _SIZE, "layers"),
+    "a": Key("heads", _SIZE, "attention heads"),
+    "s": Key("seq", _SIZE, "tokens of a sequence"),
+    "V": Key("vocab", _SIZE, "size of the vocabulary"),
+    "b": Key("batch", _SIZE, "sequences of a micro-batch on one replica"),
+    "kv": Key("kv_heads", _SIZE, "heads of keys and values (GQA, MQA); else a"),
+    "head": Key("head_size", _SIZE, "width of a head; else h / a"),
+    "ffn": Key("ffn_hidden", _SIZE, "width inside a feed-forward layer; else 4 h"),
+    "gated": Key("gated", _flag, "feed-forward layers have three matrices (SwiGLU)"),
+    "tied": Key("tied", _flag, "the output matrix is the embedding"),
+    "experts": Key("experts", _SIZE, "experts of a feed-forward layer"),
+    "topk": Key("experts_used", _SIZE, "experts that a token goes through"),
+    "shared": Key("shared_ffn", _number(0), "width of an expert that all tokens go through"),
+    "positions": Key("positions", _flag, "learned positions"),
+    "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
+    "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
+    "fused": Key("fused", _flag, "queries, keys and values come out of one matrix"),
+    "norm": Key("norm", _word, "layer or rms"),
+    "norms": Key("norms", _SIZE, "normalisations of a layer"),
+    "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),
+    "dropout": Key("dropout", _rate, "dropout: its rate, or yes or no"),
+    "precision": Key("precision", _word, "fp32, tf32, bf16, fp16-amp, fp16, bf16-master, bf16-pure"),
+    "optimizer": Key("optimizer", _word, "adam, adamw, sgd, momentum, adafactor, adam8bit"),
+    "recompute": Key("recompute", _word, "activations computed again in backward: none, selective, full"),
+    "attention": Key("attention", _word, "math or flash"),
+    "zero": Key("zero", _number(0), "stage of ZeRO over dp: 0 to 3"),
+    "accumulation": Key("accumulation", _SIZE, "micro-batches of a step"),
+    "dp": Key("dp", _SIZE, "replicas"),
+    "tp": Key("tp", _SIZE, "GPUs of a tensor-parallel group"),
+    "fsdp": Key("fsdp", _SIZE, "GPUs that share a replica's state (FSDP)"),
+}
 _SPREAD = ("dp", "tp", "fsdp")
 _OPTIONAL = frozenset({"kv_heads", "head_size", "ffn_hidden", "position_rows"})
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from sizing.errors import UsageError
@@ -121,31 +120,29 @@ def _stablelm(config: Config) -> dict[str, Any]:
 
 
 _NONE = (False, False)
-TYPES: Mapping[str, Row] = MappingProxyType(
-    {
-        "gpt2": Row("gpt", positions=True, fused=True),
-        "gpt_bigcode": Row("gpt", positions=True, fused=True, more=_bigcode),
-        "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
-        "gpt_neox": Row("gpt", tied=False, fused=True),
-        "opt": Row("gpt", positions=True, more=_opt),
-        "bloom": Row("gpt", fused=True),
-        "falcon": Row("gpt", fused=True, more=_falcon),
-        "phi": Row("gpt", tied=False, norms=1),
-        "starcoder2": Row("gpt", more=_starcoder),
-        "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
-        "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-        "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
-        "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
-        "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
-        "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
-        "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-        "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
-        "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
-        "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
-        "bert": Row("bert", positions=True),
-        "roberta": Row("bert", positions=True),
-    }
-)
+TYPES: Mapping[str, Row] = {
+    "gpt2": Row("gpt", positions=True, fused=True),
+    "gpt_bigcode": Row("gpt", positions=True, fused=True, more=_bigcode),
+    "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
+    "gpt_neox": Row("gpt", tied=False, fused=True),
+    "opt": Row("gpt", positions=True, more=_opt),
+    "bloom": Row("gpt", fused=True),
+    "falcon": Row("gpt", fused=True, more=_falcon),
+    "phi": Row("gpt", tied=False, norms=1),
+    "starcoder2": Row("gpt", more=_starcoder),
+    "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
+    "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
+    "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
+    "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
+    "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
+    "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
+    "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
+    "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
+    "bert": Row("bert", positions=True),
+    "roberta": Row("bert", positions=True),
+}
 
 
 def read(config: Config, *, name: str) -> ModelConfig:
