@@ -44,7 +44,10 @@ def models(draw: st.DrawFn) -> ModelConfig:
         accumulation=draw(st.integers(1, 9)),
         parallel=Parallel(draw(st.integers(1, 9)), tp, draw(st.integers(1, 9))),
         biased=draw(st.tuples(st.booleans(), st.booleans())),
-        **{name: draw(st.booleans()) for name in ("gated", "tied", "positions", "dropout", "encoder", "fused")},
+        **{
+            name: draw(st.booleans())
+            for name in ("gated", "tied", "positions", "dropout", "encoder", "fused", "gelu_new")
+        },
         **{
             name: draw(st.sampled_from(get_args(kind)))
             for name, kind in (
