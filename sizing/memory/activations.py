@@ -70,8 +70,11 @@ def layer_of(model: ModelConfig) -> Layer:
 
 def _normalised(model: ModelConfig, products: int = 1) -> int:
     """What a normalisation leaves, beside its input: its output as the `products` that follow take it (under autocast
-    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor in fp32
-    (in 16 bits also the input's copy in fp32)."""
+    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor.
+
+    In fp32 and under autocast that is one tensor of 4 bytes. In 16 bits it is one of 2, and the input's copy in fp32,
+    in whose place the input itself goes (2 less), if recomputation does not keep it.
+    """
     size = bytes_of(model)
     extra = 0
     if model.norm == "rms" and not model.master:
@@ -83,9 +86,10 @@ def _normalised(model: ModelConfig, products: int = 1) -> int:
 
 
 def _written_out(model: ModelConfig) -> int:
-    """GPT-2's x / 2 (1 + tanh(... x^3)) in single operations: three tensors more of the inner width, where the power
-    makes fp32 of 16 bits under autocast, too (half of x stays 16 bits then, and so goes x itself: 4 + 4 + 4 + 2 -
-    2)."""
+    """GPT-2's x / 2 (1 + tanh(... x^3)) in single operations: three tensors of the inner width more.
+
+    Under autocast the power makes fp32 of 16 bits: 4 each for x, tanh and 1 + tanh; half of x stands in for x in 2.
+    """
     if not model.gelu_new or model.master:
         return 0
     return 3 * (4 if model.autocast else bytes_of(model).compute) * model.active_ffn

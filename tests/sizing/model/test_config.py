@@ -190,3 +190,5 @@ def test_replicas_sum_gradients_once_a_step_and_shards_gather_weights_each_micro
     # two sums a layer each way, one each for embedding and output
     tensor = config.collective_bytes(replace(model, parallel=Parallel(tp=2)))
     assert tensor["all_reduce"] == 4 * (24 * 4 + 2) * 4 * 1024 * 1024
+    again = config.collective_bytes(replace(model, parallel=Parallel(tp=2), recompute="full"))
+    assert again["all_reduce"] - tensor["all_reduce"] == 4 * 24 * 2 * 4 * 1024 * 1024
