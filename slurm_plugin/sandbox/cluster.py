@@ -217,7 +217,8 @@ class Sandbox:
             # Slurm wants a character device a GPU and follows a link to one; only root could make a new device.
             (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
         lua = resources.files("slurm_plugin").joinpath("lua")
-        (root / "bftd.lua").write_text(lua.joinpath("bftd.lua").read_text())
+        for name in ("bftd.lua", "bftd_gpus.lua"):
+            (root / name).write_text(lua.joinpath(name).read_text())
         shipped = lua.joinpath("job_submit.lua").read_text()
         (root / "job_submit.lua").write_text(
             config.job_submit_lua(shipped, root, _driver(), os.getuid(), self._reservation(programs))
