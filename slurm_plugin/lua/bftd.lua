@@ -322,10 +322,7 @@ local function charge_nobody(job_desc)
   end
 end
 
-local function fill_in_gpus(job_desc, part_list, value)
-  if value then
-    refuse("--auto-gpus: an elastic job has no GPUs of its own to choose; leave --auto-gpus or --elastic out")
-  end
+local function fill_in_gpus(job_desc, part_list)
   local gpus = assert(loadfile(FOLDER .. "bftd_gpus.lua"))({
     is_given = is_given, refuse = refuse, names_partition = names_partition,
     is_ours = function(name)
@@ -338,9 +335,9 @@ end
 local function submit(job_desc, part_list, uid)
   check_reservation(job_desc.reservation, uid)
   check_qos(job_desc.qos, uid)
-  local value = elastic_option(job_desc)
-  if has_auto_gpus(job_desc) then
-    fill_in_gpus(job_desc, part_list, value)
+  local value, is_auto = elastic_option(job_desc), has_auto_gpus(job_desc)
+  if value and is_auto then
+    refuse("--auto-gpus: an elastic job has no GPUs of its own to choose; leave --auto-gpus or --elastic out")
   elseif value then
     make_elastic(job_desc, part_list, value)
   elseif is_pilot(job_desc) then
@@ -364,6 +361,9 @@ local function submit(job_desc, part_list, uid)
       refuse("partition %s is for the drivers of elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another "
         .. "partition", settings.driver_partition)
     end
+  end
+  if is_auto then -- after what is refused by its partition
+    fill_in_gpus(job_desc, part_list)
   end
 end
 
