@@ -1,0 +1,118 @@
+"""Runs the user's step twice on tensors without contents, and tells the parent what it took."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any, Dict
+
+
+class Refusal(Exception):
+    """The step cannot be traced; `usage` where what was asked for is wrong rather than the step."""
+
+    def __init__(self, reason: str, usage: bool = False) -> None:
+        super().__init__(reason)
+        self.usage = usage
+
+
+def load(path: str, function: str) -> Any:
+    """The user's function, out of his file as `python FILE` would find its imports."""
+    sys.path.insert(0, os.path.dirname(path))
+    sys.argv = [path]
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise Refusal(f"{path} is no Python file", usage=True)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    made = getattr(module, function, None)
+    if not callable(made):
+        raise Refusal(f"{path} has no function {function}", usage=True)
+    return made
+
+
+def run(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Trace the step that the request names."""
+    import torch
+    from torch.optim import optimizer
+
+    from sizing.model.child import private
+    from sizing.model.child.ledger import Ledger
+    from sizing.model.child.tracker import Tracker
+    from sizing.model.child.work import Work
+
+    torch.set_num_threads(1)
+    private.quiet_compile()
+    gpus = request["dp"] * request["tp"] * request["fsdp"]
+    if gpus > 1:
+        private.join_fake_group(gpus)
+    ledger = Ledger(512 if request["target"] == "cuda" else 1)
+    work = Work()
+    tracker = Tracker(ledger, work)
+    torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
+    torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
+    optimizer.register_optimizer_step_pre_hook(tracker.before_step)
+    optimizer.register_optimizer_step_post_hook(tracker.after_step)
+    backward = torch.autograd.backward
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        tracker.begin_backward()
+        try:
+            return backward(*args, **kwargs)
+        finally:
+            tracker.end_backward()
+
+    torch.autograd.backward = watched
+    with private.fake_mode(), tracker:
+        make_step = load(request["path"], request["function"])
+        sizes = {name: request[name] for name in request["takes"]}
+        step = make_step(request["batch"], **sizes)
+        if not callable(step):
+            raise Refusal(f"{request['function']} returned {type(step).__name__}: return a function that does one step")
+        tracker.label_state()
+        step()
+        tracker.label_state()
+        work.counting = True
+        step()
+        tracker.label_state()
+        gc.collect()
+        parameters = tracker.trainable()
+    peak, kinds = ledger.peak(gpu_only=False)
+    return {
+        "peak_bytes": peak,
+        "by_category": kinds,
+        "parameters": parameters,
+        "operators": [[name, *row] for name, row in work.operators.items()],
+        "collectives": work.collectives,
+        "torch": torch.__version__,
+    }
+
+
+def reason_of(error: BaseException, path: str) -> str:
+    """The last words of an error with the user's own line that led to it."""
+    lines = str(error).strip().splitlines() or [""]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    place = f"{os.path.basename(path)}:{frames[-1].lineno}: " if frames else ""
+    return f"{place}{type(error).__name__}: {lines[0]}"[:400]
+
+
+def main(request: Dict[str, Any], reply: int) -> None:
+    """Answer one request on the pipe `reply`."""
+    began = time.perf_counter()
+    try:
+        answer = run(request)
+    except Refusal as error:
+        answer = {"refused": str(error), "usage": error.usage}
+    except BaseException as error:
+        answer = {"refused": reason_of(error, request["path"]), "usage": False}
+    answer["trace_s"] = time.perf_counter() - began
+    data = json.dumps(answer).encode() + b"\n"
+    while data:
+        data = data[os.write(reply, data) :]
+    os._exit(0)

@@ -1,0 +1,110 @@
+"""Watches every operator of a step: writes its storages into the ledger, and counts its work."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List, Set
+
+import torch
+
+from sizing.model.child import private
+from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+
+
+class Tracker(private.TorchDispatchMode):
+    """Stands above the fake mode; `on_gpu` says where a new tensor without inputs is (None: as its inputs are)."""
+
+    def __init__(self, ledger: Ledger, work: Any) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.work = work
+        self.backward_depth = 0
+        self._records: Dict[int, Record] = {}
+        self._watches: Dict[int, Any] = {}
+        self._modules: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind not in private.PLAIN for kind in types):
+            return NotImplemented  # its own operators come by again, on the tensors that it wraps
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        inputs: List[Any] = []
+        for value in private.tree_flatten(out)[0]:
+            if isinstance(value, torch.Tensor):
+                self.see(value)
+        self.work.count(func, args, kwargs, out, inputs)
+        return out
+
+    def see(self, tensor: Any) -> "Record | None":
+        """The record of a tensor's storage, opened where it is new."""
+        tensor = private.local(tensor)
+        if not isinstance(tensor, private.FakeTensor) or tensor.device.type == "meta":
+            return None
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        record = self._records.get(key)
+        if record is None:
+            recomputed = self.backward_depth > 0 and torch.is_grad_enabled()
+            record = self._records[key] = self.ledger.open(storage.nbytes(), True, recomputed)
+            self._watches[key] = weakref.finalize(storage, self._gone, key)
+            self._watches[key].atexit = False
+        return record
+
+    def _gone(self, key: int) -> None:
+        self.ledger.close(self._records.pop(key))
+        del self._watches[key]
+
+    def trainable(self) -> int:
+        """The elements of this rank's trainable parameters."""
+        found = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
+        return sum(private.local(p).numel() for p in found.values() if p.requires_grad)
+
+    # -- what kind a storage is of ---
+
+    def module(self, module: Any, name: str, value: Any) -> None:
+        """A module takes a parameter or a buffer."""
+        self._modules.add(module)
+
+    def label_state(self) -> None:
+        """Label what modules hold, and its gradients."""
+        seen: Set[int] = set()
+        for module in list(self._modules):
+            for value in [*module._parameters.values(), *module._buffers.values()]:
+                if value is None or id(value) in seen:
+                    continue
+                seen.add(id(value))
+                self.label(value, PARAMETERS)
+                if value.grad is not None:
+                    self.label(value.grad, GRADIENTS)
+
+    def label(self, tensor: Any, kind: int) -> None:
+        """Label a tensor's storage."""
+        record = self.see(tensor)
+        if record is not None:
+            self.ledger.label(record, kind)
+
+    def before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        """The optimizer is about to step."""
+        for group in optimizer.param_groups:
+            for value in group["params"]:
+                self.label(value, PARAMETERS)
+                if value.grad is not None:
+                    self.label(value.grad, GRADIENTS)
+
+    def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        """The optimizer has stepped, and has its state by now."""
+        for value in private.tree_flatten([dict(state) for state in optimizer.state.values()])[0]:
+            if isinstance(value, torch.Tensor):
+                self.label(value, OPTIMIZER)
+
+    def begin_backward(self) -> None:
+        """Backward begins, or one within it."""
+        self.label_state()
+        for record in self._records.values():
+            self.ledger.label(record, ACTIVATIONS)
+        self.backward_depth += 1
+
+    def end_backward(self) -> None:
+        """Backward is done."""
+        self.backward_depth -= 1
+        self.label_state()

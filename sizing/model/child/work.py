@@ -1,0 +1,50 @@
+"""The work of a step by operator: calls, floating point operations, bytes; and what collectives are handed."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import torch
+
+from sizing.model.child import private
+
+_COLLECTIVES = (
+    ("all_reduce", ("all_reduce", "allreduce")),
+    ("all_gather", ("all_gather", "allgather")),
+    ("reduce_scatter", ("reduce_scatter",)),
+    ("all_to_all", ("all_to_all", "alltoall")),
+    ("broadcast", ("broadcast",)),
+)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+class Work:
+    """Counts while `counting`: the second step, in which nothing is set up any more."""
+
+    def __init__(self) -> None:
+        self.counting = False
+        self.operators: Dict[str, List[int]] = {}
+        self.collectives: Dict[str, int] = {}
+        self._flops = private.flop_formulas()
+
+    def count(self, func: Any, args: Any, kwargs: Any, out: Any, inputs: Any) -> None:
+        """Count one call of an operator."""
+        if not self.counting:
+            return
+        tensors = [x for x in private.tree_flatten((args, kwargs, out))[0] if isinstance(x, torch.Tensor)]
+        given = [x for x in private.tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
+            name = func._schema.name.split("::")[1]
+            for kind, words in _COLLECTIVES:
+                if any(word in name for word in words):
+                    self.collectives[kind] = self.collectives.get(kind, 0) + _bytes(given)
+                    return
+        packet = func._overloadpacket
+        formula = self._flops.get(packet)
+        row = self.operators.setdefault(str(packet).replace("aten.", "", 1), [0, 0, 0])
+        row[0] += 1
+        row[1] += int(formula(*args, **kwargs, out_val=out)) if formula else 0
+        row[2] += _bytes(tensors)

@@ -1,0 +1,52 @@
+"""What a traced process said, checked field by field: the user's own code ran in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sizing.errors import Untraceable, UsageError
+from sizing.model.parallel import Parallel
+from sizing.model.trace import CATEGORIES, Operator, StepTrace, Target
+
+_MOST_BYTES = 2**60
+_MOST_OPERATORS = 10_000
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_BYTES:
+        raise ValueError(f"{value!r} is no size")
+    return value
+
+
+def _word(value: Any, most: int = 400) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise ValueError(f"{value!r} is no text")
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
+
+
+def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: float) -> StepTrace:
+    """The trace that a child wrote; raises Untraceable or UsageError for a reason that it gave instead."""
+    try:
+        said = json.loads(data)
+        if "refused" in said:
+            raise (UsageError if said.get("usage") is True else Untraceable)(_word(said["refused"], 1000))
+        kinds = {name: _number(said["by_category"][name]) for name in CATEGORIES}
+        peak = _number(said["peak_bytes"])
+        if sum(kinds.values()) != peak:
+            raise ValueError("the categories do not add up to the peak")
+        rows = said["operators"][:_MOST_OPERATORS]
+        return StepTrace(
+            batch=batch,
+            parallel=parallel,
+            target=target,
+            peak_bytes=peak,
+            by_category=kinds,
+            parameters=_number(said["parameters"]),
+            operators=tuple(Operator(_word(name), _number(a), _number(b), _number(c)) for name, a, b, c in rows),
+            collectives={_word(name, 40): _number(size) for name, size in said["collectives"].items()},
+            torch=_word(said["torch"], 80),
+            trace_s=trace_s,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Untraceable(f"the traced process answered what no trace is ({type(error).__name__}: {error})") from None
