@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from sizing import gpus as catalogue
+from sizing.gpus import GpuType
+from slurm_plugin.nodeset import fold
+from slurm_plugin.types import Node, Partition
 
-@dataclass(frozen=True, slots=True)
-class GpuType:
-    """One model of GPU. `memory_bytes` is what a program can have of it; bandwidths are bytes a second, one way.
+__all__ = ["GpuType", "Inventory", "NodeGroup", "Offer", "emptied", "from_slurm", "with_idle"]
 
-    `flops` is the peak of dense matrix products a second by precision ("fp32", "tf32", "fp16", "bf16"). `link_bytes_s`
-    joins the GPUs of a node, `cost` is what an hour of it is worth beside other types (any unit). `assumed` names the
-    fields that come from data sheets and not from the site.
-    """
-
-    name: str
-    memory_bytes: int
-    flops: Mapping[str, float]
-    memory_bytes_s: float
-    link_bytes_s: float
-    link: str = "pcie"
-    cost: float = 1.0
-    assumed: frozenset[str] = frozenset()
+# A node in another state, or with another flag, has no GPU for a job that would start now.
+_TAKES_JOBS = frozenset({"IDLE", "MIXED"})
+_HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """Nodes that are alike: how many GPUs of which type, CPUs and memory each has. `gres_type` is Slurm's name of it.
 
-    `idle` maps a node to its GPUs that no job has; `network_bytes_s` is one node's bandwidth to another.
+    `idle` maps a node to its GPUs that no job has, `idle_cpus` and `idle_memory_bytes` to what is left of the rest; of
+    a node that is not in one of them it is all. `network_bytes_s` is one node's bandwidth to another. Where a node has
+    GPUs of several types, a group has the part of its CPUs and memory that its GPUs are of them.
     """
 
     nodes: tuple[str, ...]
@@ -41,22 +36,150 @@ class NodeGroup:
     features: tuple[str, ...] = ()
     network_bytes_s: float = 1.25e10
     idle: Mapping[str, int] = field(default_factory=dict)
+    idle_cpus: Mapping[str, int] = field(default_factory=dict)
+    idle_memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A partition and what a job may have there."""
+    """A partition and what a job may have there; in an `exclusive` one it has whole nodes."""
 
     partition: str
     groups: tuple[NodeGroup, ...]
     max_nodes: int | None = None
     max_time_s: float | None = None
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All types of GPUs by name, and all partitions that have some; `unknown` names types of which nothing is known."""
+    """All types of GPUs by name, and all partitions that have some; `unknown` names types of which nothing is known.
+
+    `notes` are sentences on what was taken for granted, and on what to do about the unknown types.
+    """
 
     types: Mapping[str, GpuType]
     offers: tuple[Offer, ...]
     unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def from_slurm(
+    nodes: Mapping[str, Node],
+    partitions: Mapping[str, Partition],
+    *,
+    without: Collection[str] = (),
+    types: Mapping[str, GpuType] | None = None,
+) -> Inventory:
+    """The partitions that are up and have GPUs, each with its groups of equal nodes; two may have the same nodes.
+
+    `without` are partitions to leave out: those of bftd. `types` are the site's own words on its GPUs; they come before
+    the catalogue. A node's GPUs of a type that neither knows are left out and named in `unknown`.
+    """
+    reader = _Reader(types or {})
+    offers = []
+    for partition in partitions.values():
+        if partition.name in without or partition.state != "UP":
+            continue
+        there = [nodes[name] for name in partition.nodes if name in nodes]
+        groups = reader.groups(there, exclusive=partition.exclusive)
+        if groups:
+            offers.append(Offer(partition.name, groups, partition.max_nodes, partition.max_time_s, partition.exclusive))
+    return Inventory(reader.types, tuple(offers), tuple(sorted(reader.unknown)), reader.notes())
+
+
+def with_idle(inventory: Inventory, nodes: Mapping[str, Node]) -> Inventory:
+    """The same inventory with what Slurm says is idle now; of a node that Slurm does not know nothing is."""
+    offers = []
+    for offer in inventory.offers:
+        groups = []
+        for group in offer.groups:
+            part = {name: _idle(nodes[name], group, exclusive=offer.exclusive) for name in group.nodes if name in nodes}
+            groups.append(_with(group, {name: part.get(name, (0, 0, 0)) for name in group.nodes}))
+        offers.append(replace(offer, groups=tuple(groups)))
+    return replace(inventory, offers=tuple(offers))
+
+
+def emptied(inventory: Inventory) -> Inventory:
+    """The same inventory without a job on it."""
+    offers = [replace(offer, groups=tuple(_with(group, {}) for group in offer.groups)) for offer in inventory.offers]
+    return replace(inventory, offers=tuple(offers))
+
+
+_Shape = tuple[str, str, int, int, int, tuple[str, ...]]  # type, gres, GPUs, CPUs, bytes, features
+
+
+class _Reader:
+    """Groups nodes by what they have, and remembers every type that it met."""
+
+    def __init__(self, own: Mapping[str, GpuType]) -> None:
+        self.types: dict[str, GpuType] = {}
+        self.unknown: dict[str, set[str]] = defaultdict(set)
+        self._notes: dict[str, None] = {}
+        self._own = {name: known for known in own.values() for name in (known.name, *known.names)}
+
+    def groups(self, nodes: Iterable[Node], *, exclusive: bool) -> tuple[NodeGroup, ...]:
+        """The groups of a partition, in the order of their first nodes."""
+        alike: dict[_Shape, list[Node]] = defaultdict(list)
+        for node in nodes:
+            whole = sum(node.gpus.values())
+            for gres_type, count in node.gpus.items():
+                known = self._known(gres_type, node) if count else None
+                if known is not None:
+                    cpus, memory = node.cpus * count // whole, node.memory_bytes * count // whole
+                    alike[known.name, gres_type, count, cpus, memory, node.features].append(node)
+        return tuple(_group(shape, members, exclusive=exclusive) for shape, members in alike.items())
+
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for granted, and what to do about what is not known."""
+        told = [
+            f"nothing is known of the GPU type {name or 'without a name'} ({fold(nodes)}): name it in a file, as in "
+            f'{{"types": {{"{name or "NAME"}": {{"like": "a100-sxm-80gb"}}}}}}'
+            for name, nodes in sorted(self.unknown.items())
+        ]
+        return (*self._notes, *told)
+
+    def _known(self, gres_type: str, node: Node) -> GpuType | None:
+        found = self._own.get(gres_type)
+        if found is None and (known := catalogue.recognise(gres_type, node.features)) is not None:
+            found = self._own.get(known.type.name, known.type)
+            if known.note:
+                self._notes.setdefault(known.note)
+        if found is None:
+            self.unknown[gres_type].add(node.name)
+        else:
+            self.types.setdefault(found.name, found)
+        return found
+
+
+def _group(shape: _Shape, members: Collection[Node], *, exclusive: bool) -> NodeGroup:
+    gpu_type, gres_type, gpus, cpus, memory_bytes, features = shape
+    names = tuple(node.name for node in members)
+    group = NodeGroup(names, gpu_type, gpus, cpus, memory_bytes, gres_type, features)
+    return _with(group, {node.name: _idle(node, group, exclusive=exclusive) for node in members})
+
+
+def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, int]:
+    """The GPUs, CPUs and bytes of memory that a job could have of a node now; of an exclusive one all or none."""
+    if node.state not in _TAKES_JOBS or not node.flags <= _HARMLESS or (exclusive and node.state != "IDLE"):
+        return 0, 0, 0
+    # Some clusters tell how many GPUs are in use and not of which type: they may be any.
+    used = node.gpus_used.get(group.gres_type, 0) + (node.gpus_used.get("", 0) if group.gres_type else 0)
+    free = max(0, group.gpus - used)
+    return (
+        free,
+        min(group.cpus, max(0, node.cpus - node.cpus_used)),
+        min(group.memory_bytes, max(0, node.memory_bytes - node.memory_used_bytes)),
+    )
+
+
+def _with(group: NodeGroup, idle: Mapping[str, tuple[int, int, int]]) -> NodeGroup:
+    """The group with what is idle on each node, all of it where nothing is said."""
+    full = (group.gpus, group.cpus, group.memory_bytes)
+    found = {name: idle.get(name, full) for name in group.nodes}
+    return replace(
+        group,
+        idle={name: part[0] for name, part in found.items()},
+        idle_cpus={name: part[1] for name, part in found.items() if part[1] != full[1]},
+        idle_memory_bytes={name: part[2] for name, part in found.items() if part[2] != full[2]},
+    )

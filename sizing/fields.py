@@ -1,0 +1,143 @@
+"""Reading objects of a JSON file with an error for whatever is wrong: its place, and what to write there."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sizing.errors import UsageError
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.nodeset import expand
+
+
+class _Repeated(ValueError):
+    """A field is there twice: the second would silently replace the first."""
+
+
+def decoded(text: str, name: str) -> Any:
+    """What is in a JSON file of this name; raises UsageError with the place of what is not JSON or is there twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{name}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except _Repeated as error:
+        raise UsageError(f"{name}: {error}") from None
+    except (RecursionError, ValueError):  # the latter for numbers of thousands of digits
+        raise UsageError(f"{name} is nested too deeply, or has too long numbers, to be such a file") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Repeated(f"the field {key!r} is there twice in an object: remove one")
+        found[key] = value
+    return found
+
+
+class Fields:
+    """An object of the file: `where` is its place in messages, `known` the keys that it may have, None for any."""
+
+    def __init__(self, where: str, data: Any, known: Collection[str] | None = None) -> None:
+        self.where = where
+        if not isinstance(data, dict):
+            raise UsageError(f"{where}: give an object, {{...}}")
+        self._data: dict[str, Any] = data
+        for key in () if known is None else data.keys() - known:
+            near = difflib.get_close_matches(key, known or (), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known or ()))}"
+            raise UsageError(f"{where}: no field {key}: {hint}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._data
+
+    def wrong(self, key: str, wanted: str) -> UsageError:
+        """The error of a field that is not what it should be."""
+        shown = json.dumps(self._data[key]) if key in self._data else "missing"
+        return UsageError(f"{self.where}: {key} is {shown[:60]}: give {wanted}")
+
+    def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """A number of at least `least`, which without a default must be there."""
+        value = self._data.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+            raise self.wrong(key, f"a number of {least:g} or more")
+        return value
+
+    def number_or_none(self, key: str, *, least: float = 0.0) -> float | None:
+        """A number of at least `least`, None where it is null or not there."""
+        return None if self._data.get(key) is None else self.number(key, least=least)
+
+    def count(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """A whole number of at least `least`."""
+        value = self._data.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.wrong(key, f"a whole number of {least} or more")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text, which without a default must be there."""
+        value = self._data.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts, by default an empty one."""
+        value = self._data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._data.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def nodes(self, key: str) -> tuple[str, ...]:
+        """A set of nodes, folded or not."""
+        return self._expanded(key, self.text(key))
+
+    def counts_by_node(self, key: str, nodes: Collection[str], most: int) -> dict[str, int]:
+        """A number from 0 to `most` for each of some nodes, which may be folded."""
+        data = self._data.get(key, {})
+        if not isinstance(data, dict):
+            raise self.wrong(key, "an object of nodes and numbers")
+        found: dict[str, int] = {}
+        for folded, count in data.items():
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= most:
+                raise UsageError(f"{self.where}: {key} of {folded} is {count!r}: give a whole number from 0 to {most}")
+            for node in self._expanded(key, folded):
+                if node not in nodes or node in found:
+                    why = "twice" if node in found else "not one of the group's nodes"
+                    raise UsageError(f"{self.where}: {key} names {node}, {why}: name each of its nodes once")
+                found[node] = count
+        return {node: found[node] for node in nodes if node in found}
+
+    def items(self, key: str) -> Iterable[tuple[str, Any]]:
+        """What is in an object, which by default is empty."""
+        value = self._data.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object, {...}")
+        return value.items()
+
+    def inner(self, key: str, known: Collection[str]) -> Fields:
+        """An object in this one."""
+        return Fields(f"{self.where}, {key}", self._data[key], known)
+
+    def each(self, key: str, known: Collection[str] | None = None) -> Iterable[Fields]:
+        """The objects of a list, which by default is empty."""
+        items = self._data.get(key, [])
+        if not isinstance(items, list):
+            raise self.wrong(key, "a list")
+        return [Fields(f"{self.where}, {key}, {at + 1}", item, known) for at, item in enumerate(items)]
+
+    def _expanded(self, key: str, folded: str) -> tuple[str, ...]:
+        try:
+            return tuple(expand(folded))
+        except SlurmError as error:
+            raise UsageError(f"{self.where}: {key}: {error}") from None

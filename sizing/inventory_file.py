@@ -1,0 +1,189 @@
+"""An inventory as a file that an administrator can read and correct: JSON, and back without loss.
+
+`types` says what the GPUs are and `partitions` where they are. A type that the catalogue knows by its name, or by the
+one in `like`, needs only the fields that are to be other; those that differ no longer count as assumed. Without
+`partitions` a file corrects what Slurm shows. Nodes are folded as Slurm writes them, n[1-4].
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from sizing.errors import UsageError
+from sizing.fields import Fields, decoded
+from sizing.gpus import PRECISIONS, GpuType, recognise
+from sizing.inventory import Inventory, NodeGroup, Offer
+from slurm_plugin.nodeset import fold
+
+_RATES = ("memory_bytes_s", "link_bytes_s", "cost")
+_CORRECTED = ("memory_bytes", "flops", *_RATES, "link")
+_TYPE = frozenset({"like", "names", "slice", "assumed", *_CORRECTED})
+_GROUP = frozenset(field.name for field in fields(NodeGroup))
+_OFFER = frozenset(field.name for field in fields(Offer))
+_IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
+_FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the least that joins GPUs that are still in use
+
+
+def to_json(inventory: Inventory) -> dict[str, Any]:
+    """The form of `bft size inventory --json`."""
+    return {
+        "types": {name: _type_json(known) for name, known in inventory.types.items()},
+        "partitions": [
+            {
+                "partition": offer.partition,
+                "max_nodes": offer.max_nodes,
+                "max_time_s": offer.max_time_s,
+                "exclusive": offer.exclusive,
+                "groups": [_group_json(group) for group in offer.groups],
+            }
+            for offer in inventory.offers
+        ],
+        "unknown": list(inventory.unknown),
+        "notes": list(inventory.notes),
+    }
+
+
+def text_of(inventory: Inventory) -> str:
+    """The text of the file."""
+    return json.dumps(to_json(inventory), indent=2)
+
+
+def parse(text: str, *, name: str = "the inventory") -> Inventory:
+    """Read the text of such a file; raises UsageError with the place (`name` is the file's) and what to write there."""
+    whole = Fields(name, decoded(text, name), frozenset({"types", "partitions", "unknown", "notes"}))
+    types = {key: _type(Fields(f"{name}, types, {key}", item, _TYPE), key) for key, item in whole.items("types")}
+    offers = tuple(_offer(item, types) for item in whole.each("partitions", _OFFER))
+    names = [offer.partition for offer in offers]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise UsageError(f"{name}: partition {twice[0]} is there twice: remove one")
+    return Inventory(types, offers, whole.texts("unknown"), whole.texts("notes"))
+
+
+def _type_json(known: GpuType) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "memory_bytes": known.memory_bytes,
+        "flops": dict(known.flops),
+        **{key: getattr(known, key) for key in _RATES},
+        "link": known.link,
+        "assumed": sorted(known.assumed),
+    }
+    if known.names:
+        shown["names"] = list(known.names)
+    if known.slice:
+        shown["slice"] = True
+    return shown
+
+
+def _group_json(group: NodeGroup) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "nodes": fold(group.nodes),
+        "gpu_type": group.gpu_type,
+        "gres_type": group.gres_type,
+        "gpus": group.gpus,
+        "cpus": group.cpus,
+        "memory_bytes": group.memory_bytes,
+        "features": list(group.features),
+        "network_bytes_s": group.network_bytes_s,
+    }
+    for key in _IDLE:
+        by_count: dict[int, list[str]] = defaultdict(list)
+        for node, count in getattr(group, key).items():
+            by_count[count].append(node)
+        if by_count or key == "idle":
+            shown[key] = {fold(nodes): count for count, nodes in by_count.items()}
+    return shown
+
+
+def _type(given: Fields, name: str) -> GpuType:
+    """One type: what is given, over what the catalogue says of it."""
+    like = given.text("like", name)
+    known = recognise(like)
+    if known is None and "like" in given:
+        raise given.wrong("like", "a type that the catalogue knows, as a100-sxm-80gb")
+    if known is not None and known.note and "like" not in given and "memory_bytes" not in given:
+        raise UsageError(f"{known.note}; write it as like in types, {name}")
+    base = known.type if known is not None else None
+    flops = dict(base.flops) if base else {}
+    if "flops" in given:
+        rates = given.inner("flops", frozenset(PRECISIONS))
+        flops.update({key: rates.number(key, least=1.0) for key, _ in given.items("flops")})
+    if not flops:
+        raise given.wrong("flops", f"operations a second by precision ({', '.join(PRECISIONS)}), or like")
+    slowest = min(flops.values())
+    flops = {precision: flops.get(precision, slowest) for precision in PRECISIONS}
+    values: dict[str, Any] = {
+        "memory_bytes": given.count("memory_bytes", base.memory_bytes if base else None, least=1),
+        "flops": flops,
+        "memory_bytes_s": given.number("memory_bytes_s", base.memory_bytes_s if base else None, least=1.0),
+        "link_bytes_s": given.number("link_bytes_s", base.link_bytes_s if base else _FEWEST_LINK_BYTES_S, least=1.0),
+        "cost": given.number("cost", base.cost if base else 1.0),
+        "link": given.text("link", base.link if base else "pcie"),
+    }
+    return GpuType(
+        name=name,
+        **values,
+        assumed=_assumed(given, values, base),
+        names=given.texts("names"),
+        slice=given.flag("slice", bool(base and base.slice)),
+    )
+
+
+def _assumed(given: Fields, values: Mapping[str, Any], base: GpuType | None) -> frozenset[str]:
+    """The fields that nobody at the site has stood for: those that the file calls so, but for what differs."""
+    if base is not None:
+        told = given.texts("assumed") if "assumed" in given else _CORRECTED
+        return frozenset(key for key in told if values.get(key) == getattr(base, key, None))
+    if "assumed" in given:
+        return frozenset(given.texts("assumed"))
+    return frozenset(key for key in _CORRECTED if key not in given)
+
+
+def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
+    groups = tuple(_group(item, types) for item in given.each("groups", _GROUP))
+    seen: set[tuple[str, str]] = set()
+    for group in groups:
+        for node in group.nodes:
+            if (node, group.gres_type) in seen:
+                raise UsageError(f"{given.where}: {node} is in two groups with the same GPUs: take it out of one")
+            seen.add((node, group.gres_type))
+    most = given.number_or_none("max_nodes", least=1)
+    return Offer(
+        given.text("partition"),
+        groups,
+        None if most is None else int(most),
+        given.number_or_none("max_time_s", least=1.0),
+        given.flag("exclusive", False),
+    )
+
+
+def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
+    """A group; where nothing is said of what its nodes have idle it is all. The catalogue's types need not be told."""
+    gpu_type = given.text("gpu_type")
+    if gpu_type not in types:
+        known = recognise(gpu_type)
+        if known is None or known.type.name != gpu_type:
+            raise given.wrong("gpu_type", f"one of the file's types ({', '.join(types) or 'it has none'})")
+        types[gpu_type] = known.type
+    nodes = given.nodes("nodes")
+    if not nodes:
+        raise given.wrong("nodes", "at least one node")
+    gpus, cpus = given.count("gpus", least=1), given.count("cpus")
+    memory_bytes = given.count("memory_bytes")
+    idle: Mapping[str, int] = given.counts_by_node("idle", nodes, gpus)
+    return NodeGroup(
+        nodes=nodes,
+        gpu_type=gpu_type,
+        gpus=gpus,
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        gres_type=given.text("gres_type", ""),
+        features=given.texts("features"),
+        network_bytes_s=given.number("network_bytes_s", 1.25e10, least=1.0),
+        idle={node: idle.get(node, gpus) for node in nodes},
+        idle_cpus=given.counts_by_node("idle_cpus", nodes, cpus),
+        idle_memory_bytes=given.counts_by_node("idle_memory_bytes", nodes, memory_bytes),
+    )
