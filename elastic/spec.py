@@ -35,9 +35,10 @@ _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
-    `without` are types of GPUs whose nodes are not wanted. `resume` is the id of the trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state
-    this one goes on. `state_path` is the folder on a shared file system that holds large states, `container` the image
-    that the workers run in, and `progress` the regular expression that reads their steps from what they print.
+    `without` are types of GPUs whose nodes are not wanted. `resume` is the id of the trainer, a job's number mostly,
+    with @CLUSTER behind it or not, from whose saved state this one goes on. `state_path` is the folder on a shared file
+    system that holds large states, `container` the image that the workers run in, and `progress` the regular expression
+    that reads their steps from what they print.
     """
 
     nodes_min: int

@@ -1,4 +1,4 @@
-"""`bft size auto`: what the SPANK plug-in runs for `sbatch --auto-gpus`, as the user; its answer goes to bftd_gpus.lua."""
+"""`bft size auto`: what the SPANK plug-in runs for `sbatch --auto-gpus`, as the user."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fit_words(value: str) -> list[str]:
 
 
 def answer(plans: Iterable[Mapping[str, Any]]) -> str:
-    """The plans that fit, in their order, one of each choice of partition, GPUs and nodes; bounded in number and length."""
+    """The plans that fit, in their order, one of each partition, type and number of GPUs; bounded in all."""
     seen, said, length = set(), [], 0
     for plan in plans:
         text = _one(plan) if plan["fits"] else None

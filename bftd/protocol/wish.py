@@ -17,7 +17,7 @@ FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 class Wish:
     """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`, and whether they may be of several classes.
 
-    "" is any type of GPU, and 0 no GPU at all unless a type is named. Nodes with a GPU of a type in `without` will not do.
+    "" is any type of GPU, and 0 no GPU at all unless a type is named. `without` are types of GPUs that will not do.
     """
 
     gpu: str = ""

@@ -131,7 +131,7 @@ def test_a_value_that_would_not_travel_is_refused_with_an_example(library: ctype
     assert b"for example --auto-gpus=step.py:make_step,global-batch=256" in why.value
 
 
-@pytest.mark.parametrize("value", ["s.py:f,global-batch=8", "/a/b c.py:f".replace(" ", "_"), "gpt:h=1,l=2,global-batch=8"])
+@pytest.mark.parametrize("value", ["s.py:f,global-batch=8", "/a/b_c.py:f", "gpt:h=1,l=2,global-batch=8"])
 def test_steps_and_sizes_travel(library: ctypes.CDLL, value: str) -> None:
     assert library.auto_gpus_check(value.encode(), ctypes.create_string_buffer(512), ctypes.c_size_t(512)) == 0
 
@@ -177,7 +177,7 @@ def lua() -> Iterator[Lua]:
 def submitted(lua: Lua, changes: str = "", answer: str = f"{PLAN};{SMALL}") -> list[str]:
     """Code, the job's fields, the last line that the user got, comment and admin comment."""
     lua.set("answer", answer.encode())
-    return lua.run("told = {} return submit(answer, { %s })" % changes).decode().split("|")
+    return lua.run(f"told = {{}} return submit(answer, {{ {changes} }})").decode().split("|")
 
 
 FULL = (
@@ -219,7 +219,11 @@ def test_a_comment_of_the_users_stays_and_the_line_goes_beside_it(lua: Lua) -> N
         ("cpus_per_tres = 'gres:gpu:2'", "tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem=64000M ("),
         ("min_mem_per_cpu = 5", "cpus_per_task=8", "--cpus-per-task=8 ("),
         ("mem_per_tres = 'gres:gpu:5'", "cpus_per_task=8", "--cpus-per-task=8 ("),
-        ("ntasks_per_node = 1", "ntasks_per_node=1 tres_per_node=gres:gpu:a100:4 cpus_per_task=32", "--nodes=2 --gres="),
+        (
+            "ntasks_per_node = 1",
+            "tres_per_node=gres:gpu:a100:4 cpus_per_task=32",
+            "--nodes=2 --gres=",
+        ),
         ("num_tasks = 4", "num_tasks=4 tres_per_node=gres:gpu:a100:4 cpus_per_task=16", "--nodes=2 --gres="),
         ("num_tasks = 3", "num_tasks=3 tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem="),
         ("time_limit = 601", "partition=v100", "--partition=v100"),
