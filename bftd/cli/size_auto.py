@@ -13,8 +13,9 @@ import click
 
 from bftd.errors import BftError, UsageError
 
-# Options of `bft size fit` among the words of the value; every other word belongs to the model's sizes.
-_OPTIONS = ("global-batch", "max-gpus", "inventory", "python")
+# Options of `bft size fit` that may stand in the value; of a model by its sizes every other word belongs to the sizes.
+_OPTIONS = ("global-batch", "partition", "gpu", "max-gpus", "by", "python")
+_OF_A_STEP = ("precision",)
 _STEP = re.compile(r"[^,]+\.py:[A-Za-z_]\w*")
 _EXAMPLE = "for example --auto-gpus=step.py:make_step,global-batch=256"
 
@@ -42,28 +43,32 @@ _MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 @click.argument("value")
 def auto(value: str) -> None:
     """Answer `sbatch --auto-gpus=VALUE`: print the plans that fit, best first, in the form that bftd_gpus.lua reads."""
-    plans = _plans(fit_words(value))
-    if not any(plan["fits"] for plan in plans):
-        raise BftError("no GPUs of this centre hold the model; `bft size fit` says by how much, and what would help")
-    click.echo(answer(plans))
+    said = answer(_plans(fit_words(value)))
+    if not said:
+        raise BftError("no plan can be written as options of a job; see `bft size fit`")
+    click.echo(said)
 
 
 def fit_words(value: str) -> list[str]:
     """The command line of `bft size fit` that a value of --auto-gpus stands for; raises UsageError."""
-    words, options = [], {}
-    for word in value.split(","):
+    what, *rest = value.split(",")
+    is_step = _STEP.fullmatch(what) is not None
+    known = (*_OPTIONS, *(_OF_A_STEP if is_step else ()))
+    sizes, options = [what], {}
+    for word in rest:
         key, equals, text = word.partition("=")
-        if equals and key in _OPTIONS:
+        if equals and key in known:
             options[key] = text
+        elif is_step:
+            raise UsageError(f"{word!r} is no option of --auto-gpus; known: {', '.join(f'{name}=' for name in known)}")
         else:
-            words.append(word)
-    what = ",".join(words)
+            sizes.append(word)
+    if not what or (".py" in what and not is_step):
+        raise UsageError(f"{what!r} names no step and no model, {_EXAMPLE}")
     if "global-batch" not in options:
         raise UsageError(f"say how many samples make a step on all GPUs together, {_EXAMPLE}")
-    if not what or (".py" in words[0] and not _STEP.fullmatch(what)):
-        raise UsageError(f"{what!r} names no step and no model, or has words that are no options, {_EXAMPLE}")
-    chosen = [what] if _STEP.fullmatch(what) else ["--config", what]
-    return [*chosen, *(f"--{key}={text}" for key, text in options.items()), "--json"]
+    model = [what] if is_step else ["--config", ",".join(sizes)]
+    return [*model, *(f"--{key}={text}" for key, text in options.items()), "--no-start", "--json"]
 
 
 def answer(plans: Iterable[Mapping[str, Any]]) -> str:
@@ -109,7 +114,7 @@ def _megabytes(text: str) -> int:
 
 
 def _plans(words: Sequence[str]) -> list[dict[str, Any]]:
-    """What `bft size fit` says, with its own errors."""
+    """What `bft size fit` says; where nothing fits it raises an error, which says by how much and what would help."""
     from bftd.cli.size_fit import fit
 
     said = io.StringIO()
