@@ -14,7 +14,9 @@ class Plan:
     """One way to train a model. `peak` are the bytes of one GPU, its `high` with the guard band on it; `step_s` is how
     long a step takes, `cost` what it costs in the inventory's unit; `sbatch` are the lines that ask Slurm for it.
 
-    `start` is what Slurm says of when it could begin, in its own words, None where it was not asked.
+    `why` says for each of these lines where it comes from. `start` is what Slurm says of when it could begin, in its
+    own words, None where it was not asked. `micro_batch` is what of a GPU's `batch` is worked on at once, where
+    gradients are accumulated over several.
     """
 
     partition: str
@@ -29,6 +31,8 @@ class Plan:
     cost: Estimate
     sbatch: tuple[str, ...] = ()
     start: str | None = None
+    why: tuple[str, ...] = ()
+    micro_batch: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -46,13 +50,18 @@ class Plan:
             "tp": self.parallel.tp,
             "fsdp": self.parallel.fsdp,
             "batch": self.batch,
+            "micro_batch": self.micro_batch if self.micro_batch is not None else self.batch,
             "peak_bytes": int(self.peak.value),
             "high_bytes": int(self.peak.high),
             "origin": self.peak.origin,
             "gpu_bytes": self.gpu_bytes,
             "fits": self.fits,
             "step_s": self.step_s.value,
+            "step_low_s": self.step_s.low,
+            "step_high_s": self.step_s.high,
+            "step_origin": self.step_s.origin,
             "cost": self.cost.value,
             "sbatch": list(self.sbatch),
+            "why": list(self.why),
             "start": self.start,
         }

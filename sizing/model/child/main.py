@@ -11,13 +11,7 @@ import time
 import traceback
 from typing import Any, Dict
 
-
-class Refusal(Exception):
-    """The step cannot be traced; `usage` where what was asked for is wrong rather than the step."""
-
-    def __init__(self, reason: str, usage: bool = False) -> None:
-        super().__init__(reason)
-        self.usage = usage
+from sizing.model.child.refusal import Refusal
 
 
 def load(path: str, function: str) -> Any:
@@ -42,11 +36,15 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import private
+    from sizing.model.child import cuda, kernels, private
     from sizing.model.child.ledger import Ledger
+    from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
     from sizing.model.child.work import Work
 
+    private.without_dynamo()
+    private.convert_in_place()
+    cuda.no_scaler()
     torch.set_num_threads(1)
     private.quiet_compile()
     gpus = request["dp"] * request["tp"] * request["fsdp"]
@@ -55,6 +53,11 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     ledger = Ledger(512 if request["target"] == "cuda" else 1)
     work = Work()
     tracker = Tracker(ledger, work)
+    on_cuda = request["target"] == "cuda"
+    if on_cuda:
+        cuda.pretend(gpus)
+        private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
+        kernels.like_a_gpu(ledger, tracker)
     torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
     torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
@@ -69,7 +72,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
             tracker.end_backward()
 
     torch.autograd.backward = watched
-    with private.fake_mode(), tracker:
+    gc.freeze()
+    with private.fake_mode(), tracker, Placing(tracker, on_cuda):
         make_step = load(request["path"], request["function"])
         sizes = {name: request[name] for name in request["takes"]}
         step = make_step(request["batch"], **sizes)
@@ -81,9 +85,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         work.counting = True
         step()
         tracker.label_state()
-        gc.collect()
         parameters = tracker.trainable()
-    peak, kinds = ledger.peak(gpu_only=False)
+    peak, kinds = ledger.peak(gpu_only=on_cuda and tracker.named)
     return {
         "peak_bytes": peak,
         "by_category": kinds,

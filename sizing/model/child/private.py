@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import sys
-from typing import Any, Tuple
+import types
+from typing import Any, List, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -14,7 +17,6 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 __all__ = [
     "DataDependentOutputException",
@@ -23,7 +25,6 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
-    "tree_flatten",
 ]
 
 PLAIN: Tuple[type, ...] = (
@@ -78,5 +79,132 @@ def quiet_compile() -> None:
 
     torch.compile = plain  # type: ignore[assignment]
     torch.nn.Module.compile = lambda self, *args, **kwargs: None  # type: ignore[method-assign]
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].config.disable = True
+
+
+def factories() -> Any:
+    """The functions that make tensors where the default device is."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
+def default_device() -> Any:
+    """The device of `torch.set_default_device` or `with torch.device(...)`; None where none was named."""
+    from torch.utils import _device
+
+    return getattr(_device, "CURRENT_DEVICE", None)
+
+
+def foreach_like_a_gpu() -> None:
+    """Optimizers take the kernels over many tensors, as they do for those of a GPU."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for module in (optimizer, _foreach_utils):
+        kinds = getattr(module, "_foreach_supported_types", None)
+        if isinstance(kinds, list) and FakeTensor not in kinds:
+            kinds.append(FakeTensor)
+
+
+def without_dynamo() -> None:
+    """Keep torch from importing its compiler, which takes seconds and has nothing to do here."""
+    import torch._compile
+
+    def plain(function: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
+        return function if function is not None else (lambda each: each)
+
+    wrapper = getattr(FakeTensorMode.__torch_dispatch__, "__code__", None)
+    for each in gc.get_objects():
+        if type(each) is types.FunctionType and each.__code__ is wrapper and hasattr(each, "__wrapped__"):
+            setattr(each.__wrapped__, "__dynamo_disable", each.__wrapped__)
+    torch._compile._disable_dynamo = plain
+    torch._disable_dynamo = plain  # type: ignore[assignment]
+    if "torch._dynamo" not in sys.modules:
+        spec = importlib.util.find_spec("torch._dynamo")
+        if spec is not None and spec.loader is not None:
+            late = _Late("torch._dynamo")
+            late.__spec__, late.__file__ = spec, spec.origin
+            late.__path__ = list(spec.submodule_search_locations or ())
+            sys.modules["torch._dynamo"] = torch._dynamo = late  # type: ignore[assignment]
+
+
+class _Late(types.ModuleType):
+    """A package whose parts can be imported while it is itself not run before something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType  # type: ignore[assignment]
+        assert self.__spec__ is not None
+        assert self.__spec__.loader is not None
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def without_modes() -> Any:
+    """A context in which tensors are real ones again."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def convert_in_place() -> None:
+    """Let `Module.to` and its like work on parameters without contents, which torch does not swap."""
+    usual = torch.nn.Module._apply
+
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        own = [each for each in self._parameters.values() if each is not None]
+        if not all(isinstance(each, FakeTensor) for each in own):
+            return usual(self, fn, recurse)
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        for name, value in self._parameters.items():
+            if value is None:
+                continue
+            with torch.no_grad():
+                new = fn(value)
+                grad = None if value.grad is None else fn(value.grad)
+            if new is not value:
+                if new.fake_device == value.fake_device:
+                    value.grad = None
+                    value.data = new
+                else:
+                    value = self._parameters[name] = torch.nn.Parameter(new, value.requires_grad)
+            if grad is not value.grad:
+                value.grad = grad
+        for name, value in self._buffers.items():
+            if value is not None:
+                self._buffers[name] = fn(value)
+        return self
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+def tell_device(inside: Any, of: Any) -> None:
+    """Let tensors without contents say the device that `of` tells, but to torch's own while `inside` is true."""
+    usual: Any = FakeTensor.device
+
+    def device(self: Any) -> Any:
+        said = usual.fget(self)
+        return said if self.fake_mode.in_kernel_invocation or inside() else of(self, said)
+
+    FakeTensor.device = property(device, usual.fset)  # type: ignore[assignment]
+
+
+def tensors_in(values: Any) -> List[Any]:
+    """The tensors among an operator's arguments or results."""
+    found: List[Any] = []
+    _gather(values, found)
+    return found
+
+
+def _gather(value: Any, found: List[Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _gather(each, found)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _gather(each, found)

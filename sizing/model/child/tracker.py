@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Set
 
 import torch
 
 from sizing.model.child import private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+
+
+_DEVICE: Any = torch.ops.prim.device.default
+_CPU = torch.device("cpu")
 
 
 class Tracker(private.TorchDispatchMode):
@@ -19,6 +23,10 @@ class Tracker(private.TorchDispatchMode):
         self.ledger = ledger
         self.work = work
         self.backward_depth = 0
+        self.place: bool | None = None
+        self.named = False
+        self.inside = False
+        self.stand_ins: Dict[Any, Any] = {}
         self._records: Dict[int, Record] = {}
         self._watches: Dict[int, Any] = {}
         self._modules: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
@@ -27,28 +35,54 @@ class Tracker(private.TorchDispatchMode):
         if any(kind not in private.PLAIN for kind in types):
             return NotImplemented  # its own operators come by again, on the tensors that it wraps
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        inputs: List[Any] = []
-        for value in private.tree_flatten(out)[0]:
-            if isinstance(value, torch.Tensor):
-                self.see(value)
-        self.work.count(func, args, kwargs, out, inputs)
+        if func is _DEVICE:
+            return args[0].fake_device
+        before = self.place, self.inside
+        self.inside = True
+        if str(kwargs.get("device", "")).startswith("cuda"):  # out of a function that no mode sees into
+            kwargs = {**kwargs, "device": _CPU}
+            self.place = self.named = True
+        try:
+            stand_in = self.stand_ins.get(func)
+            out = func(*args, **kwargs) if stand_in is None else stand_in(func, args, kwargs)
+            for value in private.tensors_in(out):
+                self.see(value, (args, kwargs))
+            self.work.count(func, args, kwargs, out)
+        finally:
+            self.place, self.inside = before
         return out
 
-    def see(self, tensor: Any) -> "Record | None":
-        """The record of a tensor's storage, opened where it is new."""
+    def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
+        """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
         tensor = private.local(tensor)
-        if not isinstance(tensor, private.FakeTensor) or tensor.device.type == "meta":
+        if not isinstance(tensor, private.FakeTensor) or tensor.fake_device.type == "meta":
             return None
         storage = tensor.untyped_storage()
         key = storage._cdata
         record = self._records.get(key)
         if record is None:
             recomputed = self.backward_depth > 0 and torch.is_grad_enabled()
-            record = self._records[key] = self.ledger.open(storage.nbytes(), True, recomputed)
+            record = self._records[key] = self.ledger.open(storage.nbytes(), self._lies(inputs), recomputed)
             self._watches[key] = weakref.finalize(storage, self._gone, key)
             self._watches[key].atexit = False
         return record
+
+    def _lies(self, inputs: Any) -> bool:
+        if self.place is not None:
+            return self.place
+        given = private.tensors_in(inputs)
+        return any(self.on_gpu(value) for value in given) if given else self.named
+
+    def on_gpu(self, tensor: Any) -> bool:
+        """Whether a tensor lies on the GPU."""
+        record = self.see(tensor)
+        return record is not None and record.on_gpu
+
+    def move(self, tensor: Any, gpu: bool) -> None:
+        """Let a tensor's storage lie on the GPU, or not."""
+        record = self.see(tensor)
+        if record is not None:
+            record.on_gpu = gpu
 
     def _gone(self, key: int) -> None:
         self.ledger.close(self._records.pop(key))
@@ -93,9 +127,8 @@ class Tracker(private.TorchDispatchMode):
 
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer has stepped, and has its state by now."""
-        for value in private.tree_flatten([dict(state) for state in optimizer.state.values()])[0]:
-            if isinstance(value, torch.Tensor):
-                self.label(value, OPTIMIZER)
+        for value in private.tensors_in([dict(state) for state in optimizer.state.values()]):
+            self.label(value, OPTIMIZER)
 
     def begin_backward(self) -> None:
         """Backward begins, or one within it."""

@@ -1,0 +1,230 @@
+"""`bft size fit`: which GPUs of this centre a model should be trained on, and the #SBATCH lines that ask for them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd import config
+from bftd.cli import common, options, size_inventory, size_model, size_script, size_shown, size_trace
+from bftd.errors import BftError, UsageError
+from bftd.protocol.fields import printable
+from slurm_plugin.errors import SlurmError
+
+if TYPE_CHECKING:
+    from bftd.cli.size_model import Asked
+    from bftd.cli.size_script import Script
+    from bftd.cli.size_trace import Tracer
+    from sizing.candidates import Candidate
+    from sizing.fit import By, Choice
+    from sizing.pools import Pool
+    from sizing.sources import Source
+
+_TIMEOUT_S = 120.0
+_PLANS_MOST = 200  # in JSON, beside the best of each partition and type
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user wants to be told of: "" and None are no limit."""
+
+    partitions: tuple[str, ...]
+    gpu_type: str
+    max_gpus: int | None
+    by: By
+
+
+@click.command()
+@click.argument("step", required=False, metavar="[MODULE.py:make_step]")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
+@click.option("--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file.")
+@click.option("--inventory", metavar="FILE", help="The same as --partitions FILE.")
+@click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
+@click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
+@click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
+@click.option("--by", default="cost", type=click.Choice(["cost", "time"]), help="What to have least of; default cost.")
+@click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Lines for the best N; default 3.")
+@click.option("--precision", default="bf16", metavar="P", help="Of a traced step: fp32, tf32, fp16 or bf16 (default).")
+@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
+@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
+@click.option("--into", metavar="JOB.sh", help="Write the lines into a copy of this script, as a diff first.")
+@click.option("--output", "-o", metavar="FILE", help="The copy's name; default JOB.gpus.sh.")
+@click.option("--overwrite", is_flag=True, help="Replace a copy that is there.")
+@click.option("--yes", "-y", is_flag=True, help="Write without asking.")
+@options.as_json
+def fit(
+    step: str | None,
+    text: str | None,
+    global_batch: int,
+    partitions: str,
+    inventory: str | None,
+    partition: str,
+    gpu_type: str,
+    max_gpus: int | None,
+    by: By,
+    top: int,
+    precision: str,
+    python: str,
+    timeout_s: float,
+    asks_start: bool,
+    into: str | None,
+    output: str | None,
+    overwrite: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Choose GPUs for a model, and write the #SBATCH lines.
+
+    Tells for each type of GPU and each way to spread the model over them whether its memory suffices, ranks what fits
+    by what a step costs, and asks Slurm when the best could start. Nothing is submitted and no file is changed.
+    """
+    from sizing import advice
+    from sizing.candidates import candidates
+    from sizing.errors import DoesNotFit
+    from sizing.pools import pools
+
+    size_trace.refuse_precision(precision)
+    asked = size_model.asked(step, text)
+    if global_batch < 1:
+        raise UsageError(f"--global-batch {global_batch}: at least 1")
+    script = None if into is None else size_script.read(into)
+    file = inventory or (None if partitions == "auto" else partitions)
+    there = size_inventory.found(file)
+    notes = list(there.notes)
+    if asked.model is not None and asked.model.parallel.gpus > 1:
+        notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
+    wanted = _names(partition)
+    if not wanted and script is not None and (own := script.options.get("partition")):
+        wanted = _names(own)
+        notes.append(f"{script.path} asks for partition {own}: no other is looked at")
+    limits = Limits(wanted, gpu_type, max_gpus, by)
+    everything = tuple(pools(there))
+    chosen = _within(everything, limits)
+    tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
+    spread = size_trace.spread_of(asked, tracer)
+    ways = candidates(chosen, global_batch, spread, max_gpus)
+    if not ways:
+        raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
+    source, choices, more = _plans(asked, tracer, ways, by, top)
+    notes += more
+    best = [choice for choice in choices if choice.plan.fits][:top]
+    if asks_start and best:
+        best, told = _with_starts(best)
+        choices = (*best, *choices[len(best) :])  # what fits comes first
+        notes += told
+    if as_json:
+        click.echo(
+            json.dumps({"plans": [each.plan.to_json() for each in _shortened(choices)], "notes": notes}, indent=2)
+        )
+    else:
+        common.echo(size_shown.lines(choices, best, notes, everything))
+    if not best:
+        others = candidates([each for each in everything if each not in chosen], global_batch, spread)
+        raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
+    if script is not None:
+        target = Path(output) if output else script.copy
+        _write(script, best[0], target, overwrite=overwrite, yes=yes, quiet=as_json)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _within(everything: Sequence[Pool], limits: Limits) -> tuple[Pool, ...]:
+    """The pools that the user allows; raises UsageError for a name that is not there."""
+    if not everything:
+        raise BftError("no partition has GPUs of a known type; bft size inventory shows what there is")
+    for name in limits.partitions:
+        _refuse_unknown("partition with GPUs", name, {pool.partition for pool in everything})
+    kinds = {name for pool in everything for name in (pool.gpu.name, pool.gres_type) if name}
+    if limits.gpu_type:
+        _refuse_unknown("GPU type", limits.gpu_type, kinds)
+    found = tuple(
+        pool
+        for pool in everything
+        if (not limits.partitions or pool.partition in limits.partitions)
+        and limits.gpu_type in ("", pool.gpu.name, pool.gres_type)
+    )
+    if not found:
+        where = ", ".join(limits.partitions)
+        raise UsageError(f"no {limits.gpu_type} in partition {where}; bft size inventory shows which GPUs are where")
+    return found
+
+
+def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    raise UsageError(f"no {what} {name}: {hint}")
+
+
+def _plans(
+    asked: Asked, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
+) -> tuple[Source, tuple[Choice, ...], list[str]]:
+    """The plans, what they were made from, and what is to be said of that: traced, or by formula where that fails."""
+    from sizing.by_formula import Formula
+    from sizing.errors import Untraceable
+    from sizing.fit import explore
+    from sizing.fit import fit as ranked
+
+    formula = None if asked.model is None else Formula(asked.model, asked.micro_batch)
+    if tracer is None:
+        assert formula is not None
+        return formula, ranked(formula, ways, by), []
+    try:
+        choices = explore(tracer.traces, ways, tracer.measure, top=top, by=by)
+    except Untraceable as error:
+        if formula is None:
+            raise BftError(f"{error}; give --config for an estimate by formula") from None
+        return formula, ranked(formula, ways, by), [f"by formula, as the step could not be traced: {error}"]
+    return tracer.traces, choices, tracer.told()
+
+
+def _with_starts(best: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
+    """The best plans with Slurm's own words on when they could start; where it cannot be asked, a sentence on that."""
+    from slurm_plugin.start import asked
+
+    slurm = common.slurm_client(config.load_found(None))
+    found: list[Choice] = []
+    for choice in best:
+        try:
+            said = asked(slurm, choice.plan.sbatch)
+        except SlurmError as error:
+            return [*found, *best[len(found) :]], [f"Slurm was not asked when this could start: {error}"]
+        words = said.words if said.taken else f"refused: {said.words}"
+        found.append(replace(choice, plan=replace(choice.plan, start=words)))
+    return found, []
+
+
+def _shortened(choices: Sequence[Choice]) -> Iterable[Choice]:
+    """The best plans, and of each partition and type the best however far down it is."""
+    seen = set()
+    for at, choice in enumerate(choices):
+        key = (choice.plan.partition, choice.plan.gpu_type)
+        if at < _PLANS_MOST or key not in seen:
+            yield choice
+        seen.add(key)
+
+
+def _write(script: Script, choice: Choice, target: Path, *, overwrite: bool, yes: bool, quiet: bool) -> None:
+    """Show what the copy has more than the script, ask, and write it."""
+    text, kept = size_script.with_lines(script, choice)
+    for line in (*size_script.diff(script, text, target), *kept):
+        click.echo(printable(line), err=quiet)
+    try:
+        if not yes and not click.confirm(f"Write {target}?", err=quiet):
+            click.echo("nothing written", err=True)
+            return
+    except click.Abort:
+        raise UsageError("nothing written: nobody answered; give --yes to write without being asked") from None
+    size_script.write(script, text, target, overwrite=overwrite)
+    click.echo(f"wrote {target}", err=quiet)

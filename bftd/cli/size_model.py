@@ -1,0 +1,69 @@
+"""What `bft size mem` and `bft size fit` are told of a model: a training step to trace, a configuration, or both."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.model.config import ModelConfig
+
+_FILE = re.compile(r"(?P<path>.+?\.json)(?::(?P<options>.*))?$")
+_BATCH = re.compile(r"(?:^|[:,])\s*b\s*=")
+_MOST_FILE_BYTES = 2**20
+_GIB = 2**30
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model as the command line names it; `micro_batch` is the b of its configuration where that stands there."""
+
+    step: str | None
+    model: ModelConfig | None
+    micro_batch: int | None
+
+
+def asked(step: str | None, text: str | None) -> Asked:
+    """Read what stands on the command line; raises UsageError where that is nothing, or cannot be read."""
+    if step is None and text is None:
+        raise UsageError(
+            "name a training step (MODULE.py:make_step), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257"
+        )
+    if step is not None and not re.fullmatch(r".+\.py:[A-Za-z_]\w*", step):
+        raise UsageError(f"{step}: name a file and its function, for example train.py:make_step")
+    model = None if text is None else _model(text)
+    fixed = model.batch if model is not None and _BATCH.search(text or "") else None
+    return Asked(step, model, fixed)
+
+
+def _model(text: str) -> ModelConfig:
+    from sizing.model import config, huggingface
+
+    found = _FILE.match(text)
+    if found is None:
+        return config.parse(text)
+    path = Path(found["path"])
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name a model's config.json") from None
+    try:
+        fields = json.loads(content) if len(content) <= _MOST_FILE_BYTES else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise UsageError(f"{path}: no JSON object; name the config.json of a model as transformers writes it")
+    model = huggingface.read(fields, name=str(path))
+    return config.with_options(model, found["options"]) if found["options"] else model
+
+
+def amount(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / _GIB:.2f} GiB" if abs(count) >= _GIB else f"{count / _MIB:.1f} MiB"

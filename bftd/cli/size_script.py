@@ -1,0 +1,95 @@
+"""`bft size fit --into`: a copy of the user's batch script with the lines of a plan, shown as a diff before."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bftd.cli import sbatch_options
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.fit import Choice
+
+_MOST_BYTES = 4 * 2**20  # sbatch itself takes no larger script
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A user's batch script: its text as the bytes say it, and its options by their long names."""
+
+    path: Path
+    text: str
+    options: dict[str, str | None]
+
+    @property
+    def tasks_per_node(self) -> int | None:
+        """How many tasks it has on a node, None where it does not say."""
+        said = self.options.get("ntasks-per-node")
+        return int(said) if said is not None and said.isdigit() and int(said) > 0 else None
+
+    @property
+    def copy(self) -> Path:
+        """Where the copy goes: job.sh becomes job.gpus.sh."""
+        return self.path.with_name(f"{self.path.stem}.gpus{self.path.suffix}")
+
+
+def read(name: str) -> Script:
+    """Read a batch script; raises UsageError where there is none."""
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name the batch script") from None
+    # what is no UTF-8 goes through unharmed, and so do carriage returns
+    text = content.decode("utf-8", "surrogateescape")
+    if not text.startswith("#!") or len(content) > _MOST_BYTES:
+        raise UsageError(f"{path}: no batch script: its first line must name its shell, for example #!/bin/bash")
+    return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
+
+
+def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
+    """The script with the lines that it lacks, and sentences on those that it has already."""
+    from sizing import emit
+    from sizing.script import agree, insert
+
+    lines = emit.written(choice.plan, choice.candidate.pool, script.tasks_per_node)
+    missing, kept = agree(lines, script.options)
+    new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
+    return insert(script.text, new), [each.sentence() for each in kept]
+
+
+def diff(script: Script, text: str, target: Path) -> Iterator[str]:
+    """What the copy has that the script has not."""
+    before, after = ([line.rstrip("\r") for line in each.split("\n")] for each in (script.text, text))
+    return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
+
+
+def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
+    """Write the copy whole or not at all, with the script's permissions; raises UsageError."""
+    if target.exists() and (not overwrite or target.samefile(script.path)):
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text.encode("utf-8", "surrogateescape"))
+                os.fchmod(file.fileno(), script.path.stat().st_mode & 0o7777)
+            if overwrite:
+                os.replace(name, target)
+            else:
+                os.link(name, target)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    except FileExistsError:
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}; name a file of yours by --output") from None

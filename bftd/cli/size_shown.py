@@ -1,0 +1,98 @@
+"""What `bft size fit` prints: a table of plans with the origin of each number, and the lines of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bftd.cli import common
+
+if TYPE_CHECKING:
+    from sizing.estimate import Estimate
+    from sizing.fit import Choice
+    from sizing.plans import Plan
+    from sizing.pools import Pool
+
+_GIB = 2**30
+_ROWS = 12
+
+
+def lines(
+    choices: Sequence[Choice], best: Sequence[Choice], notes: Sequence[str], everything: Sequence[Pool]
+) -> Iterator[str]:
+    """The table, then Slurm's word and the lines for each of the best."""
+    from bftd.tables import Column
+    from sizing import emit
+
+    shown = _rows(choices)
+    columns = [
+        Column("#", right=True),
+        Column("PARTITION", least=10),
+        Column("GPUS"),
+        Column("SPREAD"),
+        Column("BATCH", rank=1, right=True),
+        Column("PEAK GIB", right=True),
+        Column("WITH GUARD", right=True),
+        Column("OF", right=True),
+        Column("FITS"),
+        Column("STEP (assumed)", rank=2),
+        Column("COST", rank=3, right=True),
+    ]
+    yield from common.table(columns, [_row(at, choice.plan) for at, choice in shown])
+    if len(choices) > len(shown):
+        yield f"and {len(choices) - len(shown)} other plans (--json has them)"
+    yield (
+        "per GPU: batch, peak, peak with the guard band (assumed), memory of the GPU (of the data sheet where the site "
+        "does not say); cost in GPUs x seconds a step x the type's worth"
+    )
+    mixed = sorted({pool.gpu.name for pool in everything if pool.mixed})
+    if mixed:
+        yield f"{', '.join(mixed)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"
+    for note in notes:
+        yield f"note: {note}"
+    for at, choice in enumerate(best, 1):
+        plan = choice.plan
+        yield ""
+        yield f"{at}. {plan.gpus} x {plan.gpu_type} in {plan.partition}" + (f": {plan.start}" if plan.start else "")
+        yield from emit.commented(plan.sbatch, plan.why)
+
+
+def _rows(choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+    """The best, and of each partition and type the best: so many kinds of GPU, so much to choose from."""
+    first: dict[tuple[str, str], int] = {}
+    for at, choice in enumerate(choices):
+        first.setdefault((choice.plan.partition, choice.plan.gpu_type), at)
+    firsts = sorted(first.values())[: 2 * _ROWS]
+    more = [at for at in range(len(choices)) if at not in set(firsts)][: max(0, _ROWS - len(firsts))]
+    return [(at + 1, choices[at]) for at in sorted([*firsts, *more])]
+
+
+def _row(number: int, plan: Plan) -> tuple[str, ...]:
+    parallel = plan.parallel
+    where = f"{plan.gpus} x {plan.gpu_type}"
+    nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    spread = " ".join(
+        f"{name}{size}"
+        for name, size in (("dp", parallel.dp), ("tp", parallel.tp), ("fsdp", parallel.fsdp))
+        if size > 1
+    )
+    batch = str(plan.batch)
+    if plan.micro_batch is not None and plan.micro_batch != plan.batch:
+        batch = f"{plan.batch // plan.micro_batch} x {plan.micro_batch}"
+    return (
+        str(number),
+        plan.partition,
+        where + nodes,
+        spread or "one",
+        batch,
+        f"{plan.peak.value / _GIB:.1f} {plan.peak.origin}",
+        f"{plan.peak.high / _GIB:.1f}",
+        f"{plan.gpu_bytes / _GIB:.1f}",
+        "yes" if plan.fits else "no",
+        _time(plan.step_s),
+        f"{plan.cost.value:.3g}",
+    )
+
+
+def _time(step: Estimate) -> str:
+    return f"{step.value:.3g} s ({step.low:.2g}-{step.high:.2g})"

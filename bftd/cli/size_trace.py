@@ -1,0 +1,139 @@
+"""Traces of a user's step for `bft size fit`: two side by side, with a bar while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from bftd.cli.progress import progress_bar
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftd.cli.size_model import Asked
+    from sizing.candidates import Spread
+    from sizing.errors import Untraceable
+    from sizing.model.parallel import Parallel
+    from sizing.model.trace import StepTrace
+    from sizing.sources import Point
+
+_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
+T = TypeVar("T")
+
+
+def refuse_precision(name: str) -> None:
+    """Raise UsageError for a precision that no data sheet has."""
+    if name not in _PRECISIONS:
+        raise UsageError(f"--precision {name}: {', '.join(_PRECISIONS)}")
+
+
+class Tracer:
+    """Traces one step at any point and remembers what came of it."""
+
+    def __init__(self, step: str, python: str, timeout_s: float, precision: str) -> None:
+        from sizing.sources import Traces
+
+        if not timeout_s > 0:
+            raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+        self.step = step
+        self.traces = Traces(precision)
+        self._python = python
+        self._timeout_s = timeout_s
+        self._seen = 0
+
+    def spread(self) -> Spread:
+        """In which ways the step can be spread, by the keywords that it takes."""
+        from sizing.candidates import Spread
+        from sizing.model import tracing
+
+        takes = tracing.takes(self.step, self._python)
+        return Spread(tensor="tp" in takes, fsdp="fsdp" in takes)
+
+    def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+        """Trace points, two at a time; raises UsageError where the step cannot be traced in any way."""
+        with progress_bar(f"tracing {self.step}") as tell:
+            done = 0
+
+            def one(point: Point) -> StepTrace | Untraceable:
+                nonlocal done
+                result = self._one(point)
+                done += 1
+                return result
+
+            results = side_by_side(
+                [lambda point=point: one(point) for point in points],  # type: ignore[misc]
+                lambda: tell(done / len(points)),
+            )
+        self._seen += len(points)
+        return results
+
+    def told(self) -> list[str]:
+        """What is to be said of the traces: how many there were, and what could not be traced."""
+        failed: dict[tuple[Parallel, str], list[str]] = {}
+        for point, why in sorted(self.traces.failed.items()):
+            failed.setdefault((point.parallel, why), []).append(str(point.batch))
+        told = [
+            f"a batch of {' or '.join(batches)} with {_name(parallel)} could not be traced: {why}"
+            for (parallel, why), batches in failed.items()
+        ]
+        return [f"{self._seen} traces of {self.step}; {self.traces.precision} arithmetic (assumed)", *told]
+
+    def _one(self, point: Point) -> StepTrace | Untraceable:
+        from sizing.errors import Untraceable
+        from sizing.model import tracing
+
+        try:
+            return tracing.trace(self.step, point.batch, point.parallel, python=self._python, timeout_s=self._timeout_s)
+        except Untraceable as error:
+            return error
+
+
+def spread_of(asked: Asked, tracer: Tracer | None) -> Spread:
+    """In which ways what was asked for can be spread: a step as it says, a configuration as the formula knows."""
+    from sizing.candidates import Spread
+
+    if tracer is not None:
+        found = tracer.spread()
+        return found if asked.model is None else replace(found, heads=asked.model.heads)
+    assert asked.model is not None
+    return Spread(tensor=True, heads=asked.model.heads)
+
+
+def side_by_side(jobs: Sequence[Callable[[], T]], tick: Callable[[], None], at_once: int = 2) -> list[T]:
+    """The results of jobs, of which `at_once` run at a time; the first error ends it.
+
+    The threads are daemons: whoever interrupts the command does not wait for them, and their processes end with it.
+    """
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    waiting = list(enumerate(jobs))
+    lock = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with lock:
+                if not waiting or errors:
+                    return
+                at, job = waiting.pop(0)
+            try:
+                results[at] = job()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(at_once, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.1)
+            tick()
+    if errors:
+        raise errors[0]
+    return [results[at] for at in range(len(jobs))]
+
+
+def _name(parallel: Parallel) -> str:
+    more = " or more" if parallel.dp == 2 else ""  # any number of replicas is as good as two
+    return f"dp {parallel.dp}{more}, tp {parallel.tp}, fsdp {parallel.fsdp}"

@@ -1,0 +1,93 @@
+"""What would help a model that fits nowhere: by how much it misses, and which changes were tried that make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sizing.by_formula import Formula
+from sizing.candidates import Candidate
+from sizing.fit import Choice, fit
+from sizing.model.trace import Category
+from sizing.plans import Plan
+from sizing.sources import Source, Traces
+
+_GIB = 2**30
+_STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer")
+
+
+def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
+    """One line on plans of which none fits. `others` are candidates that the user has ruled out."""
+    if not choices:
+        return "no GPUs can be asked for that divide this batch; choose another --global-batch, or more --max-gpus"
+    near = choices[0].plan
+    lacks = near.peak.high - near.gpu_bytes
+    told = (
+        f"fits nowhere: the nearest, {_name(near)}, needs {near.peak.high / _GIB:.1f} GiB a GPU with the guard band "
+        f"({near.peak.origin}) and has {near.gpu_bytes / _GIB:.1f}: {lacks / _GIB:.1f} GiB too little"
+    )
+    help_ = list(_elsewhere(source, others))
+    if isinstance(source, Formula):
+        help_ += _changes(source, [choice.candidate for choice in choices])
+    elif isinstance(source, Traces):
+        help_ += _of_step(source.categories(near.parallel, near.batch), near)
+    return f"{told}; {'; '.join(help_)}"
+
+
+def _name(plan: Plan) -> str:
+    spread = f"dp {plan.parallel.dp}, tp {plan.parallel.tp}, fsdp {plan.parallel.fsdp}"
+    return f"{plan.gpus} x {plan.gpu_type} of partition {plan.partition} ({spread})"
+
+
+def _elsewhere(source: Source, others: Sequence[Candidate]) -> Iterator[str]:
+    best = next(iter(fit(source, others)), None)
+    if best is not None and best.plan.fits:
+        yield f"{_name(best.plan)} would fit"
+
+
+def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Changes of the configuration that make it fit, each tried alone, then all together."""
+    model = source.model
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("recompute=full", {"recompute": "full"}),
+        ("attention=flash", {"attention": "flash"}),
+        ("zero=3", {"zero": 3}),
+        ("b=1", {}),
+    ]
+    ways = [(name, change) for name, change in ways if any(getattr(model, key) != to for key, to in change.items())
+            or (name == "b=1" and source.fixed != 1)]  # fmt: skip
+    together: dict[str, Any] = {}
+    names, helped = [], False
+    for name, change in ways:
+        fixed = 1 if name == "b=1" else source.fixed
+        best = next(iter(fit(Formula(replace(model, **change), fixed), candidates)), None)
+        together |= change
+        names.append(name)
+        if best is not None and best.plan.fits:
+            helped = True
+            yield f"{name} would make it fit {_name(best.plan)}"
+    if helped:
+        return
+    best = next(iter(fit(Formula(replace(model, **together), 1), candidates)), None)
+    if names and best is not None and best.plan.fits:
+        yield f"{', '.join(names)} together would make it fit {_name(best.plan)}"
+    else:
+        yield "recomputation, ZeRO and micro-batches of one do not do it: it needs more or larger GPUs"
+
+
+def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
+    """What to change in a step, by what most of its peak is."""
+    state = sum(parts.get(name, 0) for name in _STATE)
+    rest = sum(parts.values()) - state
+    if state >= rest:
+        yield (
+            f"{state / _GIB:.1f} GiB of it are weights, gradients and optimizer: "
+            "a make_step that takes fsdp= or tp= can share them among GPUs"
+        )
+    else:
+        batch = f" of {near.batch} samples" if near.batch > 1 else ""
+        yield (
+            f"{rest / _GIB:.1f} GiB of it are activations{batch}: torch.utils.checkpoint, "
+            "a smaller --global-batch with gradient accumulation, or a make_step that takes tp= would help"
+        )

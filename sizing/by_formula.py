@@ -1,0 +1,83 @@
+"""Plans by the closed formula: a model's sizes at any spread and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sizing import cost
+from sizing.cost import Work
+from sizing.errors import UsageError
+from sizing.estimate import Estimate
+from sizing.memory import formula
+from sizing.memory.peak import MemoryPeak
+from sizing.model import config
+from sizing.model.config import ModelConfig
+from sizing.model.parallel import Parallel
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A model by its sizes. With a `fixed` micro-batch a rank accumulates gradients over as many as its batch has.
+
+    Without one, its batch is cut into as many micro-batches as the model's `accumulation` says.
+    """
+
+    model: ModelConfig
+    fixed: int | None = None
+
+    @property
+    def precision(self) -> str:
+        """As the configuration says."""
+        return self.model.precision
+
+    def micro_batch(self, parallel: Parallel, batch: int) -> int:
+        """How much of a rank's batch is worked on at once; all of it where it cannot be cut so."""
+        placed = self._placed(parallel, batch)
+        return batch if placed is None else placed.batch
+
+    def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
+        """By formula; None where the model cannot be spread so."""
+        found = self.memory(parallel, batch)
+        return None if found is None else found.peak
+
+    def memory(self, parallel: Parallel, batch: int) -> MemoryPeak | None:
+        """The peak with what it consists of."""
+        placed = self._placed(parallel, batch)
+        return None if placed is None else _memory(placed)
+
+    def work(self, parallel: Parallel, batch: int) -> Work | None:
+        """By formula; None where the model cannot be spread so."""
+        placed = self._placed(parallel, batch)
+        if placed is None:
+            return None
+        alone = config.collective_bytes(replace(placed, parallel=Parallel(tp=parallel.tp)))
+        moved = config.collective_bytes(placed)
+        others = {kind: count - alone.get(kind, 0) for kind, count in moved.items()}
+        return cost.configured(config.step_flops(placed), parallel, alone, others)
+
+    def checked(self, parallel: Parallel, batch: int) -> ModelConfig:
+        """The model with a rank's batch and its spread; raises UsageError where that cannot be."""
+        if self.fixed is not None:
+            micro = min(self.fixed, batch)
+            pieces, rest = divmod(batch, micro)
+        else:
+            pieces = self.model.accumulation
+            micro, rest = divmod(batch, pieces)
+        if rest or micro < 1:
+            cut = f"micro-batches of {self.fixed}" if self.fixed is not None else f"{pieces} micro-batches"
+            raise UsageError(f"a batch of {batch} a GPU cannot be cut into {cut}; choose a multiple")
+        return replace(self.model, batch=micro, accumulation=pieces, parallel=parallel)
+
+    def _placed(self, parallel: Parallel, batch: int) -> ModelConfig | None:
+        try:
+            placed = self.checked(parallel, batch)
+            _memory(placed)
+        except UsageError:
+            return None
+        return placed
+
+
+@lru_cache(maxsize=4096)
+def _memory(model: ModelConfig) -> MemoryPeak:
+    return formula.peak_of(model)

@@ -1,0 +1,81 @@
+"""The #SBATCH lines of a plan, each with where its number comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sizing.plans import Plan
+from sizing.pools import Pool
+
+_MEBIBYTE = 2**20
+_GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One option of sbatch's by its long name, and why it has its value."""
+
+    option: str
+    value: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        """The line as sbatch reads it."""
+        return f"#SBATCH --{self.option}={self.value}"
+
+
+def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[Line, ...]:
+    """The lines that ask for a plan's GPUs, and for their share of the nodes' CPUs and memory.
+
+    `tasks_per_node` is how many tasks the user's script has on a node (torchrun wants one); else there is one a GPU.
+    """
+    per_node = plan.gpus // plan.nodes
+    tasks = per_node if tasks_per_node is None else tasks_per_node
+    fitting = pool.having(per_node)
+    cpus = min(group.cpus * per_node // group.gpus for group in fitting)
+    memory_bytes = min(group.memory_bytes * per_node // group.gpus for group in fitting)
+    gres = f"gpu:{pool.gres_type}:{per_node}" if pool.gres_type else f"gpu:{per_node}"
+    of_node = f"the share of {per_node} of {max(group.gpus for group in fitting)} GPUs in the node's"
+    lines = [
+        Line("partition", plan.partition, f"has {pool.gpu.name}"),
+        Line("nodes", str(plan.nodes), f"{plan.gpus} GPUs: {_spread(plan)}"),
+        Line("ntasks-per-node", str(tasks), "one task a GPU" if tasks_per_node is None else "as the script has it"),
+        Line("gres", gres, _memory(plan)),
+    ]
+    if cpus >= tasks:
+        lines.append(Line("cpus-per-task", str(cpus // tasks), f"{of_node} CPUs (proportional share)"))
+    if memory_bytes >= _MEBIBYTE:
+        lines.append(Line("mem", _size(memory_bytes), f"{of_node} memory (proportional share)"))
+    if pool.constraint:
+        lines.append(
+            Line("constraint", pool.constraint, f"keeps other GPUs away that Slurm calls {gres.split(':')[1]}")
+        )
+    return tuple(lines)
+
+
+def lines(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[str, ...]:
+    """The lines of a plan without the reasons, as sbatch reads them."""
+    return tuple(line.text for line in written(plan, pool, tasks_per_node))
+
+
+def commented(texts: tuple[str, ...], reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """Lines with their reasons behind them, in a column; sbatch reads from a bare # on as a comment."""
+    width = max(map(len, texts), default=0)
+    return tuple(f"{text:<{width}}  # {why}" for text, why in zip(texts, reasons, strict=True))
+
+
+def _spread(plan: Plan) -> str:
+    sizes = [("dp", plan.parallel.dp), ("tp", plan.parallel.tp), ("fsdp", plan.parallel.fsdp)]
+    return " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name == "dp")
+
+
+def _memory(plan: Plan) -> str:
+    told = f"{plan.peak.high / _GIBIBYTE:.1f} of {plan.gpu_bytes / _GIBIBYTE:.1f} GiB a GPU with the guard band"
+    return f"{told} ({plan.peak.origin})"
+
+
+def _size(memory_bytes: int) -> str:
+    """Rounded down to what Slurm counts in: whole gibibytes where it has some."""
+    whole = memory_bytes // _GIBIBYTE
+    return f"{whole}G" if whole >= 4 else f"{memory_bytes // _MEBIBYTE}M"

@@ -1,0 +1,135 @@
+"""Which GPUs a model should be trained on: all spreads over an inventory, ranked by what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sizing import cost, emit
+from sizing.candidates import Candidate
+from sizing.errors import Untraceable
+from sizing.estimate import Estimate
+from sizing.memory.peak import guarded_bytes
+from sizing.model.trace import StepTrace
+from sizing.plans import Plan
+from sizing.sources import Point, Source, Traces, ends
+
+By = Literal["cost", "time"]
+"""What the best plan has least of: GPUs x time x what the type is worth, or time alone."""
+
+MOST_TRACES = 24
+"""Of one `bft size fit`: two at a time, a trace takes a few seconds."""
+
+AT_ONCE = 2
+"""Traces that run side by side: each takes a core and up to 2 GB."""
+
+Measure = Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]]
+"""Traces points, some of them at once, and gives for each the trace or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan with the candidate that it was made of."""
+
+    plan: Plan
+    candidate: Candidate
+
+
+def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[Choice, ...]:
+    """Plans of all candidates of which the source knows the memory, best first, with their #SBATCH lines.
+
+    Those that fit come first, by cost or time; of equal ones the faster, then the one on fewer nodes. The others
+    follow by how many bytes a GPU lacks.
+    """
+    chosen = [choice for candidate in candidates if (choice := _choice(source, candidate)) is not None]
+    return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
+
+
+def explore(
+    traces: Traces,
+    candidates: Sequence[Candidate],
+    measure: Measure,
+    *,
+    top: int = 3,
+    by: By = "cost",
+    most: int = MOST_TRACES,
+) -> tuple[Choice, ...]:
+    """As `fit`, tracing what is needed for it: few batches at first, then the best plans' own until they are sure.
+
+    First one GPU and plain replicas are traced, each at the smallest and the largest batch. Then, as long as one of the
+    `top` best plans that may fit was not traced as it is, that is. Raises Untraceable where no trace is to be had.
+    """
+    plain = [point for point in map(_point, candidates) if point.parallel.tp == point.parallel.fsdp == 1]
+    wanted = sorted(set(ends(plain or map(_point, candidates))))
+    while wanted:
+        for point, result in zip(wanted, measure(wanted), strict=True):
+            if isinstance(result, Untraceable):
+                traces.fail(point, str(result))
+            else:
+                traces.add(point, result)
+        if not traces.found:
+            raise Untraceable(next(iter(traces.failed.values())))
+        tried = sum(map(len, traces.found.values())) + len(traces.failed)
+        best = _promising(traces, candidates, by)[:top]
+        fresh = dict.fromkeys(point for point in map(_point, best) if not traces.is_known(point))
+        # few at a time: what one shows may rule the next one out
+        wanted = list(fresh)[: min(AT_ONCE, most - tried)]
+    return fit(traces, candidates, by)
+
+
+def _promising(traces: Traces, candidates: Sequence[Candidate], by: By) -> list[Candidate]:
+    """The candidates that fit for all that is known, best first; their memory may not be known yet."""
+    ranked = []
+    for candidate in candidates:
+        point = _point(candidate)
+        work = traces.work(point.parallel, point.batch)
+        if work is None or traces.is_out(point):
+            continue
+        if guarded_bytes(traces.least_bytes(point.parallel, point.batch)) > candidate.pool.gpu_bytes:
+            continue
+        plan = _plan(candidate, work, Estimate(0, 0, 0, "assumed"), traces)
+        ranked.append((_rank(plan, by), candidate))
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _point(candidate: Candidate) -> Point:
+    return Point(candidate.parallel, candidate.batch)
+
+
+def _choice(source: Source, candidate: Candidate) -> Choice | None:
+    peak = source.peak(candidate.parallel, candidate.batch)
+    work = source.work(candidate.parallel, candidate.batch)
+    if peak is None or work is None:
+        return None
+    plan = _plan(candidate, work, peak, source)
+    written = emit.written(plan, candidate.pool)
+    lines = tuple(line.text for line in written)
+    return Choice(replace(plan, sbatch=lines, why=tuple(line.why for line in written)), candidate)
+
+
+def _plan(candidate: Candidate, work: cost.Work, peak: Estimate, source: Source) -> Plan:
+    pool, parallel = candidate.pool, candidate.parallel
+    per_node = parallel.gpus // candidate.nodes
+    network = min(group.network_bytes_s for group in pool.having(per_node))
+    step = cost.step_s(work, parallel, pool.gpu, candidate.nodes, network, source.precision)
+    return Plan(
+        partition=pool.partition,
+        gpu_type=pool.gpu.name,
+        gpus=parallel.gpus,
+        nodes=candidate.nodes,
+        parallel=parallel,
+        batch=candidate.batch,
+        peak=peak,
+        gpu_bytes=pool.gpu_bytes,
+        step_s=step,
+        cost=cost.cost_of(step, pool.paid(parallel.gpus, candidate.nodes), pool.gpu),
+        micro_batch=source.micro_batch(parallel, candidate.batch),
+    )
+
+
+def _rank(plan: Plan, by: By) -> tuple[object, ...]:
+    if not plan.fits:
+        return (1, plan.peak.high - plan.gpu_bytes, plan.gpus, plan.nodes, plan.partition, plan.parallel)
+    measures = (plan.cost.value, plan.step_s.value) if by == "cost" else (plan.step_s.value, plan.cost.value)
+    return (0, *measures, plan.nodes, plan.gpus, plan.partition, plan.parallel)

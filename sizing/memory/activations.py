@@ -1,0 +1,162 @@
+"""What a micro-batch leaves in memory between forward and backward, by the operators of a layer.
+
+After Korthikanti et al. 2022 (Reducing Activation Recomputation in Large Transformer Models), section 4, whose 16-bit
+layer is s b h (34 + 5 a s / h): the same tensors here, with the bytes that the model's precision gives each, without
+dropout's masks where there is none, with shared keys and values, gated and several feed-forward layers, and normalised
+tensors that torch keeps. Tensor parallelism cuts heads and inner width; normalisations and the residual stream are
+whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sizing.memory.states import bytes_of
+from sizing.model.transformer import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one layer saves for backward, in bytes of a micro-batch on one rank.
+
+    `boundary` is its input, which also is what full recomputation keeps; `attention` from the first normalisation to
+    the output projection, `core` what of it grows with the square of the sequence; `feed_forward` the rest.
+    """
+
+    boundary: int
+    attention: int
+    core: int
+    feed_forward: int
+
+    @property
+    def saved(self) -> int:
+        """All of it."""
+        return self.boundary + self.attention + self.core + self.feed_forward
+
+
+def layer_of(model: ModelConfig) -> Layer:
+    """A layer's saved tensors.
+
+    Attention: normalised input, queries, keys and values, the heads' output (with flash attention also a log-sum in
+    fp32 of each row), a mask of dropout. Feed-forward: residual stream, normalised input, what goes into the activation
+    function and what comes out (a gated one: both halves, the function's output and their product), a mask. With
+    experts each token's input and output once for each expert that it goes through.
+    """
+    size = bytes_of(model)
+    tokens, h = model.tokens, model.hidden
+    mask = h if model.dropout else 0
+    attention = _normalised(model) + size.compute * (2 * model.query_width + 2 * model.key_width) + mask
+    heads = model.query_width // model.head
+    core = 0
+    if model.attention == "flash":
+        attention += 4 * heads
+    else:
+        core = heads * model.seq * _score_bytes(model)
+        if model.key_width < model.query_width and not model.master:
+            # the plain product repeats shared keys and values for each head
+            attention += 2 * size.compute * (model.query_width - model.key_width)
+    feed_forward = size.residual * h + _normalised(model) + mask
+    feed_forward += size.compute * (4 if model.gated else 2) * model.active_ffn
+    if model.experts > 1:
+        feed_forward += 2 * size.compute * h * model.experts_used + 4 * model.experts
+    if model.recompute == "selective":
+        core = 0
+    return Layer(size.residual * h * tokens, attention * tokens, core * tokens, feed_forward * tokens)
+
+
+def _normalised(model: ModelConfig) -> int:
+    """What a normalisation leaves, beside its input: its output as the product takes it, and for RMSNorm as the
+    transformers package writes it the normalised tensor in fp32 (in 16 bits also the input's copy in fp32)."""
+    size = bytes_of(model)
+    extra = 0
+    if model.norm == "rms" and not model.master:
+        extra = 4 if size.residual == 4 else 4 + size.residual
+    return model.hidden * (size.compute + extra)
+
+
+def _score_bytes(model: ModelConfig) -> int:
+    """Of a pair of tokens and head, with attention written out: the softmax, and with dropout its mask and its output.
+
+    16 bits: 2 + 1 + 2. Autocast: the softmax in fp32 and its cast for the product. fp32: 4, with dropout + 1 + 4.
+    """
+    size = bytes_of(model)
+    if model.autocast:
+        return 4 + 2 + (1 if model.dropout else 0)
+    return size.compute * (2 if model.dropout else 1) + (1 if model.dropout else 0)
+
+
+def backward_extra(model: ModelConfig, layer: Layer) -> int:
+    """The most that a layer's backward holds beyond what the layers below have saved, its own saved tensors included.
+
+    Its moments: the gradient of the activation function while all is still saved; that of the second normalisation when
+    the feed-forward layer's own tensors are gone; that of the softmax; that of the first normalisation. At each there
+    is the gradient that came in.
+    """
+    size = bytes_of(model)
+    tokens, h = model.tokens, model.hidden
+    stream = size.residual * h
+    inner = size.compute * (2 if model.gated else 1) * model.active_ffn
+    arrived = stream
+    if model.master and model.recompute == "full":
+        # Megatron-LM's checkpoint holds the layer's recomputed output while it goes backward
+        arrived += stream
+    attention = layer.attention + (0 if model.recompute == "none" else _core_again(model))
+    if model.recompute == "none":
+        attention += layer.core
+    scores = (
+        0 if model.attention == "flash" else 2 * _gradient_of_score(model) * model.query_width // model.head * model.seq
+    )
+    moments = (
+        attention + layer.feed_forward + (arrived + inner) * tokens,
+        attention + (arrived + stream + size.compute * h + stream) * tokens,
+        attention + (arrived + stream + size.compute * model.query_width + scores) * tokens,
+        (arrived + 2 * stream + size.compute * h) * tokens,
+    )
+    return layer.boundary + max(moments)
+
+
+def _gradient_of_score(model: ModelConfig) -> int:
+    return 4 if model.autocast else bytes_of(model).compute
+
+
+def _core_again(model: ModelConfig) -> int:
+    """What recomputation brings back of attention's core for one layer."""
+    if model.attention == "flash":
+        return 0
+    return model.query_width // model.head * model.seq * _score_bytes(model) * model.tokens
+
+
+def once_of(model: ModelConfig) -> int:
+    """What is saved outside the layers: the last normalisation's input, the output layer's, and the mask after the
+    embedding (Korthikanti et al. 2022, section 4.3: 4 s b h in 16 bits, and s b h)."""
+    size = bytes_of(model)
+    return (size.residual * model.hidden + _normalised(model) + (model.hidden if model.dropout else 0)) * model.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Bytes of the logits and of cross-entropy: at the end of forward, at the start of backward, in the product that
+    follows, and what stays while a variable of the step holds the logits."""
+
+    forward: int
+    backward: int
+    product: int
+    held: int
+
+
+def loss_of(model: ModelConfig) -> Loss:
+    """Logits of every token, cut along the vocabulary.
+
+    torch: the logits stay (4 bytes, 2 in 16 bits), log-softmax is 4 and its input's cast to fp32 4; backward has
+    log-softmax, the gradient that comes in and the one that goes out, 4 each; then that one's cast for the product.
+    Megatron-LM's parallel cross-entropy goes without one of them: 2 (logits) + 4 (softmax) + 4 (gradient) = 10.
+    """
+    size = bytes_of(model)
+    logits = model.tokens * model.rank_vocab
+    held = size.compute
+    if model.master:
+        return Loss(10 * logits, 10 * logits, 10 * logits, 0)
+    cast = 4 if size.compute < 4 else 0
+    return Loss(
+        (held + cast + 4) * logits, (held + 12) * logits, (held + 4 + (2 if cast else 0)) * logits, held * logits
+    )

@@ -1,0 +1,184 @@
+"""The GPU that the user's code believes to have: torch.cuda and what else asks for one, on a machine without."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import Any
+
+import torch
+
+from sizing.model.child import private
+from sizing.model.child.placing import names_gpu
+from sizing.model.child.refusal import Refusal
+
+
+class Stream:
+    """A stream or an event: nothing runs, so nothing waits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+        self.cuda_stream = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        """Everything is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """No graph is made."""
+        return False
+
+    def elapsed_time(self, other: Any) -> float:
+        """In milliseconds; a trace takes none."""
+        return 1.0
+
+    def record_event(self, event: Any = None) -> Any:
+        """The event."""
+        return event or Stream()
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    record = wait = wait_event = wait_stream = synchronize = _nothing
+
+
+class Properties(types.SimpleNamespace):
+    """What is asked of a GPU's properties."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="traced", major=8, minor=0, total_memory=80 * 2**30, multi_processor_count=108, warp_size=32
+        )
+
+
+class Generator(torch.Generator):
+    """A generator of random numbers, whatever the device."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return super().__new__(cls, "cpu")
+
+
+def _refused(what: str) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise Refusal(f"{what} cannot be traced")
+
+    return call
+
+
+def pretend(gpus: int) -> None:
+    """Let torch.cuda answer as on a node with so many GPUs, and map what is asked of a GPU to the traced tensors."""
+    cuda: Any = torch.cuda
+
+    def answers(value: Any) -> Any:
+        return lambda *args, **kwargs: value
+
+    for name, value in {
+        "is_available": True,
+        "is_initialized": False,
+        "device_count": gpus,
+        "current_device": 0,
+        "get_device_name": "traced",
+        "get_device_properties": Properties(),
+        "get_device_capability": (8, 0),
+        "get_arch_list": ["sm_80"],
+        "is_bf16_supported": True,
+        "memory_stats": {},
+        "memory_summary": "",
+        "mem_get_info": (80 * 2**30, 80 * 2**30),
+        "can_device_access_peer": True,
+        "default_stream": Stream(),
+        "current_stream": Stream(),
+        "get_rng_state": torch.empty(0, dtype=torch.uint8),
+        "get_rng_state_all": [],
+        "initial_seed": 0,
+        "is_current_stream_capturing": False,
+    }.items():
+        setattr(cuda, name, answers(value))
+    for name in (
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "memory_cached",
+        "max_memory_cached",
+        "utilization",
+    ):
+        setattr(cuda, name, answers(0))
+    for name in (
+        "init",
+        "_lazy_init",
+        "set_device",
+        "synchronize",
+        "empty_cache",
+        "ipc_collect",
+        "reset_peak_memory_stats",
+        "reset_max_memory_allocated",
+        "reset_accumulated_memory_stats",
+        "manual_seed",
+        "manual_seed_all",
+        "seed",
+        "seed_all",
+        "set_rng_state",
+        "set_rng_state_all",
+        "set_per_process_memory_fraction",
+        "set_stream",
+    ):
+        setattr(cuda, name, answers(None))
+    cuda.stream = lambda stream: contextlib.nullcontext(stream)
+    cuda.device = lambda device: contextlib.nullcontext(device)
+    cuda.Stream = cuda.Event = cuda.ExternalStream = Stream
+    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = _refused("a CUDA graph")
+    cuda.nvtx = types.SimpleNamespace(
+        range_push=answers(0), range_pop=answers(0), mark=answers(None), range=lambda *a, **k: contextlib.nullcontext()
+    )
+    torch.Generator = Generator  # type: ignore[misc]
+    _accelerator()
+    _autocast()
+    private.foreach_like_a_gpu()
+    load = torch.load
+    torch.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
+
+
+def _accelerator() -> None:
+    accelerator: Any = getattr(torch, "accelerator", None)
+    if accelerator is not None:
+        accelerator.is_available = lambda: True
+        accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+        accelerator.current_device_index = accelerator.current_device_idx = lambda: 0
+        accelerator.current_stream = lambda device=None: Stream()
+        accelerator.synchronize = accelerator.set_device_index = accelerator.set_stream = lambda *args: None
+        accelerator.device_count = torch.cuda.device_count
+
+
+def _autocast() -> None:
+    """The autocast of a GPU is that of the traced tensors, and one of the CPU does nothing to them."""
+    autocast: Any = torch.amp.autocast_mode.autocast
+    made = autocast.__init__
+
+    def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, **kwargs: Any) -> None:
+        on_gpu = names_gpu(device_type)
+        made(self, "cpu", dtype or torch.float16, enabled and on_gpu, **kwargs)
+
+    autocast.__init__ = init
+    asked: Any = torch.is_autocast_enabled
+    kind: Any = torch.get_autocast_dtype
+    torch.is_autocast_enabled = lambda device_type="cuda": asked("cpu") if names_gpu(device_type) else False
+    torch.get_autocast_dtype = lambda device_type: kind("cpu")
+    torch.get_autocast_gpu_dtype = lambda: kind("cpu")
+
+
+def no_scaler() -> None:
+    """Turn scalers of gradients off: they multiply in place, which takes no memory, and decide on what they find."""
+    scaler: Any = torch.amp.GradScaler
+    made = scaler.__init__
+
+    def init(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        made(self, "cpu", enabled=False)
+
+    scaler.__init__ = init

@@ -1,0 +1,115 @@
+"""Operators that take other memory on a GPU than on a CPU, each as it is there: what it saves, and what it casts."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import torch
+
+_libraries: List[Any] = []
+_aten: Any = torch.ops.aten
+
+# What a GPU's autocast computes in fp32 and a CPU's does not: torch's table "CUDA Ops that can autocast to float32".
+_FP32 = (
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor"
+    " pow.Scalar softplus layer_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss2d"
+    " hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss"
+    " soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits dist cdist renorm logsumexp"
+    " norm.Scalar norm.ScalarOpt_dim prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm rms_norm"
+).split()
+# What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
+_AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d".split()
+
+
+def like_a_gpu(ledger: Any, tracker: Any) -> None:
+    """Put the GPU's ways into the place of the CPU's, for this process."""
+    autograd = torch.library.Library("aten", "IMPL", "AutogradCPU")
+    autocast = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    _libraries.extend((autograd, autocast))
+    autograd.impl("dropout", _dropout)
+    autograd.impl("scaled_dot_product_attention", _attention)
+    if hasattr(_aten, "_fused_rms_norm"):
+        autograd.impl("rms_norm", _rms_norm)
+    for name in _FP32:
+        _put(autocast, name, _in_fp32(name))
+    for name in _AS_IT_IS:
+        _put(autocast, name, torch.library.fallthrough_kernel)
+    for name, fused in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
+        _put(autocast, f"{name}.int", _softmax_in_fp32(getattr(_aten, name).int, fused.default))
+
+
+def _put(library: Any, name: str, function: Any) -> None:
+    packet, _, overload = name.partition(".")
+    known = getattr(_aten, packet, None)
+    if known is not None and (overload or "default") in known.overloads():
+        library.impl(name, function)
+
+
+def _cast(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.to(torch.float32)
+    return value
+
+
+def _without_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+
+
+def _in_fp32(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(_aten, packet), overload or "default")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            return operator(*map(_cast, args), **{key: _cast(value) for key, value in kwargs.items()})
+
+    return call
+
+
+def _softmax_in_fp32(operator: Any, fused: Any) -> Any:
+    def call(value: Any, dim: int, dtype: Any = None) -> Any:
+        with _without_autocast():
+            if value.dtype == torch.float16 and dtype in (None, torch.float32):
+                return fused(value, dim, True)  # the GPU's kernel reads fp16 and writes fp32
+            return operator(value, dim, dtype or (torch.float32 if value.is_floating_point() else None))
+
+    return call
+
+
+def _dropout(value: Any, p: float, train: bool) -> Any:
+    if train and p > 0:
+        return _aten.native_dropout(value, p, True)[0]
+    return _aten.alias(value)
+
+
+def _rms_norm(value: Any, shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    return _aten._fused_rms_norm(value, shape, weight, eps)[0]
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    flags = torch.backends.cuda
+    if not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled()):
+        if enable_gqa and key.size(-3) != query.size(-3):
+            key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
+        return _aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+        )[0]
+    if query.dim() == 3:
+        return _attention(query[None], key[None], value[None], attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+    if key.size(-3) != query.size(-3) and (attn_mask is not None or query.dtype == torch.float32):
+        # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
+        key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+    return _aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]

@@ -1,0 +1,95 @@
+"""The GPUs of one type in one partition, as far as a job can ask for them: what plans are made on.
+
+Slurm tells GPUs apart by the type of a gres, and where two models share a type only by a feature of their nodes. A job
+that can name neither may get either, so it counts with the smaller memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sizing.inventory import GpuType, Inventory, NodeGroup, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of a partition that have the same type of GPU and may differ in all else.
+
+    `gpu_bytes` is what a job can rely on; `constraint` is the feature that keeps others' GPUs of the same gres type
+    away, "" where none is needed, and `mixed` names the types that it may get instead where there is no such feature.
+    In an `exclusive` partition a job has whole nodes.
+    """
+
+    partition: str
+    gpu: GpuType
+    groups: tuple[NodeGroup, ...]
+    gpu_bytes: int
+    max_nodes: int | None = None
+    constraint: str = ""
+    mixed: tuple[str, ...] = ()
+    exclusive: bool = False
+
+    @property
+    def gres_type(self) -> str:
+        """How Slurm's gres calls the type, "" where it has no name."""
+        return self.groups[0].gres_type
+
+    def having(self, per_node: int) -> tuple[NodeGroup, ...]:
+        """The groups whose nodes have so many GPUs."""
+        return tuple(group for group in self.groups if group.gpus >= per_node)
+
+    def paid(self, gpus: int, nodes: int) -> int:
+        """How many GPUs a job takes from others: whole nodes' where the partition gives nothing less."""
+        if not self.exclusive:
+            return gpus
+        return nodes * max(group.gpus for group in self.having(gpus // nodes))
+
+    def nodes(self, per_node: int) -> int:
+        """How many nodes with so many GPUs a job may have."""
+        there = sum(len(group.nodes) for group in self.having(per_node))
+        return there if self.max_nodes is None else min(there, self.max_nodes)
+
+
+def pools(inventory: Inventory) -> Iterator[Pool]:
+    """All pools, in the order of the inventory; GPUs of unknown types make none."""
+    for offer in inventory.offers:
+        kinds: dict[tuple[str, str], list[NodeGroup]] = {}
+        for group in offer.groups:
+            if group.gpus > 0 and group.nodes and group.gpu_type in inventory.types:
+                kinds.setdefault((group.gpu_type, group.gres_type), []).append(group)
+        for (name, gres_type), groups in kinds.items():
+            others = [group for group in offer.groups if group.gpu_type != name and _mistaken(gres_type, group)]
+            yield _pool(inventory, offer, name, groups, others)
+
+
+def _mistaken(gres_type: str, other: NodeGroup) -> bool:
+    """Whether a job that asks for a type may get another group's GPUs: --gres=gpu:1 takes any."""
+    return other.gpus > 0 and gres_type in ("", other.gres_type)
+
+
+def _pool(
+    inventory: Inventory, offer: Offer, name: str, groups: Sequence[NodeGroup], others: Sequence[NodeGroup]
+) -> Pool:
+    gpu = inventory.types[name]
+    constraint = _constraint(groups, others) if others else ""
+    mixed = tuple(sorted({group.gpu_type for group in others})) if others and not constraint else ()
+    # of a type that nobody knows nothing can be said; the administrator is told to name it
+    known = [inventory.types[other].memory_bytes for other in mixed if other in inventory.types]
+    return Pool(
+        offer.partition,
+        gpu,
+        tuple(groups),
+        min([gpu.memory_bytes, *known]),
+        offer.max_nodes,
+        constraint,
+        mixed,
+        offer.exclusive,
+    )
+
+
+def _constraint(groups: Sequence[NodeGroup], others: Sequence[NodeGroup]) -> str:
+    """The shortest feature that all these nodes have and none of the others."""
+    shared = set.intersection(*(set(group.features) for group in groups))
+    found = shared.difference(*(group.features for group in others))
+    return min(found, key=lambda name: (len(name), name), default="")

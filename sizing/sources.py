@@ -1,0 +1,150 @@
+"""What is known of a step's memory and work at a spread and a batch: from traces, or by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sizing import cost
+from sizing.cost import Work
+from sizing.estimate import Estimate
+from sizing.memory.peak import guarded_bytes
+from sizing.model.parallel import Parallel
+from sizing.model.trace import Category, StepTrace
+
+
+class Source(Protocol):
+    """Where a plan's numbers come from."""
+
+    @property
+    def precision(self) -> str:
+        """The precision of most of the step's arithmetic."""
+        ...
+
+    def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
+        """The bytes of one GPU, `high` with the guard band; None where nothing is known."""
+        ...
+
+    def work(self, parallel: Parallel, batch: int) -> Work | None:
+        """What one rank does in a step; None where nothing is known."""
+        ...
+
+    def micro_batch(self, parallel: Parallel, batch: int) -> int:
+        """How much of a rank's batch is worked on at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """What is traced: one rank's batch in a spread."""
+
+    parallel: Parallel
+    batch: int
+
+    @property
+    def key(self) -> Parallel:
+        """What decides about memory beside the batch: any number of replicas above one is as good as two."""
+        return Parallel(min(self.parallel.dp, 2), self.parallel.tp, self.parallel.fsdp)
+
+
+@dataclass
+class Traces:
+    """Traces of one step, and what follows from them for batches in between.
+
+    The most that is held at once is a maximum of sums which each grow linearly with the batch, hence convex in it: a
+    straight line between two traces is never too low, and a step never takes less than one of a smaller batch. What is
+    told between two traces is `interpolated`; beyond the last one nothing is told.
+    """
+
+    precision: str
+    found: dict[Parallel, dict[int, StepTrace]] = field(default_factory=dict)
+    failed: dict[Point, str] = field(default_factory=dict)
+
+    def add(self, point: Point, trace: StepTrace) -> None:
+        """Take a trace in."""
+        self.found.setdefault(point.key, {})[point.batch] = trace
+
+    def fail(self, point: Point, reason: str) -> None:
+        """Take in that a point cannot be traced."""
+        self.failed[Point(point.key, point.batch)] = reason
+
+    def is_known(self, point: Point) -> bool:
+        """Whether it was traced, or tried."""
+        return point.batch in self.found.get(point.key, {}) or Point(point.key, point.batch) in self.failed
+
+    def is_out(self, point: Point) -> bool:
+        """Whether it could not be traced, itself or at all in this spread."""
+        tried = [each for each in self.failed if each.parallel == point.key]
+        return any(each.batch == point.batch for each in tried) or (bool(tried) and point.key not in self.found)
+
+    def least_bytes(self, parallel: Parallel, batch: int) -> int:
+        """What the step takes in any case: the peak at the nearest smaller batch, 0 where none was traced."""
+        traces = self.found.get(Point(parallel, batch).key, {})
+        return max((trace.peak_bytes for at, trace in traces.items() if at <= batch), default=0)
+
+    def categories(self, parallel: Parallel, batch: int) -> dict[Category, int]:
+        """What the nearest trace's peak consists of; nothing where there is none."""
+        traces = self.found.get(Point(parallel, batch).key, {})
+        near = min(traces, key=lambda at: abs(at - batch), default=None)
+        return {} if near is None else dict(traces[near].by_category)
+
+    def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
+        """Traced at this very batch, or interpolated between the two nearest."""
+        point = Point(parallel, batch)
+        if self.is_out(point):
+            return None
+        traces = self.found.get(point.key, {})
+        if batch in traces:
+            exact = traces[batch].peak_bytes
+            return Estimate(exact, exact, guarded_bytes(exact), "traced")
+        sides = _sides(traces, batch)
+        if sides is None:
+            return None
+        low, high = sides
+        part = (batch - low) / (high - low)
+        value = traces[low].peak_bytes + part * (traces[high].peak_bytes - traces[low].peak_bytes)
+        return Estimate(value, min(value, traces[low].peak_bytes), guarded_bytes(value), "interpolated")
+
+    def work(self, parallel: Parallel, batch: int) -> Work | None:
+        """That of the traces in this spread, else that of one GPU cut into equal parts."""
+        point = Point(parallel, batch)
+        if traces := self.found.get(point.key):
+            return _work(traces, batch)
+        for key in (Parallel(), Parallel(2)):
+            if traces := self.found.get(key):
+                weights = max(trace.parameters for trace in traces.values())
+                return _work(traces, batch).cut(parallel, weights)
+        return None
+
+    def micro_batch(self, parallel: Parallel, batch: int) -> int:
+        """The step is given its whole batch: what it makes of it is its own."""
+        return batch
+
+
+def _sides(traces: Iterable[int], batch: int) -> tuple[int, int] | None:
+    low = max((at for at in traces if at < batch), default=None)
+    high = min((at for at in traces if at > batch), default=None)
+    return None if low is None or high is None else (low, high)
+
+
+def _work(traces: dict[int, StepTrace], batch: int) -> Work:
+    if batch in traces:
+        return cost.traced(traces[batch])
+    if (sides := _sides(traces, batch)) is not None:
+        low, high = sides
+        return cost.between(cost.traced(traces[low]), cost.traced(traces[high]), (batch - low) / (high - low))
+    near = min(traces, key=lambda at: abs(at - batch))
+    return cost.traced(traces[near]).scaled(batch / near)
+
+
+def ends(points: Iterable[Point]) -> Iterator[Point]:
+    """Of each key among the points those with the smallest and the largest batch."""
+    by_key: dict[Parallel, list[Point]] = {}
+    for point in points:
+        by_key.setdefault(point.key, []).append(point)
+    for same in by_key.values():
+        batches = sorted(same, key=lambda point: point.batch)
+        yield batches[0]
+        if batches[-1].batch != batches[0].batch:
+            yield batches[-1]

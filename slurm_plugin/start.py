@@ -1,0 +1,35 @@
+"""When Slurm would start a job, as it says itself: `sbatch --test-only`, which submits nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import CommandError
+
+_START = re.compile(r"^Job \d+ (to start at .+)$", re.MULTILINE)
+_PREFIX = re.compile(r"^sbatch: (?:error: )?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Slurm's own words on a request, on one line, and whether it would take it."""
+
+    taken: bool
+    words: str
+
+
+def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:
+    """Ask when a job with these #SBATCH lines would start, by the default time limit of its partition.
+
+    Raises CommandError where no slurmctld answers, and SlurmMissing where there is no sbatch.
+    """
+    answer = slurm.run("sbatch", "--test-only", stdin="\n".join(["#!/bin/sh", *lines, "exit 0", ""]))
+    words = _PREFIX.sub("", answer.err or answer.out).strip()
+    if answer.code == 0 and (found := _START.search(words)):
+        return Said(True, found[1])
+    if answer.is_unheard or "fatal:" in answer.err:  # it found no cluster to ask
+        raise CommandError(f"sbatch --test-only: {answer.complaint.removeprefix('sbatch: ')}")
+    return Said(False, " ".join(words.split()) or f"exit code {answer.code}")

@@ -1,0 +1,83 @@
+"""Running `bft size` in this process, with a step whose traces are made up, and a centre in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd import entry
+from bftd.cli.main import bft
+from sizing.errors import Untraceable
+from sizing.model import tracing
+from sizing.model.parallel import Parallel
+from sizing.model.trace import StepTrace
+from sizing.sources import Point
+from tests.sizing.plans_of import Step
+
+GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16"
+
+
+@dataclass
+class Ended:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Terminal:
+    """Runs commands as a user would, in `folder`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PATH", str(folder / "commands"))  # no Slurm here
+        centre = {
+            "types": {"a100": {"like": "a100-sxm-80gb"}, "v100": {"like": "v100-sxm2-32gb"}},
+            "partitions": [_partition("new", "a100", 4), _partition("old", "v100", 2)],
+        }
+        (folder / "centre.json").write_text(json.dumps(centre))
+        (folder / "train.py").write_text("def make_step(batch_size): ...\n")
+
+    def __call__(self, *words: str) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["bft", *words])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            entry.run(bft, "bft")
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Ended(code, said.out, said.err)
+
+    def fit(self, *words: str) -> Ended:
+        return self("size", "fit", "--partitions", "centre.json", *words)
+
+    def traces(self, step: Step, takes: frozenset[str] = frozenset()) -> None:
+        """Let every step be this one."""
+
+        def trace(name: str, batch: int, parallel: Parallel, **_: object) -> StepTrace:
+            result = step.measure([Point(parallel, batch)])[0]
+            if isinstance(result, Untraceable):
+                raise result
+            return result
+
+        self._monkeypatch.setattr(tracing, "trace", trace)
+        self._monkeypatch.setattr(tracing, "takes", lambda name, python="": takes)
+
+
+def _partition(name: str, kind: str, gpus: int) -> dict[str, Any]:
+    group = {"nodes": f"{name}[1-4]", "gpu_type": kind, "gpus": gpus, "cpus": 64, "memory_bytes": 512 * 2**30}
+    return {"partition": name, "groups": [{**group, "gres_type": kind}]}

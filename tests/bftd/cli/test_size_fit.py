@@ -1,0 +1,271 @@
+"""`bft size fit` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from sizing.errors import UsageError
+from sizing.model import tracing
+from tests.bftd.cli.sizing_commands import GPT, Terminal
+from tests.sizing.plans_of import Step
+
+STEP = ("train.py:make_step", "--global-batch", "64")
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    terminal = Terminal(tmp_path, monkeypatch, capsys)
+    terminal.traces(Step(10, 0.5))
+    return terminal
+
+
+def slurm(folder: Path, answer: str, code: int = 0) -> Path:
+    """A stand-in for sbatch; gives the file into which it writes what it was given."""
+    commands, said = folder / "commands", folder / "said"
+    commands.mkdir()
+    (commands / "sbatch").write_text(
+        f'#!/bin/sh\necho "$@" >> {said}\n/bin/cat >> {said}\necho "{answer}" >&2\nexit {code}\n'
+    )
+    (commands / "sbatch").chmod(0o755)
+    return said
+
+
+def test_a_table_shows_plans_with_the_origin_of_each_number(bft: Terminal) -> None:
+    ended = bft.fit(*STEP)
+    assert ended.code == 0
+    head, *rows = ended.out.splitlines()
+    assert "STEP (assumed)" in head
+    table = [row for row in rows if re.match(r" *\d+  (new|old) ", row)]
+    assert table
+    assert all(re.search(r"[\d.]+ (traced|interpolated) ", row) for row in table)
+    assert "note: " in ended.out
+
+
+def test_the_best_three_have_lines_that_say_where_they_come_from(bft: Terminal) -> None:
+    shown = bft.fit(*STEP).out
+    assert [line[:2] for line in shown.splitlines() if re.match(r"\d\. ", line)] == ["1.", "2.", "3."]
+    lines = [line for line in shown.splitlines() if line.startswith("#SBATCH")]
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+=\S+ +# .+", line) for line in lines)
+    assert len([line for line in lines if "--gres=gpu:" in line]) == 3
+    assert len(re.findall(r"^\d\. ", bft.fit(*STEP, "--top", "1").out, re.MULTILINE)) == 1
+
+
+def test_json_has_all_plans_best_first(bft: Terminal) -> None:
+    plans = bft.fit(*STEP, "--json").json["plans"]
+    for plan in plans:
+        assert {
+            "partition",
+            "gpu_type",
+            "gpus",
+            "nodes",
+            "dp",
+            "tp",
+            "peak_bytes",
+            "gpu_bytes",
+            "fits",
+            "sbatch",
+        } <= set(plan)
+        assert plan["fits"] == (plan["high_bytes"] <= plan["gpu_bytes"])
+    assert [plan["fits"] for plan in plans] == sorted((plan["fits"] for plan in plans), reverse=True)
+    assert {plan["partition"] for plan in plans} == {"new", "old"}
+    assert plans[0]["sbatch"][0] == f"#SBATCH --partition={plans[0]['partition']}"
+
+
+def test_place_reads_what_fit_writes(bft: Terminal) -> None:
+    (bft.folder / "plans.json").write_text(bft.fit(*STEP, "--json").out)
+    placed = bft("size", "place", "plans.json", "centre.json", "--json")
+    assert placed.code == 0
+    assert placed.json["placed"]
+
+
+def test_slurms_own_words_say_when_the_best_could_start(bft: Terminal) -> None:
+    said = slurm(
+        bft.folder, "sbatch: Job 7 to start at 2026-11-22T20:00:00 using 4 processors on nodes new1 in partition new"
+    )
+    plans = bft.fit(*STEP, "--json").json["plans"]
+    words = "to start at 2026-11-22T20:00:00 using 4 processors on nodes new1 in partition new"
+    assert [plan["start"] for plan in plans[:4]] == [words, words, words, None]
+    asked = said.read_text()
+    assert asked.count("--test-only\n") == 3
+    assert all(line in asked for line in plans[2]["sbatch"])
+    assert f": {words}" in bft.fit(*STEP).out
+
+
+def test_what_slurm_refuses_is_shown_with_its_reason(bft: Terminal) -> None:
+    slurm(bft.folder, "allocation failure: Requested node configuration is not available", 1)
+    shown = bft.fit(*STEP)
+    assert shown.code == 0
+    assert "refused: allocation failure: Requested node configuration is not available" in shown.out
+
+
+@pytest.mark.parametrize("answer", [None, "sbatch: fatal: Could not establish a configuration source"])
+def test_without_slurm_the_start_is_left_out_and_that_is_said(bft: Terminal, answer: str | None) -> None:
+    if answer is not None:
+        slurm(bft.folder, answer, 1)
+    ended = bft.fit(*STEP)
+    assert ended.code == 0
+    assert "note: Slurm was not asked when this could start: " in ended.out
+    assert "was not asked" not in bft.fit(*STEP, "--no-start").out
+
+
+def test_a_configuration_is_sized_by_formula(bft: Terminal) -> None:
+    plans = bft.fit("--config", GPT, "--global-batch", "64", "--json").json["plans"]
+    assert {plan["origin"] for plan in plans} == {"formula"}
+    assert any(plan["tp"] > 1 for plan in plans)
+    assert all(plan["dp"] * plan["batch"] == 64 for plan in plans)
+
+
+def test_a_fixed_micro_batch_is_accumulated(bft: Terminal) -> None:
+    plans = bft.fit("--config", f"{GPT},b=4", "--global-batch", "64", "--json").json["plans"]
+    assert {plan["micro_batch"] for plan in plans} == {4}
+    assert {plan["batch"] for plan in plans} > {4, 64}
+
+
+def test_a_step_that_cannot_be_traced_falls_back_to_the_formula(bft: Terminal) -> None:
+    bft.traces(Step(4, 1, refuses=lambda point: True))
+    shown = bft.fit(*STEP, "--config", GPT)
+    assert shown.code == 0
+    assert "note: by formula, as the step could not be traced: line 7: it looks at a loss" in shown.out
+    alone = bft.fit(*STEP)
+    assert (alone.code, alone.out) == (1, "")
+    assert alone.err == "bft: line 7: it looks at a loss; give --config for an estimate by formula\n"
+
+
+def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -> None:
+    ended = bft.fit("--config", "gpt:h=4096,l=32,a=32,s=2048,V=50257,precision=bf16", "--global-batch", "64", "--json")
+    assert ended.code == 1
+    assert ended.json["plans"]
+    assert not any(plan["fits"] for plan in ended.json["plans"])
+    assert ended.err.count("\n") == 1
+    assert re.search(r"fits nowhere: .* needs [\d.]+ GiB .* has [\d.]+: [\d.]+ GiB too little; ", ended.err)
+    assert "would make it fit" in ended.err
+
+
+def test_a_step_that_fits_nowhere_is_told_what_takes_the_memory(bft: Terminal) -> None:
+    bft.traces(Step(500, 0.1))
+    assert re.search(r"GiB too little; .* weights, gradients and optimizer: .*fsdp=", bft.fit(*STEP).err)
+
+
+def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: Terminal) -> None:
+    words = ("--config", "gpt:h=1600,l=48,a=25,s=1024,V=50257,precision=bf16", "--global-batch", "8", "--max-gpus", "1")
+    ended = bft.fit(*words, "-p", "old")
+    assert ended.code == 1
+    assert "of partition new" in ended.err.split("too little")[1]
+
+
+def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) -> None:
+    def of(*words: str) -> list[tuple[str, str, int]]:
+        plans = bft.fit(*STEP, "--json", *words).json["plans"]
+        return [(plan["partition"], plan["gpu_type"], plan["gpus"]) for plan in plans]
+
+    assert {partition for partition, _, _ in of("-p", "old")} == {"old"}
+    assert {kind for _, kind, _ in of("--gpu", "a100")} == {"a100"}
+    assert {gpus for _, _, gpus in of("--max-gpus", "2")} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train.py:make_step"], "--global-batch"),
+        (["--global-batch", "8"], "name a training step"),
+        (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
+        (["train.py:make_step", "--global-batch", "-8"], "--global-batch -8: at least 1"),
+        ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
+        ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
+        ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),
+        ([*STEP, "-p", "old", "--gpu", "a100"], "no a100 in partition old"),
+        ([*STEP, "--max-gpus", "0"], "at least 1"),
+        ([*STEP, "--precision", "int8"], "--precision int8"),
+        ([*STEP, "--timeout", "-1"], "--timeout -1"),
+        ([*STEP, "--partitions", "none.json"], "none.json"),
+        ([*STEP, "--top", "0"], "--top"),
+        ([*STEP, "--into", "none.sh"], "No such file"),
+        ([*STEP, "--into", "train.py"], "its first line must name its shell"),
+        (["--config", f"{GPT},heads=3", "--global-batch", "8"], "heads"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str], says: str) -> None:
+    ended = bft.fit(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_an_error_in_a_thread_ends_the_command_with_its_line(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace(*_: object, **__: object) -> None:
+        raise UsageError("no Python here has torch: name one by --python")
+
+    monkeypatch.setattr(tracing, "trace", trace)
+    ended = bft.fit(*STEP)
+    assert (ended.code, ended.err) == (2, "bft: no Python here has torch: name one by --python\n")
+
+
+SCRIPT = b"#!/bin/bash\r\n#SBATCH --job-name=\xe9t\xe9\r\n#SBATCH --ntasks-per-node=1\r\n\r\ntorchrun train.py\r\n"
+
+
+def test_a_copy_of_the_script_gets_the_lines_and_keeps_all_else(bft: Terminal) -> None:
+    script = bft.folder / "job.sh"
+    script.write_bytes(SCRIPT)
+    script.chmod(0o750)
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--top", "1", "--gpu", "a100")
+    assert ended.code == 0
+    made = bft.folder / "job.gpus.sh"
+    assert script.read_bytes() == SCRIPT
+    assert stat.S_IMODE(made.stat().st_mode) == 0o750
+    text = made.read_bytes()
+    added = [line for line in text.split(b"\r\n") if line not in SCRIPT.split(b"\r\n")]
+    assert b"\r\n".join(line for line in text.split(b"\r\n") if line not in added) == SCRIPT
+    options = [line.split(b"=")[0] for line in added]
+    assert options == [b"#SBATCH --" + name for name in (b"partition", b"nodes", b"gres", b"cpus-per-task", b"mem")]
+    # the script's one task a node has all CPUs that go with the node's GPUs
+    gpus = int(re.search(rb"gres=gpu:a100:(\d)", text)[1])  # type: ignore[index]
+    assert f"--cpus-per-task={16 * gpus} ".encode() in text
+    assert "+#SBATCH --partition=new" in ended.out
+    assert "+++ job.gpus.sh" in ended.out
+    assert "--ntasks-per-node=1" in ended.out
+    assert "wrote job.gpus.sh" in ended.out
+
+
+def test_without_an_answer_nothing_is_written(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    for typed, code in (("", 2), ("n\n", 0)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert bft.fit(*STEP, "--into", "job.sh").code == code
+        assert sorted(path.name for path in bft.folder.glob("*job*")) == ["job.sh"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert bft.fit(*STEP, "--into", "job.sh").code == 0
+    assert (bft.folder / "job.gpus.sh").exists()
+
+
+def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
+    script, made = bft.folder / "job.sh", bft.folder / "job.gpus.sh"
+    script.write_text("#!/bin/bash\nsrun a\n")
+    made.write_text("mine")
+    refused = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    assert (refused.code, made.read_text()) == (2, "mine")
+    assert "--overwrite" in refused.err
+    own = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
+    assert (own.code, script.read_text()) == (2, "#!/bin/bash\nsrun a\n")
+    assert bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite").code == 0
+    assert "#SBATCH" in made.read_text()
+    assert not list(bft.folder.glob(".job*")), "no scratch file stays"
+
+
+def test_a_folder_that_is_not_there_is_one_line(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "-o", "none/job.sh")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -p old\n#SBATCH --gpus=1\nsrun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--json")
+    assert {plan["partition"] for plan in ended.json["plans"]} == {"old"}
+    assert "--gpus=1 is the script's and stays; the plan would have --gres=gpu:v100:" in ended.err
+    assert "gres" not in (bft.folder / "job.gpus.sh").read_text()

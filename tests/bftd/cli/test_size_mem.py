@@ -1,0 +1,141 @@
+"""`bft size mem` as a user meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bftd.cli.sizing_commands import GPT, Terminal
+from tests.sizing.plans_of import GIB, Step
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(tmp_path, monkeypatch, capsys)
+
+
+def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> None:
+    bft.traces(Step(4, 0.5))
+    ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")
+    assert ended.code == 0
+    assert "peak of one GPU: 8.00 GiB (traced in 1.0 s)" in ended.out
+    rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
+    assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
+    assert "9.50 GiB with the guard band" in ended.out
+
+
+def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:
+    bft.traces(Step(4, 0.5))
+    told = bft("size", "mem", "train.py:make_step", "--global-batch", "8", "--dp", "2", "--json").json
+    assert (told["peak_bytes"], told["origin"], told["trace_s"]) == (6 * GIB, "traced", 1.0)
+    assert told["low_bytes"] <= told["peak_bytes"] < told["high_bytes"]
+    assert told["per_rank"] == {"dp": 2, "tp": 1, "fsdp": 1}
+    assert sum(told["by_category"].values()) == told["peak_bytes"]
+    assert told["marp_bytes"] is None
+
+
+def test_without_a_batch_each_gpu_has_one_sample(bft: Terminal) -> None:
+    step = Step(4, 0.5)
+    bft.traces(step)
+    assert (
+        "a batch of 1 on each of 2 GPUs (dp 2, tp 1, fsdp 1)"
+        in bft("size", "mem", "train.py:make_step", "--dp", "2").out
+    )
+    assert [point.batch for point in step.points] == [1]
+
+
+def test_by_formula_marp_stands_beside_it(bft: Terminal) -> None:
+    shown = bft("size", "mem", "--config", f"{GPT},b=8", "--marp").out
+    assert "(formula)" in shown
+    assert "MARP as printed: 27.96 GiB" in shown
+    told = bft("size", "mem", "--config", f"{GPT},b=8", "--json").json
+    assert told["origin"] == "formula"
+    assert told["marp_bytes"] > told["peak_bytes"]
+
+
+def test_a_global_batch_is_cut_into_the_micro_batches_of_the_configuration(bft: Terminal) -> None:
+    alone = bft("size", "mem", "--config", f"{GPT},b=4,accumulation=2", "--json").json
+    cut = bft("size", "mem", "--config", f"{GPT},b=4", "--global-batch", "16", "--dp", "2", "--json").json
+    whole = bft("size", "mem", "--config", GPT, "--global-batch", "16", "--dp", "2", "--json").json
+    assert cut["by_category"]["activations"] == alone["by_category"]["activations"]
+    assert whole["peak_bytes"] > cut["peak_bytes"]
+
+
+def test_options_come_before_the_spread_of_the_configuration(bft: Terminal) -> None:
+    told = bft("size", "mem", "--config", f"{GPT},b=4,tp=2,dp=4", "--tp", "4", "--json").json
+    assert told["per_rank"] == {"dp": 4, "tp": 4, "fsdp": 1}
+
+
+def test_a_step_that_cannot_be_traced_is_told_by_formula_with_the_reason(bft: Terminal) -> None:
+    bft.traces(Step(4, 1, refuses=lambda point: True))
+    words = ("size", "mem", "train.py:make_step", "--global-batch", "8")
+    shown = bft(*words, "--config", GPT)
+    assert shown.code == 0
+    assert "not traced: line 7: it looks at a loss" in shown.out
+    assert bft(*words, "--config", GPT, "--json").json["why"] == "line 7: it looks at a loss"
+    alone = bft(*words)
+    assert (alone.code, alone.out) == (1, "")
+    assert alone.err == "bft: line 7: it looks at a loss; give --config for an estimate by formula\n"
+
+
+def test_a_models_own_file_is_read(bft: Terminal) -> None:
+    (bft.folder / "config.json").write_text(
+        '{"model_type": "gpt2", "n_embd": 1024, "n_layer": 24, "n_head": 16, "n_positions": 1024, "vocab_size": 50257}'
+    )
+    told = bft("size", "mem", "--config", "config.json:b=2,s=512,precision=bf16", "--json").json
+    assert told["origin"] == "formula"
+    assert told["peak_bytes"] > GIB
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "name a training step"),
+        (["train.py"], "name a file and its function"),
+        (["train.py:make-step"], "name a file and its function"),
+        (["train.py:make_step", "--global-batch", "0"], "a global batch of 0: at least 1"),
+        (["train.py:make_step", "--global-batch", "8", "--dp", "3"], "cannot be cut into 3 equal parts"),
+        (["train.py:make_step", "--tp", "-2"], "tp=-2: at least 1"),
+        (["train.py:make_step", "--timeout", "0"], "--timeout 0"),
+        (["train.py:make_step", "--timeout", "nan"], "--timeout nan"),
+        (["train.py:make_step", "--marp"], "--marp is a formula"),
+        (["--config", "gpt:h=12"], "gpt: say l="),
+        (["--config", "no.json"], "No such file"),
+        (["--config", "list.json"], "no JSON object"),
+        (["--config", "deep.json"], "no JSON object"),
+        (["--config", f"{GPT},b=4", "--global-batch", "6"], "micro-batches of 4"),
+        (["--device", "tpu"], "tpu"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str], says: str) -> None:
+    bft.traces(Step(4, 1))
+    (bft.folder / "list.json").write_text("[1]")
+    (bft.folder / "deep.json").write_text("[" * 100_000)
+    ended = bft("size", "mem", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.torch
+def test_a_real_step_is_traced(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    (bft.folder / "real.py").write_text(
+        "import torch\n"
+        "def make_step(batch_size):\n"
+        "    model = torch.nn.Linear(1024, 1024)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)\n"
+        "    def step():\n"
+        "        optimizer.zero_grad()\n"
+        "        model(torch.randn(batch_size, 1024)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "    return step\n"
+    )
+    words = ("size", "mem", "real.py:make_step", "--global-batch", "4", "--device", "cpu", "--python", sys.executable)
+    told = bft(*words, "--json").json
+    weights = 4 * (1024 * 1024 + 1024)
+    assert told["origin"] == "traced"
+    assert told["by_category"]["parameters"] == weights
+    assert told["peak_bytes"] > 3 * weights

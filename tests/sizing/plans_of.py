@@ -1,0 +1,83 @@
+"""Small inventories and traces for the tests of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sizing.errors import Untraceable
+from sizing.inventory import GpuType, Inventory, NodeGroup, Offer
+from sizing.model.parallel import Parallel
+from sizing.model.trace import Operator, StepTrace
+from sizing.sources import Point
+
+GIB = 2**30
+
+
+def gpu(name: str = "a100", gib: float = 80, cost: float = 1.0, tflops: float = 312, slice: bool = False) -> GpuType:
+    flops = {"fp32": tflops * 1e12 / 16, "tf32": tflops * 5e11, "fp16": tflops * 1e12, "bf16": tflops * 1e12}
+    return GpuType(name, int(gib * GIB), flops, 2e12, 3e11, cost=cost, slice=slice)
+
+
+def group(
+    names: str = "g",
+    count: int = 4,
+    kind: str = "a100",
+    gpus: int = 4,
+    cpus: int = 64,
+    gib: int = 512,
+    gres_type: str | None = None,
+    features: tuple[str, ...] = (),
+) -> NodeGroup:
+    nodes = tuple(f"{names}{at}" for at in range(1, count + 1))
+    return NodeGroup(nodes, kind, gpus, cpus, gib * GIB, kind if gres_type is None else gres_type, features)
+
+
+def inventory(*offers: Offer, types: Sequence[GpuType] = ()) -> Inventory:
+    known = [*types, gpu(), gpu("v100", 32, 0.5, 125)]
+    return Inventory({each.name: each for each in reversed(known)}, offers)
+
+
+def trace(
+    point: Point,
+    peak_gib: float,
+    flops: float = 1e12,
+    parameters: int = 10**8,
+    collectives: dict[str, int] | None = None,
+) -> StepTrace:
+    half = int(peak_gib * GIB / 2)
+    return StepTrace(
+        batch=point.batch,
+        parallel=point.parallel,
+        target="cuda",
+        peak_bytes=2 * half,
+        by_category={"parameters": half, "activations": half},
+        parameters=parameters,
+        operators=(Operator("mm", 1, int(flops), 10**9),),
+        collectives=collectives or {},
+        torch="2.13.0",
+        trace_s=1.0,
+    )
+
+
+class Step:
+    """A step that takes `state` GiB, shared by FSDP and tensor parallelism, and `each` GiB a sample."""
+
+    def __init__(self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False) -> None:
+        self.state, self.each, self.refuses = state, each, refuses
+        self.points: list[Point] = []
+        self.calls: list[int] = []
+
+    def peak_gib(self, parallel: Parallel, batch: int) -> float:
+        # the optimizer's moment and that of the activations: the larger counts
+        state = self.state / parallel.tp / parallel.fsdp
+        return max(1.2 * state, state + self.each * batch / parallel.tp)
+
+    def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+        self.points += points
+        self.calls.append(len(points))
+        return [
+            Untraceable("line 7: it looks at a loss")
+            if self.refuses(point)
+            else trace(point, self.peak_gib(point.parallel, point.batch), 1e12 * point.batch / point.parallel.tp)
+            for point in points
+        ]

@@ -1,0 +1,89 @@
+"""How long a step takes: by hand, and what must hold of any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sizing import cost
+from sizing.cost import Work
+from sizing.model.parallel import Parallel
+from sizing.sources import Point
+from tests.sizing.plans_of import gpu, trace
+
+GPU = gpu()  # 312 TFLOPS, 2 TB/s, 300 GB/s
+
+
+def test_an_operator_takes_as_long_as_its_arithmetic_or_its_traffic() -> None:
+    work = Work({"mm": (156e12, 1e9), "add": (1e9, 1.4e12)})
+    step = cost.step_s(work, Parallel(), GPU, 1, 1e10, "bf16")
+    assert step.value == pytest.approx(1.0 + 1.0)  # half the peak; 70 % of the bandwidth
+    assert step.low == pytest.approx(156 / (0.9 * 312) + 0.7)
+    assert step.origin == "assumed"
+
+
+def test_of_a_whole_step_only_the_flops_are_known() -> None:
+    step = cost.step_s(Work({"step": (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16-pure")
+    assert step.value == pytest.approx(1.0)
+
+
+def test_a_precision_that_a_gpu_lacks_runs_as_fp32() -> None:
+    old = replace(GPU, flops={"fp32": 15e12, "fp16": 120e12})
+    assert cost.peak_flops(old, "bf16") == 15e12
+    assert cost.peak_flops(old, "fp16-amp") == 120e12
+
+
+def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
+    work = Work({"mm": (0.0, 0.0)}, data={"all_reduce": 7e9})
+    here = cost.step_s(work, Parallel(4), GPU, 1, 1e10, "bf16")
+    apart = cost.step_s(work, Parallel(4), GPU, 2, 1e10, "bf16")
+    assert here.value == pytest.approx(2 * 3 / 4 * 7e9 / 3e11 / 0.7)
+    assert apart.value == pytest.approx(2 * 3 / 4 * 7e9 / 1e10 / 0.7)
+    # two tensor-parallel ranks of a node have a ring each, and one way out between them
+    split = cost.step_s(work, Parallel(4, 2), GPU, 2, 1e10, "bf16")
+    assert split.value == pytest.approx(2 * 3 / 4 * 7e9 / 5e9 / 0.7)
+
+
+def test_shards_of_one_node_do_not_use_the_network() -> None:
+    work = Work({"mm": (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
+    within = cost.step_s(work, Parallel(2, 1, 4), GPU, 2, 1e10, "bf16")
+    across = cost.step_s(work, Parallel(1, 1, 8), GPU, 2, 1e10, "bf16")
+    assert within.value == pytest.approx(3 / 4 * 12e9 / 3e11 / 0.7)
+    assert across.value == pytest.approx(7 / 8 * 12e9 / 1e10 / 0.7)
+
+
+def test_the_gradients_of_a_trace_are_not_counted_as_tensor_parallel() -> None:
+    point = Point(Parallel(2), 4)
+    work = cost.traced(trace(point, 1, parameters=1000, collectives={"all_reduce": 4000}))
+    assert work.tensor == {}
+    assert work.data == {"all_reduce": 4000}
+    split = cost.traced(trace(Point(Parallel(1, 2), 4), 1, parameters=1000, collectives={"all_reduce": 900}))
+    assert (split.tensor, split.data) == ({"all_reduce": 900}, {})
+
+
+def test_cost_is_gpus_times_time_times_what_the_type_is_worth() -> None:
+    step = cost.step_s(Work({"step": (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16")
+    assert cost.cost_of(step, 4, gpu(cost=2.5)).value == pytest.approx(10.0)
+
+
+@given(
+    st.floats(1e9, 1e16),
+    st.floats(1e6, 1e13),
+    st.floats(0, 1e11),
+    st.integers(1, 8),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+)
+def test_a_step_lies_within_its_interval_and_more_work_takes_no_less(
+    flops: float, moved: float, exchanged: float, dp: int, tp: int, nodes: int
+) -> None:
+    parallel = Parallel(dp * nodes, tp)
+    work = Work({"a": (flops, moved)}, {"all_reduce": exchanged}, {}, {"all_reduce": exchanged})
+    step = cost.step_s(work, parallel, GPU, nodes, 1e10, "bf16")
+    assert 0 < step.low <= step.value <= step.high
+    assert cost.step_s(work.scaled(2), parallel, GPU, nodes, 1e10, "bf16").value >= step.value
+    halfway = cost.between(work, work.scaled(2), 0.5)
+    assert step.value <= cost.step_s(halfway, parallel, GPU, nodes, 1e10, "bf16").value

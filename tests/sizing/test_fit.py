@@ -1,0 +1,132 @@
+"""Ranking, and what is traced for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sizing.candidates import Candidate, Spread, candidates
+from sizing.errors import Untraceable
+from sizing.fit import Choice, explore
+from sizing.inventory import Offer
+from sizing.memory.peak import guarded_bytes
+from sizing.model.parallel import Parallel
+from sizing.pools import pools
+from sizing.sources import Point, Traces
+from tests.sizing.plans_of import GIB, Step, group, inventory
+
+CENTRE = inventory(
+    Offer("new", (group(gpus=4, count=4),)),
+    Offer("old", (group("v", gpus=4, count=4, kind="v100"),)),
+)
+
+
+def ways(batch: int, spread: Spread = Spread()) -> tuple[Candidate, ...]:  # noqa: B008
+    return candidates(pools(CENTRE), batch, spread)
+
+
+def explored(step: Step, batch: int, spread: Spread = Spread()) -> tuple[Choice, ...]:  # noqa: B008
+    return explore(Traces("bf16"), ways(batch, spread), step.measure)
+
+
+def test_what_fits_comes_first_and_then_what_costs_least() -> None:
+    plans = [choice.plan for choice in explored(Step(10, 1), 64)]
+    fitting = [plan for plan in plans if plan.fits]
+    assert plans[: len(fitting)] == fitting
+    assert [plan.cost.value for plan in fitting] == sorted(plan.cost.value for plan in fitting)
+    assert all(plan.peak.high <= plan.gpu_bytes for plan in fitting)
+    assert 0 < len(fitting) < len(plans)
+
+
+def test_by_time_the_fastest_comes_first() -> None:
+    plans = [choice.plan for choice in explore(Traces("bf16"), ways(64), Step(10, 1).measure, by="time")]
+    fitting = [plan for plan in plans if plan.fits]
+    assert [plan.step_s.value for plan in fitting] == sorted(plan.step_s.value for plan in fitting)
+    assert fitting[0].gpus > fitting[-1].gpus
+
+
+def test_the_best_three_are_traced_themselves_and_little_else() -> None:
+    step = Step(10, 0.5)
+    choices = explored(step, 64)
+    assert [choice.plan.peak.origin for choice in choices[:3]] == ["traced"] * 3
+    for choice in choices[:3]:
+        exact = step.peak_gib(choice.plan.parallel, choice.plan.batch) * GIB
+        assert choice.plan.peak.value == pytest.approx(exact, abs=2)
+        assert choice.plan.peak.high == pytest.approx(guarded_bytes(exact), abs=2)
+    assert len(step.points) <= 8
+    assert len(set(step.points)) == len(step.points), "nothing is traced twice"
+    assert all(size <= 3 for size in step.calls)
+
+
+def test_between_two_batches_a_peak_is_interpolated_and_never_too_low() -> None:
+    step = Step(10, 0.5)
+    interpolated = [choice.plan for choice in explored(step, 64) if choice.plan.peak.origin == "interpolated"]
+    assert interpolated
+    for plan in interpolated:
+        exact = step.peak_gib(plan.parallel, plan.batch) * GIB
+        assert plan.peak.low <= exact <= plan.peak.value + 2
+
+
+def test_a_plan_that_a_straight_line_would_rule_out_is_traced_before_it_is() -> None:
+    # flat up to a batch of 32, then steep: the line from 1 to 64 is far above both
+    class Bent(Step):
+        def peak_gib(self, parallel: Parallel, batch: int) -> float:
+            return max(20.0, 5.0 * (batch - 16))
+
+    best = explored(Bent(0, 0), 64)[0].plan
+    assert (best.fits, best.peak.origin) == (True, "traced")
+    assert best.batch == 16
+    assert best.peak.value == pytest.approx(20 * GIB, abs=2)
+
+
+def test_shards_are_tried_where_replicas_do_not_fit() -> None:
+    best = explored(Step(200, 0.5), 64, Spread(fsdp=True))[0].plan
+    assert best.fits
+    assert best.parallel.fsdp >= 4
+
+
+def test_where_nothing_fits_the_nearest_comes_first() -> None:
+    plans = [choice.plan for choice in explored(Step(500, 0.5), 64)]
+    assert plans
+    assert not any(plan.fits for plan in plans)
+    lacks = [plan.peak.high - plan.gpu_bytes for plan in plans]
+    assert lacks == sorted(lacks)
+
+
+def test_a_spread_that_cannot_be_traced_is_left_out() -> None:
+    step = Step(10, 1, refuses=lambda point: point.parallel.dp > 1)
+    plans = [choice.plan for choice in explored(step, 16)]
+    assert {plan.parallel for plan in plans} == {Parallel()}
+
+
+def test_a_step_that_cannot_be_traced_at_all_says_why() -> None:
+    with pytest.raises(Untraceable, match="looks at a loss"):
+        explored(Step(10, 1, refuses=lambda point: True), 16)
+
+
+def test_a_search_ends_whatever_the_step_does() -> None:
+    class Odd(Step):
+        def peak_gib(self, parallel: Parallel, batch: int) -> float:
+            return 1000.0 if batch > 1 else 1.0
+
+    step = Odd(0, 0)
+    explored(step, 4096, Spread(tensor=True, fsdp=True))
+    assert len(step.points) <= 26
+
+
+def test_traces_of_any_number_of_replicas_are_the_same() -> None:
+    traces = Traces("bf16")
+    step = Step(10, 1)
+    point = Point(Parallel(2), 8)
+    traces.add(point, step.measure([point])[0])  # type: ignore[arg-type]
+    assert traces.peak(Parallel(16), 8) is not None
+    assert traces.peak(Parallel(1), 8) is None, "one GPU keeps no buckets"
+    assert traces.peak(Parallel(16), 9) is None, "beyond the last trace nothing is told"
+
+
+def test_every_plan_has_its_lines_and_their_reasons() -> None:
+    for choice in explored(Step(10, 1), 16):
+        plan = choice.plan
+        assert len(plan.sbatch) == len(plan.why) >= 5
+        told = plan.to_json()
+        assert told["gpus"] == told["dp"] * told["tp"] * told["fsdp"]
+        assert f"#SBATCH --nodes={plan.nodes}" in told["sbatch"]
