@@ -101,7 +101,8 @@ def _one(plan: Mapping[str, Any]) -> str | None:
     if "mem" in fields:
         fields["mem"] = str(_megabytes(fields["mem"]))
     gib = 2**30
-    why = f"{plan['peak_bytes'] / gib:.1f} of {plan['gpu_bytes'] / gib:.1f} GiB a GPU, {plan['origin']}"
+    spread = " x ".join(f"{name} {plan[name]}" for name in ("dp", "tp", "fsdp") if name == "dp" or plan[name] > 1)
+    why = f"{spread}, {plan['peak_bytes'] / gib:.1f} of {plan['gpu_bytes'] / gib:.1f} GiB a GPU, {plan['origin']}"
     return " ".join((*(f"{name}={text}" for name, text in fields.items()), f"why={_WHY.sub('?', why)}"))
 
 

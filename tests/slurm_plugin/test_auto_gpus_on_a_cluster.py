@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,9 @@ from tests.slurm_plugin.plugins import User, another_lua, require_compiled
 
 pytestmark = pytest.mark.cluster
 
-PLAN = "partition=batch nodes=2 tasks=2 gres=gpu:a100:2 cpus=2 mem=100 why=61.0 of 80.0 GiB a GPU, traced"
+PLAN = "partition=batch nodes=2 tasks=2 gres=gpu:a100_80gb:2 cpus=2 mem=100 why=61.0 of 80.0 GiB a GPU, traced"
 TOLD = (
-    "--auto-gpus chose --partition=batch --nodes=2 --ntasks-per-node=2 --gres=gpu:a100:2 --cpus-per-task=2 --mem=100M "
+    "--auto-gpus chose --partition=batch --nodes=2 --ntasks-per-node=2 --gres=gpu:a100_80gb:2 --cpus-per-task=2 --mem=100M "
     "(61.0 of 80.0 GiB a GPU, traced)"
 )
 VALUE = "--auto-gpus=step.py:make,global-batch=8"
@@ -28,7 +29,7 @@ VALUE = "--auto-gpus=step.py:make,global-batch=8"
 @pytest.fixture(scope="module")
 def gpu_site() -> Iterator[SandboxSite]:
     require_compiled()
-    with SandboxSite(nodes=4, plugins=True, tuned=True, gpus={"a100": 4, "v100": 2}) as site:
+    with SandboxSite(nodes=4, plugins=True, tuned=True, gpus={"a100_80gb": 4, "v100": 2}) as site:
         plugstack = site.root / "plugstack.conf"
         line = plugstack.read_text().splitlines()[0]
         plugstack.write_text(f"{line.split(' bft=')[0]} bft={site.root}/bft timeout=20\n")
@@ -72,7 +73,7 @@ def test_a_job_is_filled_in_runs_so_and_says_so_and_what_it_submits_is_not_fille
     lines = [line for line in (user.home / "out").read_text().splitlines() if "TMPDIR" not in line]
     assert lines[:5] == [f"bft: {TOLD}", "0: task", "1: task", "2: task", "3: task"]
     assert job["Comment"] == f"bft: {TOLD}"
-    assert job["TresPerNode"] == "gres:gpu:a100:2" or job["TresPerNode"] == "gres/gpu:a100:2"
+    assert job["TresPerNode"] == "gres:gpu:a100_80gb:2" or job["TresPerNode"] == "gres/gpu:a100_80gb:2"
     assert job["NumNodes"] == "2"
     inner = user.run("scontrol", "show", "job", lines[-1].split()[-1]).stdout
     assert "gpu" not in inner
@@ -91,7 +92,7 @@ def test_the_scripts_own_line_counts_and_the_command_line_wins(user: User, gpu_s
 @pytest.mark.parametrize(
     ("written", "kept"),
     [
-        (["--gres=gpu:a100:2"], "TresPerNode=gres.gpu:a100:2"),
+        (["--gres=gpu:a100_80gb:2"], "TresPerNode=gres.gpu:a100_80gb:2"),
         (["--gpus=4"], "TresPerJob=gres.gpu:4"),
         (["--mem=50"], "MinMemoryNode=50M"),
         (["-c1"], "CPUs/Task=1"),
@@ -171,6 +172,54 @@ def test_an_interrupted_sbatch_submits_nothing_and_leaves_nothing(
     assert time.monotonic() - began < 5
     assert not Path(f"/proc/{(user.home / 'pid').read_text().strip()}").exists()
     assert queued(user) == []
+
+
+STEP = """\
+import torch
+def make_step(batch_size):
+    model = torch.nn.Linear(1024, 1024)
+    def step():
+        model(torch.randn(batch_size, 1024)).square().mean().backward()
+    return step
+"""
+SIZES = "gpt:h=1024,l=24,a=16,s=1024,V=50257,global-batch=32"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (SIZES, r"dp \d+, [0-9.]+ of 78\.7 GiB a GPU, formula"),
+        pytest.param("step.py:make_step,global-batch=2", "dp 1, .* GiB a GPU, traced", marks=pytest.mark.torch),
+        ("step.py:make_step", None),
+        (SIZES.replace("h=1024", "h=32768"), None),
+    ],
+)
+def test_the_real_program_chooses_what_slurm_takes_or_says_why_it_cannot(
+    gpu_site: SandboxSite, value: str, said: str | None
+) -> None:
+    gpu_site.write_config()
+    plugstack = gpu_site.root / "plugstack.conf"
+    before = plugstack.read_text()
+    (gpu_site.work / "step.py").write_text(STEP)
+    (gpu_site.work / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    try:
+        plugstack.write_text(re.sub("bft=.*", f"bft={Path(sys.executable).parent / 'bft'}", before))
+        words = ["sbatch", "-H", f"--auto-gpus={value}", "job.sh"]
+        done = subprocess.run(
+            words, cwd=gpu_site.work, env=gpu_site.env(), capture_output=True, text=True, timeout=120, check=False
+        )
+        shown = gpu_site.slurm("scontrol", "show", "job", "-o")
+    finally:
+        plugstack.write_text(before)
+        gpu_site.slurm("scancel", "--me")
+    if said is None:
+        assert done.returncode != 0
+        *_, why, end = done.stderr.splitlines()
+        assert why.startswith("sbatch: error: --auto-gpus: ")
+        assert end == "sbatch: error: Nothing was submitted"
+    else:
+        assert re.search(rf"--auto-gpus chose --partition=batch .*--gres=gpu:\w+:\d .*\({said}\)", done.stderr)
+        assert re.search(r"JobId=\d+ .*TresPerNode=gres.gpu:", shown)
 
 
 def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_line(

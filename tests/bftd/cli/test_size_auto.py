@@ -20,6 +20,9 @@ def plan(**changes: Any) -> dict[str, Any]:
         "gpu_type": "a100-sxm-80gb",
         "gpus": 8,
         "nodes": 2,
+        "dp": 4,
+        "tp": 2,
+        "fsdp": 1,
         "peak_bytes": 61 * GIB,
         "gpu_bytes": 79 * GIB,
         "origin": "traced",
@@ -29,7 +32,7 @@ def plan(**changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-SAID = "partition=a100 nodes=2 tasks=4 gres=gpu:a100:4 cpus=8 mem=65536 why=61.0 of 79.0 GiB a GPU, traced"
+SAID = "partition=a100 nodes=2 tasks=4 gres=gpu:a100:4 cpus=8 mem=65536 why=dp 4 x tp 2, 61.0 of 79.0 GiB a GPU, traced"
 
 
 def test_a_plan_is_said_as_fields_in_the_site_own_words() -> None:
