@@ -6,9 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from bftd.protocol.bounds import FEATURES_MOST
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import FEATURE, GPU_TYPE, Wish
+from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
@@ -235,7 +234,7 @@ def _without(value: str | None) -> tuple[str, ...]:
     if value is None:
         return ()
     names = value.split(":")
-    if len(names) > FEATURES_MOST or not all(GPU_TYPE.fullmatch(name) and not name.isdecimal() for name in names):
+    if len(names) > TYPES_MOST or not all(GPU_TYPE.fullmatch(name) and not name.isdecimal() for name in names):
         raise UsageError(f"--elastic: without={value}: give types of GPUs between colons, for example without=k80:v100")
     return tuple(dict.fromkeys(names))
 

@@ -10,6 +10,7 @@ from bftd.protocol.fields import Fields
 
 # As Slurm writes the type of a GPU and the name of a feature.
 GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+TYPES_MOST = 32
 FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 
 
@@ -57,7 +58,7 @@ class Wish:
         features = fields.items("features", FEATURES_MOST)
         if not all(isinstance(name, str) and FEATURE.fullmatch(name) for name in features):
             raise fields.wrong("features", "a list of names of Slurm's features")
-        without = fields.items("without", FEATURES_MOST)
+        without = fields.items("without", TYPES_MOST)
         if not all(isinstance(name, str) and GPU_TYPE.fullmatch(name) for name in without):
             raise fields.wrong("without", "a list of types of GPUs")
         return cls(
