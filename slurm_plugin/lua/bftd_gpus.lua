@@ -195,6 +195,21 @@ local function put(job_desc, name, value)
   job_desc.environment[name] = tostring(value)
 end
 
+-- Puts GPUs beside other gres of the user's. By this name newer releases take what --gres takes and put their own prefix
+-- before each, which is seen where it is read again; older ones (22.05) keep what is written, and want theirs.
+local function add_gres(job_desc, gres)
+  local words, before = {}, job_desc.tres_per_node or ""
+  local prefix = before:match("^gres[:/]") or "gres:"
+  for word in before:gmatch("[^,]+") do
+    words[#words + 1] = word:gsub("^gres[:/]", "")
+  end
+  words[#words + 1] = gres
+  job_desc.gres = table.concat(words, ",")
+  if not (job_desc.tres_per_node or ""):find("gres[:/]gpu:") then
+    job_desc.tres_per_node = prefix .. table.concat(words, "," .. prefix)
+  end
+end
+
 -- Fills in what is left out and returns it as options.
 local function fill(job_desc, plan, gpus_by)
   local written = {}
@@ -225,8 +240,7 @@ local function fill(job_desc, plan, gpus_by)
     write("--ntasks-per-node=%d", tasks)
   end
   if gpus_by == "" then
-    local before = job_desc.tres_per_node
-    job_desc.tres_per_node = (is_given(before) and before .. "," or "") .. "gres:" .. plan.gres
+    add_gres(job_desc, plan.gres)
     write("--gres=%s", plan.gres)
   end
   if plan.cpus and tasks and not any_given(job_desc, CPU_FIELDS) then

@@ -204,6 +204,19 @@ def test_what_srun_in_the_script_goes_by_is_in_the_jobs_environment(lua: Lua) ->
     assert lua.run(chunk).decode() == f"848 {TOLD}"
 
 
+def test_a_release_that_puts_its_own_prefix_before_gres_gets_them_without(lua: Lua) -> None:
+    lua.set("answer", PLAN.encode())
+    chunk = """
+      local made, gres = auto(answer, {}), "gres/disk:9"
+      setmetatable(made, { __index = function(_, key) return key == "tres_per_node" and gres or nil end,
+        __newindex = function(job, key, value)
+          assert(key ~= "tres_per_node")
+          if key == "gres" then gres = "gres/" .. value:gsub(",", ",gres/") else rawset(job, key, value) end
+        end })
+      return bftd.job_submit(made, gpu_parts, 1000) .. gres"""
+    assert lua.run(chunk) == b"0gres/disk:9,gres/gpu:a100:4"
+
+
 def test_a_comment_of_the_users_stays_and_the_line_goes_beside_it(lua: Lua) -> None:
     *_, comment, admin = submitted(lua, "comment = 'mine', admin_comment = 'site'")
     assert (comment, admin) == ("mine", f"site; bft: {TOLD}")
