@@ -12,7 +12,6 @@ local OPTION = "^_SLURM_SPANK_OPTION_bftd_auto_gpus=(.*)$"
 local ANSWER = "^BFTD_AUTO_GPUS=(.*)$"
 local CHOSEN = "BFT_AUTO_GPUS" -- where the SPANK plug-in finds, in the job, what to write into its output
 local ANSWER_LETTERS = 8192
-local PLANS = 64
 local WHY_LETTERS = 200
 
 -- Options that say which GPUs a job gets; the last two in other words than GPUs a node.
@@ -21,6 +20,7 @@ local GPU_FIELDS = {
   { "tres_per_socket", "--gpus-per-socket" },
 }
 local CPU_FIELDS = { "cpus_per_task", "cpus_per_tres", "pn_min_cpus" }
+local TASK_FIELDS = { "ntasks_per_tres", "ntasks_per_gpu", "ntasks_per_socket", "ntasks_per_core" }
 local MEMORY_FIELDS = { "min_mem_per_node", "min_mem_per_cpu", "pn_min_memory", "mem_per_tres" }
 
 local function is_given(value)
@@ -90,7 +90,7 @@ local function plans_of(job_desc)
     return plans
   end
   for text in answer:gmatch("[^;]+") do
-    plans[#plans + 1] = #plans < PLANS and plan_of(text) or nil
+    plans[#plans + 1] = plan_of(text)
   end
   return plans
 end
@@ -126,8 +126,11 @@ local function chosen_gpus(job_desc)
   return "", function() return true end
 end
 
--- How many tasks a node has where the user says so, nil where he does not, false where they are not as many on each.
+-- How many tasks a node has where the user says so, nil where he does not, false where that is not as many on each.
 local function tasks_given(job_desc, nodes)
+  if any_given(job_desc, TASK_FIELDS) then
+    return false
+  end
   if is_given(job_desc.ntasks_per_node) and job_desc.ntasks_per_node > 0 then
     return job_desc.ntasks_per_node
   elseif is_given(job_desc.num_tasks) then

@@ -237,6 +237,7 @@ def test_a_comment_of_the_users_stays_and_the_line_goes_beside_it(lua: Lua) -> N
             "tres_per_node=gres:gpu:a100:4 cpus_per_task=32",
             "--nodes=2 --gres=",
         ),
+        ("ntasks_per_tres = 1", "max_nodes=2 tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem="),
         ("num_tasks = 4", "num_tasks=4 tres_per_node=gres:gpu:a100:4 cpus_per_task=16", "--nodes=2 --gres="),
         ("num_tasks = 3", "num_tasks=3 tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem="),
         ("time_limit = 601", "partition=v100", "--partition=v100"),
@@ -319,7 +320,7 @@ def test_elastic_jobs_have_no_gpus_of_their_own_to_choose(lua: Lua) -> None:
         PLAN.replace("cpus=8", "qos=high"),
         PLAN.replace("traced", "traced\x1b[2J"),
         PLAN + "x" * 300,
-        f"{PLAN};" * 100,
+        f"{PLAN};" * 200,
     ],
 )
 def test_a_forged_answer_gets_nothing_that_is_no_plan(lua: Lua, answer: str) -> None:
