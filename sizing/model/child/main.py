@@ -36,7 +36,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, kernels, private, spread, stand_ins
+    from sizing.model.child import cuda, kernels, packages, private, spread, stand_ins
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -83,6 +83,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         if not callable(step):
             raise Refusal(f"{request['function']} returned {type(step).__name__}: return a function that does one step")
         tracker.label_state()
+        packages.as_without_a_trace()
         step()
         tracker.label_state()
         work.counting = True

@@ -211,10 +211,10 @@ def _gather(value: Any, found: List[Any]) -> None:
 
 
 def meshes() -> Any:
-    """The classes of device meshes."""
+    """Where the functions are that make device meshes: their class and modules."""
     from torch.distributed import device_mesh
 
-    return (device_mesh.DeviceMesh,)
+    return device_mesh.DeviceMesh, device_mesh, torch.distributed
 
 
 def watch_resizing(resized: Any) -> None:

@@ -18,7 +18,8 @@ def stand_alone(gpus: int, tracker: Any) -> None:
     private.join_fake_group(gpus)
     for holder in private.meshes():
         for name, value in list(vars(holder).items()):
-            if isinstance(value, types.FunctionType) and (name in _MESH or not name.startswith("_")):
+            public = isinstance(holder, type) and not name.startswith("_")
+            if isinstance(value, types.FunctionType) and (public or name in _MESH):
                 setattr(holder, name, _real(value))
 
     class Replica(DistributedDataParallel):
@@ -28,7 +29,15 @@ def stand_alone(gpus: int, tracker: Any) -> None:
     torch.nn.parallel.distributed.DistributedDataParallel = Replica  # type: ignore[misc]
 
 
-_MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate", "_get_or_create_default_group")
+_MESH = (
+    "init_device_mesh",
+    "__init__",
+    "__getitem__",
+    "_flatten",
+    "_unflatten",
+    "_concatenate",
+    "_get_or_create_default_group",
+)
 
 
 def _real(function: Any) -> Any:
