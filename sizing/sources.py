@@ -117,6 +117,11 @@ class Traces:
                 return _work(traces, batch).cut(parallel, weights)
         return None
 
+    def sums_nothing(self) -> bool:
+        """Whether no trace of replicas sums as much as one byte of each gradient over them."""
+        replicas = [trace for key, traces in self.found.items() if key.dp > 1 for trace in traces.values()]
+        return bool(replicas) and all(trace.collectives.get("all_reduce", 0) < trace.parameters for trace in replicas)
+
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
         """The step is given its whole batch: what it makes of it is its own."""
         return batch

@@ -62,8 +62,10 @@ def trace(
 class Step:
     """A step that takes `state` GiB, shared by FSDP and tensor parallelism, and `each` GiB a sample."""
 
-    def __init__(self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False) -> None:
-        self.state, self.each, self.refuses = state, each, refuses
+    def __init__(
+        self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False, sums: bool = False
+    ) -> None:
+        self.state, self.each, self.refuses, self.sums = state, each, refuses, sums
         self.points: list[Point] = []
         self.calls: list[int] = []
 
@@ -78,6 +80,11 @@ class Step:
         return [
             Untraceable("line 7: it looks at a loss")
             if self.refuses(point)
-            else trace(point, self.peak_gib(point.parallel, point.batch), 1e12 * point.batch / point.parallel.tp)
+            else trace(
+                point,
+                self.peak_gib(point.parallel, point.batch),
+                1e12 * point.batch / point.parallel.tp,
+                collectives={"all_reduce": 4 * 10**8} if self.sums and point.parallel.dp > 1 else {},
+            )
             for point in points
         ]

@@ -169,6 +169,13 @@ def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) ->
     assert {gpus for _, _, gpus in of("--max-gpus", "2")} == {1, 2}
 
 
+def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(bft: Terminal) -> None:
+    assert "sums no gradients over replicas" in bft.fit(*STEP).out
+    assert "sums no gradients" not in bft.fit(*STEP, "--max-gpus", "1").out
+    bft.traces(Step(10, 0.5, sums=True))
+    assert "sums no gradients" not in bft.fit(*STEP).out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
