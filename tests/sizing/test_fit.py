@@ -130,3 +130,11 @@ def test_every_plan_has_its_lines_and_their_reasons() -> None:
         told = plan.to_json()
         assert told["gpus"] == told["dp"] * told["tp"] * told["fsdp"]
         assert f"#SBATCH --nodes={plan.nodes}" in told["sbatch"]
+
+
+def test_what_one_gpu_holds_rules_out_spreads_that_are_too_small_without_a_trace_of_them() -> None:
+    step = Step(200, 0.5)
+    choices = explored(step, 64, Spread(tensor=True, fsdp=True))
+    assert choices[0].plan.fits
+    assert all(point.parallel.tp * point.parallel.fsdp in (1, *range(3, 99)) for point in step.points)
+    assert len(step.points) <= 12
