@@ -41,10 +41,8 @@ def lines(
     yield from common.table(columns, [_row(at, choice.plan) for at, choice in shown])
     if len(choices) > len(shown):
         yield f"and {len(choices) - len(shown)} other plans (--json has them)"
-    yield (
-        "per GPU: batch, peak, peak with the guard band (assumed), memory of the GPU (of the data sheet where the site "
-        "does not say); cost in GPUs x seconds a step x the type's worth"
-    )
+    yield "batch, peak, peak with the guard band (assumed) and what it is of (data sheet or site) are of one GPU"
+    yield "cost: GPUs x seconds of a step x what the type is worth, all assumed: good for ranking only"
     mixed = sorted({pool.gpu.name for pool in everything if pool.mixed})
     if mixed:
         yield f"{', '.join(mixed)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"

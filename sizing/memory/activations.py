@@ -45,7 +45,11 @@ def layer_of(model: ModelConfig) -> Layer:
     size = bytes_of(model)
     tokens, h = model.tokens, model.hidden
     mask = h if model.dropout else 0
-    attention = _normalised(model) + size.compute * (2 * model.query_width + 2 * model.key_width) + mask
+    attention = (
+        _normalised(model, 1 if model.fused else 3)
+        + size.compute * (2 * model.query_width + 2 * model.key_width)
+        + mask
+    )
     heads = model.query_width // model.head
     core = 0
     if model.attention == "flash":
@@ -55,7 +59,7 @@ def layer_of(model: ModelConfig) -> Layer:
         if model.key_width < model.query_width and not model.master:
             # the plain product repeats shared keys and values for each head
             attention += 2 * size.compute * (model.query_width - model.key_width)
-    feed_forward = size.residual * h + _normalised(model) + mask
+    feed_forward = size.residual * h + _normalised(model, 2 if model.gated and not model.fused else 1) + mask
     feed_forward += size.compute * (4 if model.gated else 2) * model.active_ffn
     if model.experts > 1:
         feed_forward += 2 * size.compute * h * model.experts_used + 4 * model.experts
@@ -64,14 +68,16 @@ def layer_of(model: ModelConfig) -> Layer:
     return Layer(size.residual * h * tokens, attention * tokens, core * tokens, feed_forward * tokens)
 
 
-def _normalised(model: ModelConfig) -> int:
-    """What a normalisation leaves, beside its input: its output as the product takes it, and for RMSNorm as the
-    transformers package writes it the normalised tensor in fp32 (in 16 bits also the input's copy in fp32)."""
+def _normalised(model: ModelConfig, products: int = 1) -> int:
+    """What a normalisation leaves, beside its input: its output as the `products` that follow take it (under autocast
+    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor in fp32
+    (in 16 bits also the input's copy in fp32)."""
     size = bytes_of(model)
     extra = 0
     if model.norm == "rms" and not model.master:
         extra = 4 if size.residual == 4 else 4 + size.residual
-    return model.hidden * (size.compute + extra)
+    casts = products if model.autocast else 1
+    return model.hidden * (casts * size.compute + extra)
 
 
 def _score_bytes(model: ModelConfig) -> int:
@@ -135,9 +141,11 @@ def once_of(model: ModelConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Bytes of the logits and of cross-entropy: at the end of forward, at the start of backward, in the product that
-    follows, and what stays while a variable of the step holds the logits."""
+    """Bytes of the logits and of cross-entropy: what is saved for backward; beside it at the end of forward, and at the
+    start of backward; all of it in the product that follows; what stays while a variable of the step holds the logits.
+    """
 
+    saved: int
     forward: int
     backward: int
     product: int
@@ -147,16 +155,15 @@ class Loss:
 def loss_of(model: ModelConfig) -> Loss:
     """Logits of every token, cut along the vocabulary.
 
-    torch: the logits stay (4 bytes, 2 in 16 bits), log-softmax is 4 and its input's cast to fp32 4; backward has
-    log-softmax, the gradient that comes in and the one that goes out, 4 each; then that one's cast for the product.
-    Megatron-LM's parallel cross-entropy goes without one of them: 2 (logits) + 4 (softmax) + 4 (gradient) = 10.
+    torch: the logits (4 bytes, 2 in 16 bits) stay while a variable names them, log-softmax is saved in fp32; forward
+    has the logits' cast to fp32 beside them, backward the gradient that comes in and the one that goes out, 4 each;
+    then that one's cast for the product. Megatron-LM's parallel cross-entropy goes without one of them:
+    2 (logits) + 4 (softmax) + 4 (gradient) = 10.
     """
     size = bytes_of(model)
     logits = model.tokens * model.rank_vocab
-    held = size.compute
     if model.master:
-        return Loss(10 * logits, 10 * logits, 10 * logits, 0)
-    cast = 4 if size.compute < 4 else 0
-    return Loss(
-        (held + cast + 4) * logits, (held + 12) * logits, (held + 4 + (2 if cast else 0)) * logits, held * logits
-    )
+        return Loss(6 * logits, 0, 4 * logits, 0, 0)
+    held = size.compute
+    up, down = (4, 2) if size.compute < 4 else (0, 0)
+    return Loss((held + 4) * logits, up * logits, 8 * logits, (held + 4 + down) * logits, held * logits)

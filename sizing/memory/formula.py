@@ -58,28 +58,30 @@ def moments_of(model: ModelConfig) -> Mapping[str, Mapping[Category, int]]:
         }
 
     if model.master:
-        return {"together": moment(saved, extra + loss.forward, held.gradients)}
+        return {"together": moment(saved + loss.saved, extra + loss.backward, held.gradients)}
     size = states.bytes_of(model)
     casts = 0 if gathered else size.cast * counts.matrices
-    left = 0 if model.recompute == "full" else casts
+    # with checkpoints a cast made in forward lives as long as autocast's cache; the output matrix's is saved
+    of_output = 0 if gathered else size.cast * (counts.output or counts.embedding)
+    left = of_output if model.recompute == "full" else casts
     head = _share(size.gradient * counts.embedding, held.gradients, size.gradient * counts.total)
     one_layer = _share(size.gradient * counts.layer, held.gradients, size.gradient * counts.total)
     largest = size.gradient * counts.embedding
     twice = largest if model.tied or held.kept else 0
     stream = size.residual * model.hidden * model.tokens
     return {
-        "end of forward": moment(saved, loss.forward, casts=casts),
-        "loss backward": moment(saved, loss.backward, casts=left),
+        "end of forward": moment(saved + loss.saved, loss.forward, casts=casts),
+        "loss backward": moment(saved + loss.saved, loss.backward, casts=left),
         "output matrix": moment(saved, loss.product + (size.compute * counts.embedding), head, left),
-        "last layer": moment(saved, loss.held + extra, head, left),
+        "last layer": moment(saved + loss.held, extra, head, left - of_output),
         "first layer": moment(
-            below,
-            loss.held + extra,
+            below + loss.held,
+            extra,
             held.gradients - one_layer,
-            size.cast * counts.layer_matrices if left else 0,
+            size.cast * counts.layer_matrices if left > of_output else 0,
         ),
-        "embedding": moment(0, loss.held + stream + twice, held.gradients),
-        "optimizer": moment(0, loss.held + held.step, held.gradients),
+        "embedding": moment(loss.held, stream + twice, held.gradients),
+        "optimizer": moment(loss.held, held.step, held.gradients),
     }
 
 

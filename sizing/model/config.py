@@ -8,13 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any
 
 from sizing.errors import UsageError
 from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops
 from sizing.model.parallel import Parallel
-from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute
+from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute, shown
 
 __all__ = [
     "FAMILIES",
@@ -42,16 +41,15 @@ _LLAMA: dict[str, Any] = {
     "positions": False,
     "norm": "rms",
     "biased": (False, False),
+    "fused": False,
 }
-FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "gpt": {},
-        "bert": {"encoder": True},
-        "llama": _LLAMA,
-        "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
-        "moe": {"experts": 8, "experts_used": 2},
-    }
-)
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "gpt": {},
+    "bert": {"encoder": True, "fused": False},
+    "llama": _LLAMA,
+    "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
+    "moe": {"experts": 8, "experts_used": 2},
+}
 """What a family is beside its sizes: gpt (GPT-2, GPT-3), bert (an encoder with a masked-language head), llama (SwiGLU,
 RMSNorm, rotary positions, no biases, output matrix of its own), mixtral (llama with 8 experts), moe (gpt with 8)."""
 
@@ -61,7 +59,7 @@ _REQUIRED = ("h", "l", "a", "s", "V")
 def _number(least: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= LARGEST:
-            raise UsageError(f"{key}={text[:40]}: a whole number from {least} to {LARGEST}")
+            raise UsageError(f"{key}={shown(text)}: a whole number from {least} to {LARGEST}")
         return int(text)
 
     return read
@@ -72,7 +70,7 @@ def _flag(key: str, text: str) -> bool:
         return True
     if text.lower() in ("no", "false", "0", "off"):
         return False
-    raise UsageError(f"{key}={text[:40]}: yes or no")
+    raise UsageError(f"{key}={shown(text)}: yes or no")
 
 
 def _rate(key: str, text: str) -> bool:
@@ -82,7 +80,7 @@ def _rate(key: str, text: str) -> bool:
     except ValueError:
         return _flag(key, text)
     if not 0 <= rate <= 1:
-        raise UsageError(f"{key}={text[:40]}: a rate from 0 to 1, or yes or no")
+        raise UsageError(f"{key}={shown(text)}: a rate from 0 to 1, or yes or no")
     return rate > 0
 
 
@@ -93,7 +91,7 @@ def _word(key: str, text: str) -> str:
 def _biases(key: str, text: str) -> tuple[bool, bool]:
     known = {"yes": (True, True), "no": (False, False), "attention": (True, False), "ffn": (False, True)}
     if text not in known:
-        raise UsageError(f"{key}={text[:40]}: one of {', '.join(known)}")
+        raise UsageError(f"{key}={shown(text)}: one of {', '.join(known)}")
     return known[text]
 
 
@@ -107,40 +105,39 @@ class Key:
 
 
 _SIZE = _number(1)
-KEYS: Mapping[str, Key] = MappingProxyType(
-    {
-        "h": Key("hidden", _SIZE, "hidden size"),
-        "l": Key("layers", _SIZE, "layers"),
-        "a": Key("heads", _SIZE, "attention heads"),
-        "s": Key("seq", _SIZE, "tokens of a sequence"),
-        "V": Key("vocab", _SIZE, "size of the vocabulary"),
-        "b": Key("batch", _SIZE, "sequences of a micro-batch on one replica"),
-        "kv": Key("kv_heads", _SIZE, "heads of keys and values (GQA, MQA); else a"),
-        "head": Key("head_size", _SIZE, "width of a head; else h / a"),
-        "ffn": Key("ffn_hidden", _SIZE, "width inside a feed-forward layer; else 4 h"),
-        "gated": Key("gated", _flag, "feed-forward layers have three matrices (SwiGLU)"),
-        "tied": Key("tied", _flag, "the output matrix is the embedding"),
-        "experts": Key("experts", _SIZE, "experts of a feed-forward layer"),
-        "topk": Key("experts_used", _SIZE, "experts that a token goes through"),
-        "shared": Key("shared_ffn", _number(0), "width of an expert that all tokens go through"),
-        "positions": Key("positions", _flag, "learned positions"),
-        "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
-        "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
-        "norm": Key("norm", _word, "layer or rms"),
-        "norms": Key("norms", _SIZE, "normalisations of a layer"),
-        "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),
-        "dropout": Key("dropout", _rate, "dropout: its rate, or yes or no"),
-        "precision": Key("precision", _word, "fp32, tf32, bf16, fp16-amp, fp16, bf16-master, bf16-pure"),
-        "optimizer": Key("optimizer", _word, "adam, adamw, sgd, momentum, adafactor, adam8bit"),
-        "recompute": Key("recompute", _word, "activations computed again in backward: none, selective, full"),
-        "attention": Key("attention", _word, "math or flash"),
-        "zero": Key("zero", _number(0), "stage of ZeRO over dp: 0 to 3"),
-        "accumulation": Key("accumulation", _SIZE, "micro-batches of a step"),
-        "dp": Key("dp", _SIZE, "replicas"),
-        "tp": Key("tp", _SIZE, "GPUs of a tensor-parallel group"),
-        "fsdp": Key("fsdp", _SIZE, "GPUs that share a replica's state (FSDP)"),
-    }
-)
+KEYS: Mapping[str, Key] = {
+    "h": Key("hidden", _SIZE, "hidden size"),
+    "l": Key("layers", _SIZE, "layers"),
+    "a": Key("heads", _SIZE, "attention heads"),
+    "s": Key("seq", _SIZE, "tokens of a sequence"),
+    "V": Key("vocab", _SIZE, "size of the vocabulary"),
+    "b": Key("batch", _SIZE, "sequences of a micro-batch on one replica"),
+    "kv": Key("kv_heads", _SIZE, "heads of keys and values (GQA, MQA); else a"),
+    "head": Key("head_size", _SIZE, "width of a head; else h / a"),
+    "ffn": Key("ffn_hidden", _SIZE, "width inside a feed-forward layer; else 4 h"),
+    "gated": Key("gated", _flag, "feed-forward layers have three matrices (SwiGLU)"),
+    "tied": Key("tied", _flag, "the output matrix is the embedding"),
+    "experts": Key("experts", _SIZE, "experts of a feed-forward layer"),
+    "topk": Key("experts_used", _SIZE, "experts that a token goes through"),
+    "shared": Key("shared_ffn", _number(0), "width of an expert that all tokens go through"),
+    "positions": Key("positions", _flag, "learned positions"),
+    "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
+    "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
+    "fused": Key("fused", _flag, "queries, keys and values come out of one matrix"),
+    "norm": Key("norm", _word, "layer or rms"),
+    "norms": Key("norms", _SIZE, "normalisations of a layer"),
+    "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),
+    "dropout": Key("dropout", _rate, "dropout: its rate, or yes or no"),
+    "precision": Key("precision", _word, "fp32, tf32, bf16, fp16-amp, fp16, bf16-master, bf16-pure"),
+    "optimizer": Key("optimizer", _word, "adam, adamw, sgd, momentum, adafactor, adam8bit"),
+    "recompute": Key("recompute", _word, "activations computed again in backward: none, selective, full"),
+    "attention": Key("attention", _word, "math or flash"),
+    "zero": Key("zero", _number(0), "stage of ZeRO over dp: 0 to 3"),
+    "accumulation": Key("accumulation", _SIZE, "micro-batches of a step"),
+    "dp": Key("dp", _SIZE, "replicas"),
+    "tp": Key("tp", _SIZE, "GPUs of a tensor-parallel group"),
+    "fsdp": Key("fsdp", _SIZE, "GPUs that share a replica's state (FSDP)"),
+}
 _SPREAD = ("dp", "tp", "fsdp")
 _OPTIONAL = frozenset({"kv_heads", "head_size", "ffn_hidden", "position_rows"})
 
@@ -157,9 +154,9 @@ def _options(text: str) -> dict[str, Any]:
     for part in text.split(",") if text.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            raise UsageError(f"{part.strip()[:40] or 'an empty option'!r}: write key=value, as in h=1024,l=24,a=16")
+            raise UsageError(f"{shown(part.strip()) or 'an empty option'}: write key=value, as in h=1024,l=24,a=16")
         if key not in KEYS:
-            raise UsageError(f"{key[:40]}={value[:40]}: no such key; {_near(key, KEYS)}")
+            raise UsageError(f"{shown(key)}={shown(value)}: no such key; {_near(key, KEYS)}")
         if KEYS[key].field in found:
             raise UsageError(f"{key} is given twice")
         found[KEYS[key].field] = KEYS[key].read(key, value)
@@ -189,7 +186,7 @@ def parse(text: str) -> ModelConfig:
     if family not in FAMILIES:
         near = difflib.get_close_matches(family, FAMILIES, n=1, cutoff=0.5)
         raise UsageError(
-            f"{family[:40] or 'an empty --config'!r}: no such family; "
+            f"{shown(family) or 'an empty --config'}: no such family; "
             + (f"did you mean {near[0]}?" if near else f"one of {', '.join(FAMILIES)}, or a config.json")
         )
     found = _options(options)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from sizing.errors import UsageError
-from sizing.model.transformer import LARGEST, ModelConfig
+from sizing.model.transformer import LARGEST, ModelConfig, shown
 
 LONGEST = 4096
 """Tokens of a sequence where a model could take more and the user says nothing (`s=`)."""
@@ -53,6 +52,7 @@ class Row:
     positions: bool = False
     biased: tuple[bool, bool] = (True, True)
     norms: int = 2
+    fused: bool = False
     more: Callable[[Config], dict[str, Any]] = lambda _: {}
 
 
@@ -120,31 +120,29 @@ def _stablelm(config: Config) -> dict[str, Any]:
 
 
 _NONE = (False, False)
-TYPES: Mapping[str, Row] = MappingProxyType(
-    {
-        "gpt2": Row("gpt", positions=True),
-        "gpt_bigcode": Row("gpt", positions=True, more=_bigcode),
-        "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
-        "gpt_neox": Row("gpt", tied=False),
-        "opt": Row("gpt", positions=True, more=_opt),
-        "bloom": Row("gpt"),
-        "falcon": Row("gpt", more=_falcon),
-        "phi": Row("gpt", tied=False, norms=1),
-        "starcoder2": Row("gpt", more=_starcoder),
-        "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
-        "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-        "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
-        "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
-        "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
-        "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
-        "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-        "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
-        "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
-        "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
-        "bert": Row("bert", positions=True),
-        "roberta": Row("bert", positions=True),
-    }
-)
+TYPES: Mapping[str, Row] = {
+    "gpt2": Row("gpt", positions=True, fused=True),
+    "gpt_bigcode": Row("gpt", positions=True, fused=True, more=_bigcode),
+    "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
+    "gpt_neox": Row("gpt", tied=False, fused=True),
+    "opt": Row("gpt", positions=True, more=_opt),
+    "bloom": Row("gpt", fused=True),
+    "falcon": Row("gpt", fused=True, more=_falcon),
+    "phi": Row("gpt", tied=False, norms=1),
+    "starcoder2": Row("gpt", more=_starcoder),
+    "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
+    "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
+    "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
+    "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
+    "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
+    "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
+    "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
+    "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
+    "bert": Row("bert", positions=True),
+    "roberta": Row("bert", positions=True),
+}
 
 
 def read(config: Config, *, name: str) -> ModelConfig:
@@ -169,7 +167,7 @@ def _refusal(kind: object) -> str:
     near = difflib.get_close_matches(kind, TYPES, n=1, cutoff=0.8)
     hint = f" (it looks like {near[0]})" if near else ""
     return (
-        f"model_type {kind[:40]!r} is not modelled{hint}; trace the step, or write it as --config gpt:... or llama:..."
+        f"model_type {shown(kind)} is not modelled{hint}; trace the step, or write it as --config gpt:... or llama:..."
     )
 
 
@@ -188,6 +186,7 @@ def _model(config: Config, row: Row) -> ModelConfig:
         sizes.update(_rows(0)(config))
     sizes.update(
         name=row.family,
+        fused=row.fused,
         norm=row.norm,
         norms=row.norms,
         gated=row.gated,
@@ -214,5 +213,5 @@ def _whole(config: Config, key: str, *, missing: Any = ...) -> Any:
         raise UsageError(f"no {key}; a model needs one")
     least = 0 if missing == 0 else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-        raise UsageError(f"{key} is {str(value)[:40]}: a whole number from {least} to {LARGEST}")
+        raise UsageError(f"{key} is {shown(value)}: a whole number from {least} to {LARGEST}")
     return value

@@ -22,6 +22,12 @@ LARGEST = 10**9
 """No size of a model is larger; a slip of the keyboard is."""
 
 
+def shown(value: object) -> str:
+    """What a user wrote, short and on one line."""
+    text = str(value)[:40]
+    return text if text.isprintable() else ascii(text)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder or encoder and how it is trained. `batch` counts the sequences of a micro-batch on one replica (b).
@@ -30,9 +36,9 @@ class ModelConfig:
     heads. `ffn_hidden` is the width inside a feed-forward layer, `gated` ones (SwiGLU) have three matrices and not two;
     of `experts` each token goes through `experts_used`, and through one more of width `shared_ffn`. `positions` are
     learned, `position_rows` of them, else as many as `seq`. `biased` says whether matrices of attention and of
-    feed-forward layers have biases; `norms` counts the normalisations of a layer. Of `zero`, the stage of ZeRO over the
-    data-parallel GPUs, 3 is FSDP. `accumulation` is how many micro-batches make a step. Raises UsageError, one line,
-    for sizes that no model has.
+    feed-forward layers have biases; `norms` counts the normalisations of a layer; `fused` says whether queries, keys
+    and values come out of one matrix. Of `zero`, the stage of ZeRO over the data-parallel GPUs, 3 is FSDP.
+    `accumulation` is how many micro-batches make a step. Raises UsageError, one line, for sizes that no model has.
     """
 
     hidden: int
@@ -64,6 +70,7 @@ class ModelConfig:
     norm: Norm = "layer"
     norms: int = 2
     encoder: bool = False
+    fused: bool = True
 
     def __post_init__(self) -> None:
         sizes = (
@@ -85,7 +92,7 @@ class ModelConfig:
         )
         for key, size in sizes:
             if size is not None and not 1 <= size <= LARGEST:
-                raise UsageError(f"{key}={size}: a whole number from 1 to {LARGEST}")
+                raise UsageError(f"{key}={shown(size)}: a whole number from 1 to {LARGEST}")
         for key, word, words in (
             ("precision", self.precision, get_args(Precision)),
             ("optimizer", self.optimizer, get_args(Optimizer)),
@@ -95,7 +102,7 @@ class ModelConfig:
             ("zero", self.zero, range(4)),
         ):
             if word not in words:
-                raise UsageError(f"{key}={word}: one of {', '.join(map(str, words))}")
+                raise UsageError(f"{key}={shown(word)}: one of {', '.join(map(str, words))}")
         self._divides()
 
     def _divides(self) -> None:

@@ -36,7 +36,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, kernels, private
+    from sizing.model.child import cuda, kernels, packages, private, spread, stand_ins
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -48,11 +48,11 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     torch.set_num_threads(1)
     private.quiet_compile()
     gpus = request["dp"] * request["tp"] * request["fsdp"]
-    if gpus > 1:
-        private.join_fake_group(gpus)
     ledger = Ledger(512 if request["target"] == "cuda" else 1)
     work = Work()
     tracker = Tracker(ledger, work)
+    tracker.stand_ins.update(stand_ins.table())
+    stand_ins.quiet_init()
     on_cuda = request["target"] == "cuda"
     if on_cuda:
         cuda.pretend(gpus)
@@ -62,6 +62,9 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
+    if gpus > 1:
+        spread.stand_alone(gpus, tracker)
+    private.watch_resizing(tracker.resized)
     backward = torch.autograd.backward
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -80,6 +83,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         if not callable(step):
             raise Refusal(f"{request['function']} returned {type(step).__name__}: return a function that does one step")
         tracker.label_state()
+        packages.as_without_a_trace()
         step()
         tracker.label_state()
         work.counting = True

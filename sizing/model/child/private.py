@@ -208,3 +208,22 @@ def _gather(value: Any, found: List[Any]) -> None:
     elif isinstance(value, dict):
         for each in value.values():
             _gather(each, found)
+
+
+def meshes() -> Any:
+    """Where the functions are that make device meshes: their class and modules."""
+    from torch.distributed import device_mesh
+
+    return device_mesh.DeviceMesh, device_mesh, torch.distributed
+
+
+def watch_resizing(resized: Any) -> None:
+    """Call `resized(storage)` after a storage was made larger or smaller in place."""
+    usual: Any = torch.UntypedStorage.resize_
+
+    def resize(self: Any, size: int) -> Any:
+        out = usual(self, size)
+        resized(self)
+        return out
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]

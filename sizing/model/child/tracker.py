@@ -67,6 +67,16 @@ class Tracker(private.TorchDispatchMode):
             self._watches[key].atexit = False
         return record
 
+    def resized(self, storage: Any) -> None:
+        """A storage took another size in place."""
+        record = self._records.get(storage._cdata)
+        if record is None:
+            return
+        self.ledger.close(record)
+        new = self.ledger.open(storage.nbytes(), record.on_gpu, record.recomputed)
+        new.kind = record.kind
+        self._records[storage._cdata] = new
+
     def _lies(self, inputs: Any) -> bool:
         if self.place is not None:
             return self.place

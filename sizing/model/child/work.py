@@ -28,6 +28,11 @@ class Work:
         self.collectives: Dict[str, int] = {}
         self._flops = private.flop_formulas()
 
+    def hand(self, kind: str, size: int) -> None:
+        """Count bytes that are handed to a kind of collective."""
+        if self.counting:
+            self.collectives[kind] = self.collectives.get(kind, 0) + size
+
     def count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one call of an operator."""
         if not self.counting:
@@ -37,7 +42,7 @@ class Work:
             name = func._schema.name.split("::")[1]
             for kind, words in _COLLECTIVES:
                 if any(word in name for word in words):
-                    self.collectives[kind] = self.collectives.get(kind, 0) + _bytes(given)
+                    self.hand(kind, _bytes(given))
                     return
         packet = func._overloadpacket
         formula = self._flops.get(packet)

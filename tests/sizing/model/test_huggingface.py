@@ -87,12 +87,13 @@ def test_a_sequence_is_as_long_as_the_model_takes_but_no_longer_than_4096() -> N
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not modelled"),
+        ({"model_type": "mamba"}, "model_type mamba is not modelled"),
         ({"model_type": "lama"}, "it looks like llama"),
         ({"model_type": None}, "no model_type"),
         ({"model_type": ["llama"]}, "no model_type"),
         ({"hidden_size": None}, "no hidden_size"),
         ({"hidden_size": "4096"}, "hidden_size is 4096"),
+        ({"hidden_size": "40\n96"}, "hidden_size is '40"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": -3}, "num_hidden_layers is -3"),

@@ -1,0 +1,34 @@
+"""docs/sizing.md against the programs: its keys are all there are, and its steps can be traced as they stand."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from sizing.model import tracing
+from sizing.model.config import FAMILIES, KEYS
+from sizing.model.parallel import Parallel
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+STEPS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_table_of_keys_is_complete() -> None:
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE))
+    assert {key: told.get(key) for key in KEYS} == {key: entry.meaning for key, entry in KEYS.items()}
+    assert all(f"`{family}`" in PAGE for family in FAMILIES)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "parallel"), [(0, Parallel()), (1, Parallel(fsdp=4))])
+def test_a_step_of_the_page_is_traced(tmp_path: Path, at: int, parallel: Parallel) -> None:
+    (tmp_path / "step.py").write_text(STEPS[at])
+    trace = tracing.trace(f"{tmp_path}/step.py:make_step", 8, parallel, python=sys.executable)
+    state = sum(trace.by_category.get(name, 0) for name in ("parameters", "optimizer"))
+    whole = 2 * 512 * 2048 * (1 if at == 0 else 4) * 12
+    # weights and two moments, of which FSDP leaves a rank its part
+    assert whole / parallel.fsdp <= state < 1.1 * whole / parallel.fsdp
