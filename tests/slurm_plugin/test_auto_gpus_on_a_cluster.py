@@ -20,8 +20,8 @@ pytestmark = pytest.mark.cluster
 
 PLAN = "partition=batch nodes=2 tasks=2 gres=gpu:a100_80gb:2 cpus=2 mem=100 why=61.0 of 80.0 GiB a GPU, traced"
 TOLD = (
-    "--auto-gpus chose --partition=batch --nodes=2 --ntasks-per-node=2 --gres=gpu:a100_80gb:2 --cpus-per-task=2 --mem=100M "
-    "(61.0 of 80.0 GiB a GPU, traced)"
+    "--auto-gpus chose --partition=batch --nodes=2 --ntasks-per-node=2 --gres=gpu:a100_80gb:2 --cpus-per-task=2 "
+    "--mem=100M (61.0 of 80.0 GiB a GPU, traced)"
 )
 VALUE = "--auto-gpus=step.py:make,global-batch=8"
 
