@@ -71,6 +71,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status()
+    step_batch = _step_batch(line.value("step-batch")) if step_batch is None else step_batch
     spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
     header = scripts.Header(
         spec.format(),
@@ -84,7 +85,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     argv = [f"--partition={settings.slurm.driver_partition}", "--ntasks=1", "--cpus-per-task=1"]
     if not (line.value("job-name") or _last(inside, "job-name")):
         argv.append(f"--job-name={path.name}")
-    argv += line.words("elastic", "partition", "constraint", "parsable")
+    argv += line.words("elastic", "partition", "constraint", "parsable", "step-batch")
     job_id = slurm.submit([*argv, "/dev/stdin", *line.arguments], scripts.rewrite(source, _driver(), header))
     if any(option.name == "parsable" for option in line.options):
         click.echo(job_id)
@@ -237,6 +238,13 @@ def _fitted(
     )
     _refuse_unmet(left.wish(features), left.nodes_min, partition, settings, slurm)
     return left
+
+
+def _step_batch(text: str | None) -> int | None:
+    """The value of --step-batch where it stands behind an option of sbatch's own, at which click stops."""
+    if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise UsageError(f"--step-batch={text}: give the batch of one worker, at least 1")
+    return None if text is None else int(text)
 
 
 def _driver() -> str:
