@@ -47,7 +47,8 @@ lint: venv
 plugins: $(PLUGIN)
 
 # Warnings are errors: the plug-in is loaded into every sbatch, salloc and srun of a site.
-$(PLUGIN): $(SPANK)/elastic.c $(SPANK)/spank_bftd.c $(SPANK)/elastic.h $(BACKENDS)
+$(PLUGIN): $(SPANK)/auto_gpus.c $(SPANK)/elastic.c $(SPANK)/spank_bftd.c $(SPANK)/auto_gpus.h $(SPANK)/elastic.h \
+		$(BACKENDS)
 	@echo '#include <slurm/spank.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 || \
 		{ echo "plugins: no C compiler or no slurm/spank.h: install gcc and libslurm-dev (RPM: slurm-devel)" >&2; exit 1; }
 	@mkdir -p $(@D)

@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass
 
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import FEATURE, GPU_TYPE, Wish
+from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
-_KEYS = ("backend", "sizes", "weight", "up", "down", "workers", "gpu", "frozen", "resume", "state", "container")
+_KEYS = (
+    "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "frozen", "resume", "state", "container",
+)  # fmt: skip
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
 _PROGRESS = "progress="
@@ -32,9 +34,10 @@ _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
-    `resume` is the id of the trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state
-    this one goes on. `state_path` is the folder on a shared file system that holds large states, `container` the image
-    that the workers run in, and `progress` the regular expression that reads their steps from what they print.
+    `without` are types of GPUs whose nodes are not wanted. `resume` is the id of the trainer, a job's number mostly,
+    with @CLUSTER behind it or not, from whose saved state this one goes on. `state_path` is the folder on a shared file
+    system that holds large states, `container` the image that the workers run in, and `progress` the regular expression
+    that reads their steps from what they print.
     """
 
     nodes_min: int
@@ -48,6 +51,7 @@ class ElasticSpec:
     gpu: str = ""
     gpus: int = 0
     mix: bool = False
+    without: tuple[str, ...] = ()
     frozen_s: float | None = None
     resume: str | None = None
     state_path: str | None = None
@@ -83,6 +87,7 @@ class ElasticSpec:
             gpu=gpu,
             gpus=gpus,
             mix="mix" in options,
+            without=_without(options.get("without")),
             frozen_s=_positive(options.get("frozen"), "frozen"),
             resume=_trainer(options.get("resume")),
             state_path=_state_path(options.get("state")),
@@ -102,7 +107,7 @@ class ElasticSpec:
 
     def wish(self, features: tuple[str, ...]) -> Wish:
         """What is asked of the nodes, with the features that `--constraint` names."""
-        return Wish(self.gpu, self.gpus, features, self.mix)
+        return Wish(self.gpu, self.gpus, features, self.mix, self.without)
 
     def format(self) -> str:
         """The same in the form that `parse` reads."""
@@ -121,6 +126,8 @@ class ElasticSpec:
             parts.append(f"workers={self.workers_per_node}")
         if self.gpu or self.gpus:
             parts.append("gpu=" + ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else ""))))
+        if self.without:
+            parts.append("without=" + ":".join(self.without))
         if self.frozen_s is not None:
             parts.append(f"frozen={_shortest(self.frozen_s)}")
         if self.mix:
@@ -220,6 +227,16 @@ def _gpu(value: str | None) -> tuple[str, int]:
     if (kind and not typed) or (not kind and colon) or (count and not counted) or (colon and not count) or not value:
         raise UsageError(f"--elastic: gpu={value}: give a type, a number or both, for example gpu=a100:4")
     return kind, int(count or 0)
+
+
+def _without(value: str | None) -> tuple[str, ...]:
+    """Types of GPUs with colons between them."""
+    if value is None:
+        return ()
+    names = value.split(":")
+    if len(names) > TYPES_MOST or not all(GPU_TYPE.fullmatch(name) and not name.isdecimal() for name in names):
+        raise UsageError(f"--elastic: without={value}: give types of GPUs between colons, for example without=k80:v100")
+    return tuple(dict.fromkeys(names))
 
 
 def _trainer(value: str | None) -> str | None:

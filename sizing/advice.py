@@ -11,10 +11,9 @@ from sizing.candidates import Candidate
 from sizing.fit import Choice, fit
 from sizing.model.trace import Category
 from sizing.plans import Plan
-from sizing.sources import Source, Traces
+from sizing.sources import STATE, Source, Traces
 
 _GIB = 2**30
-_STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer")
 
 
 def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
@@ -78,7 +77,7 @@ def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
 
 def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
     """What to change in a step, by what most of its peak is."""
-    state = sum(parts.get(name, 0) for name in _STATE)
+    state = sum(parts.get(name, 0) for name in STATE)
     rest = sum(parts.values()) - state
     if state >= rest:
         yield (

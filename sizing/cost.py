@@ -80,18 +80,21 @@ class Work:
 def traced(trace: StepTrace) -> Work:
     """The work of a traced step.
 
-    What replicas and shards exchange follows from the weights: torch's reducer shows no trace of it. The rest that is
-    traced is tensor parallelism's.
+    What replicas and shards exchange follows from the weights, whether the step wraps its model in
+    DistributedDataParallel or leaves that to the script. The rest that is traced is tensor parallelism's.
     """
     parallel = trace.parallel
     own = float(trace.parameters * parallel.fsdp)
     operators = {each.name: (float(each.flops), float(each.bytes)) for each in trace.operators}
+    sharded, data = _states(own, parallel)
     tensor: dict[str, float] = {}
     if parallel.tp > 1:
         tensor = {kind: float(moved) for kind, moved in trace.collectives.items()}
         if parallel.fsdp > 1:
             tensor = {"all_reduce": tensor.get("all_reduce", 0.0)}
-    return Work(operators, tensor, *_states(own, parallel))
+        if "all_reduce" in tensor:
+            tensor["all_reduce"] = max(0.0, tensor["all_reduce"] - data.get("all_reduce", 0.0))
+    return Work(operators, tensor, sharded, data)
 
 
 def configured(flops: float, parallel: Parallel, tensor: Collectives, others: Collectives) -> Work:

@@ -44,10 +44,14 @@ class GpuType:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The type that a name means; `note` is one sentence where it could mean others too."""
+    """The type that a name means; `note` is one sentence where it could mean others too.
+
+    `most_bytes` is the memory of the largest of these, 0 where there are no others.
+    """
 
     type: GpuType
     note: str = ""
+    most_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,8 @@ def _recognised(name: str, features: tuple[str, ...]) -> Known | None:
     common = [board for board in boards if not board.rare] or boards
     board = min(common, key=lambda board: (board.gb, board.tflops[2], board.link_gb_s))
     note = _note(name, board, common) if len(common) > 1 and not slice_of else ""
-    return Known(_slice(board.type, sevenths, gb) if slice_of else board.type, note)
+    most_bytes = max(other.type.memory_bytes for other in common) if note else 0
+    return Known(_slice(board.type, sevenths, gb) if slice_of else board.type, note, most_bytes)
 
 
 def _note(name: str, board: _Board, boards: Iterable[_Board]) -> str:

@@ -13,6 +13,13 @@ from sizing.memory.peak import guarded_bytes
 from sizing.model.parallel import Parallel
 from sizing.model.trace import Category, StepTrace
 
+STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer")
+"""What does not grow with the batch, and what FSDP shares among GPUs."""
+
+
+_WHOLE = (Parallel(), Parallel(2))
+"""Traces of a whole model on each GPU."""
+
 
 class Source(Protocol):
     """Where a plan's numbers come from."""
@@ -79,9 +86,16 @@ class Traces:
         return any(each.batch == point.batch for each in tried) or (bool(tried) and point.key not in self.found)
 
     def least_bytes(self, parallel: Parallel, batch: int) -> int:
-        """What the step takes in any case: the peak at the nearest smaller batch, 0 where none was traced."""
+        """What the step takes in any case, 0 where nothing is known.
+
+        That is the peak at the nearest smaller batch; and of what one GPU or a replica holds its weights and the
+        optimizer's state cut among the GPUs of a replica, and its activations among tensor-parallel ones: no spread
+        does better. Gradients and temporary tensors are left out, as replicas have buckets among them.
+        """
         traces = self.found.get(Point(parallel, batch).key, {})
-        return max((trace.peak_bytes for at, trace in traces.items() if at <= batch), default=0)
+        own = max((trace.peak_bytes for at, trace in traces.items() if at <= batch), default=0)
+        whole = [trace for key in _WHOLE for at, trace in self.found.get(key, {}).items() if at <= batch]
+        return max([own, *(_cut_bytes(trace, parallel) for trace in whole)])
 
     def categories(self, parallel: Parallel, batch: int) -> dict[Category, int]:
         """What the nearest trace's peak consists of; nothing where there is none."""
@@ -111,15 +125,25 @@ class Traces:
         point = Point(parallel, batch)
         if traces := self.found.get(point.key):
             return _work(traces, batch)
-        for key in (Parallel(), Parallel(2)):
+        for key in _WHOLE:
             if traces := self.found.get(key):
                 weights = max(trace.parameters for trace in traces.values())
                 return _work(traces, batch).cut(parallel, weights)
         return None
 
+    def sums_nothing(self) -> bool:
+        """Whether no trace of replicas sums as much as one byte of each gradient over them."""
+        replicas = [trace for key, traces in self.found.items() if key.dp > 1 for trace in traces.values()]
+        return bool(replicas) and all(trace.collectives.get("all_reduce", 0) < trace.parameters for trace in replicas)
+
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
         """The step is given its whole batch: what it makes of it is its own."""
         return batch
+
+
+def _cut_bytes(trace: StepTrace, parallel: Parallel) -> int:
+    state = trace.by_category.get("parameters", 0) + trace.by_category.get("optimizer", 0)
+    return state // (parallel.tp * parallel.fsdp) + trace.by_category.get("activations", 0) // parallel.tp
 
 
 def _sides(traces: Iterable[int], batch: int) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from bftd.errors import UsageError
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
+    from sizing.gpus import GpuType
     from sizing.inventory import Inventory
 
 CORRECTIONS = "gpus.json"
@@ -42,6 +43,13 @@ def found(path: str | None = None, config_path: str | None = None) -> Inventory:
         if own is not None and own.offers:
             return own
         raise SlurmError(f"{error}; without Slurm, name a file of GPUs with --inventory") from None
+
+
+def own_types(config_path: str | None = None) -> dict[str, GpuType]:
+    """The site's own words on its GPUs, out of its file of corrections, by each name that it gives them."""
+    corrections = config.find(config_path).with_name(CORRECTIONS)
+    types = in_file(str(corrections)).types.values() if corrections.exists() else ()
+    return {name: known for known in types for name in (known.name, *known.names)}
 
 
 def in_file(path: str) -> Inventory:

@@ -78,6 +78,11 @@ class Tracer:
             f"a batch of {' or '.join(batches)} with {_name(parallel)} could not be traced: {why}"
             for (parallel, why), batches in failed.items()
         ]
+        if self.traces.sums_nothing():
+            told.append(
+                "the step sums no gradients over replicas: where the script does not either, wrap the model in "
+                "DistributedDataParallel, or take a plan of one GPU (--max-gpus 1)"
+            )
         return [f"{self._seen} traces of {self.step}; {self.traces.precision} arithmetic (assumed)", *told]
 
     def _one(self, point: Point) -> StepTrace | Untraceable:

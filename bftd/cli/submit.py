@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from bftd.errors import UsageError
 from bftd.http import client
 
 if TYPE_CHECKING:
+    from bftd.core.classes import NodeClass
     from bftd.keys import Config
     from bftd.protocol.wish import Wish
     from elastic.spec import ElasticSpec
@@ -32,13 +34,15 @@ _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
     options_metavar="--elastic=MIN-MAX[,backend=B][,sizes=1:2:4][,gpu=TYPE][,mix] [SBATCH OPTIONS]",
 )
 @click.option("--config", "config_path", metavar="FILE", help="The daemon's configuration.")
+@click.option("--step-batch", type=click.IntRange(min=1), metavar="N", help="The batch of one worker, for make_step.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG...]")
-def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
+def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ...]) -> None:
     """Submit SCRIPT as an elastic training job.
 
     The job itself is the trainer's driver, on one CPU of a service node; the training runs on 0 or MIN to MAX idle
     nodes. `#SBATCH --elastic=...` in the script works too. -p names the partition to harvest, -C features that its
-    nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's.
+    nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's. Where SCRIPT has a function
+    make_step(batch_size), nodes whose GPUs are too small for a worker's step are left out.
     """
     from elastic import script as scripts
 
@@ -67,6 +71,8 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status()
+    step_batch = _step_batch(line.value("step-batch")) if step_batch is None else step_batch
+    spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
     header = scripts.Header(
         spec.format(),
         partition,
@@ -79,7 +85,7 @@ def sbatch(config_path: str | None, words: tuple[str, ...]) -> None:
     argv = [f"--partition={settings.slurm.driver_partition}", "--ntasks=1", "--cpus-per-task=1"]
     if not (line.value("job-name") or _last(inside, "job-name")):
         argv.append(f"--job-name={path.name}")
-    argv += line.words("elastic", "partition", "constraint", "parsable")
+    argv += line.words("elastic", "partition", "constraint", "parsable", "step-batch")
     job_id = slurm.submit([*argv, "/dev/stdin", *line.arguments], scripts.rewrite(source, _driver(), header))
     if any(option.name == "parsable" for option in line.options):
         click.echo(job_id)
@@ -190,15 +196,55 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
 def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
     """Raise UsageError for what no harvested node is, whatever runs there."""
     from bftd.core import classes
-    from bftd.pool.classes import classify
 
     if wish.modest:
         return
+    if why := classes.unmet(_classes(settings, slurm), wish, partition, nodes_min):
+        raise UsageError(f"{why}; `bft nodes` shows the classes")
+
+
+def _classes(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
+    """The classes of the harvested nodes, as the daemon makes them."""
+    from bftd.pool.classes import classify
+
     harvested = settings.slurm.harvested
     nodes = {name: node for name, node in slurm.nodes().items() if not set(harvested).isdisjoint(node.partitions)}
-    known = classify(nodes, settings.pool.class_features, harvested).classes
-    if why := classes.unmet(known, wish, partition, nodes_min):
-        raise UsageError(f"{why}; `bft nodes` shows the classes")
+    return classify(nodes, settings.pool.class_features, harvested).classes
+
+
+def _fitted(
+    spec: ElasticSpec,
+    script: tuple[Path, str],
+    step_batch: int | None,
+    partition: str,
+    constraint: str,
+    settings: Config,
+    slurm: SlurmClient,
+    config_path: str | None,
+) -> ElasticSpec:
+    """The wish less the GPUs that are too small for the script's `make_step`; raises UsageError where it fits none."""
+    from bftd.cli import size_inventory, worker_memory
+    from bftd.core.classes import usable
+    from elastic.spec import features_of
+
+    if worker_memory.find(script[0].read_text()) is None and step_batch is None:
+        return spec
+    features = features_of(constraint) if constraint else ()
+    known = _classes(settings, slurm)
+    classes = {name: known[name] for name in usable(known, spec.wish(features), partition)}
+    own = size_inventory.own_types(config_path)
+    left = worker_memory.fitted(
+        spec, script, step_batch, classes, own, lambda line: click.echo(f"bft: {line}", err=True)
+    )
+    _refuse_unmet(left.wish(features), left.nodes_min, partition, settings, slurm)
+    return left
+
+
+def _step_batch(text: str | None) -> int | None:
+    """The value of --step-batch where it stands behind an option of sbatch's own, at which click stops."""
+    if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise UsageError(f"--step-batch={text}: give the batch of one worker, at least 1")
+    return None if text is None else int(text)
 
 
 def _driver() -> str:

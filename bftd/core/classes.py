@@ -33,6 +33,8 @@ class NodeClass:
         return not (partition and self.partitions) or partition in self.partitions
 
     def _has_gpus(self, wish: Wish) -> bool:
+        if any(self.gpus.get(name) for name in wish.without):
+            return False
         if not (wish.gpu or wish.gpus):
             return True
         count = self.gpus.get(wish.gpu, 0) if wish.gpu else sum(self.gpus.values())

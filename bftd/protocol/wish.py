@@ -10,6 +10,7 @@ from bftd.protocol.fields import Fields
 
 # As Slurm writes the type of a GPU and the name of a feature.
 GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+TYPES_MOST = 32
 FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 
 
@@ -17,28 +18,39 @@ FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 class Wish:
     """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`, and whether they may be of several classes.
 
-    "" is any type of GPU, and 0 no GPU at all unless a type is named.
+    "" is any type of GPU, and 0 no GPU at all unless a type is named. `without` are types of GPUs that will not do.
     """
 
     gpu: str = ""
     gpus: int = 0
     features: tuple[str, ...] = ()
     mix: bool = False
+    without: tuple[str, ...] = ()
 
     @property
     def modest(self) -> bool:
         """Whether any node will do."""
-        return not (self.gpu or self.gpus or self.features)
+        return not (self.gpu or self.gpus or self.features or self.without)
 
     def __str__(self) -> str:
-        """What is asked for, as the user wrote it; "" where any node will do."""
+        """What is asked for, about as the user wrote it; "" where any node will do."""
         gpu = ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else "")))
-        words = (f"gpu={gpu}" if gpu else "", f"-C {'&'.join(self.features)}" if self.features else "")
+        words = (
+            f"gpu={gpu}" if gpu else "",
+            f"no {' or '.join(self.without)}" if self.without else "",
+            f"-C {'&'.join(self.features)}" if self.features else "",
+        )
         return " and ".join(filter(None, words))
 
     def to_fields(self) -> dict[str, object]:
-        """The four fields of a registration."""
-        return {"gpu": self.gpu or None, "gpus": self.gpus, "features": list(self.features), "mix": self.mix}
+        """The fields of a registration."""
+        return {
+            "gpu": self.gpu or None,
+            "gpus": self.gpus,
+            "features": list(self.features),
+            "mix": self.mix,
+            "without": list(self.without),
+        }
 
     @classmethod
     def read(cls, fields: Fields) -> Wish:
@@ -46,9 +58,13 @@ class Wish:
         features = fields.items("features", FEATURES_MOST)
         if not all(isinstance(name, str) and FEATURE.fullmatch(name) for name in features):
             raise fields.wrong("features", "a list of names of Slurm's features")
+        without = fields.items("without", TYPES_MOST)
+        if not all(isinstance(name, str) and GPU_TYPE.fullmatch(name) for name in without):
+            raise fields.wrong("without", "a list of types of GPUs")
         return cls(
             gpu=fields.name("gpu", "", form=GPU_TYPE, wanted="a type of GPU"),
             gpus=fields.whole("gpus", 0, maximum=NODES_MOST),
             features=tuple(dict.fromkeys(features)),
             mix=fields.flag("mix", False),
+            without=tuple(dict.fromkeys(without)),
         )

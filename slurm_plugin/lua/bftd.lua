@@ -6,8 +6,10 @@
 -- that job does not need. They stay at the bottom all the same: which job is tried first and which may be preempted is
 -- decided by the partition's PriorityTier, which this file does not touch.
 --
--- This code runs inside slurmctld for every user's job. Whatever goes wrong in it lets a job without --elastic through
--- unchanged.
+-- A job with --auto-gpus gets what it left out (bftd_gpus.lua, which stands beside this file).
+--
+-- This code runs inside slurmctld for every user's job. Whatever goes wrong in it lets a job without these options
+-- through unchanged.
 
 local M = {}
 
@@ -26,6 +28,8 @@ local settings = {
 
 local PILOT_PRIORITY = 4294967290
 local OPTION = "^_SLURM_SPANK_OPTION_bftd_elastic=(.*)$"
+local AUTO_OPTION = "^_SLURM_SPANK_OPTION_bftd_auto_gpus="
+local FOLDER = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local MARK = "bftd elastic="
 local DRIVER_LINE = "^#![^\n]*/bft%-driver\n#BFT {[^\n]*\"elastic\": ?\"([^\"]*)\""
 
@@ -96,6 +100,15 @@ local function elastic_option(job_desc)
     value = entry:match(OPTION) or value
   end
   return value
+end
+
+local function has_auto_gpus(job_desc)
+  for _, entry in pairs(job_desc.spank_job_env or {}) do
+    if entry:find(AUTO_OPTION) then
+      return true
+    end
+  end
+  return false
 end
 
 -- The regular expression that the last option is, apart: only there is white space, and letters that JSON escapes.
@@ -309,11 +322,23 @@ local function charge_nobody(job_desc)
   end
 end
 
+local function fill_in_gpus(job_desc, part_list)
+  local gpus = assert(loadfile(FOLDER .. "bftd_gpus.lua"))({
+    is_given = is_given, refuse = refuse, names_partition = names_partition,
+    is_ours = function(name)
+      return is_harvested(name) or names_partition(settings.driver_partition, name)
+    end,
+  })
+  slurm.log_user("%s", gpus.apply(job_desc, part_list))
+end
+
 local function submit(job_desc, part_list, uid)
   check_reservation(job_desc.reservation, uid)
   check_qos(job_desc.qos, uid)
-  local value = elastic_option(job_desc)
-  if value then
+  local value, is_auto = elastic_option(job_desc), has_auto_gpus(job_desc)
+  if value and is_auto then
+    refuse("--auto-gpus: an elastic job has no GPUs of its own to choose; leave --auto-gpus or --elastic out")
+  elseif value then
     make_elastic(job_desc, part_list, value)
   elseif is_pilot(job_desc) then
     job_desc.priority = PILOT_PRIORITY
@@ -336,6 +361,9 @@ local function submit(job_desc, part_list, uid)
       refuse("partition %s is for the drivers of elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another "
         .. "partition", settings.driver_partition)
     end
+  end
+  if is_auto then -- after what is refused by its partition
+    fill_in_gpus(job_desc, part_list)
   end
 end
 
@@ -360,8 +388,9 @@ local function modify(job_desc, job_rec, uid)
   end
 end
 
--- Runs one of the two above; returns Slurm's code for the caller.
-local function guarded(is_elastic, work, ...)
+-- Runs one of the two above; returns Slurm's code for the caller. `asked` says what the job asks of this file, nil for
+-- nothing: a fault lets it through then.
+local function guarded(asked, work, ...)
   local ok, fault = pcall(work, ...)
   if ok then
     return slurm.SUCCESS
@@ -371,8 +400,9 @@ local function guarded(is_elastic, work, ...)
     return slurm.ESLURM_ACCESS_DENIED
   end
   log("log_error", "left a job as it was: %s", tostring(fault))
-  if is_elastic() then
-    pcall(slurm.log_user, "elastic jobs do not work here at the moment: tell your administrators")
+  local what = asked()
+  if what then
+    pcall(slurm.log_user, "%s not work here at the moment: tell your administrators", what)
     return slurm.ERROR
   end
   return slurm.SUCCESS
@@ -381,14 +411,15 @@ end
 --- Decides on a new job: what slurm_job_submit is given, and what it returns.
 function M.job_submit(job_desc, part_list, submit_uid)
   return guarded(function()
-    local ok, value = pcall(elastic_option, job_desc)
-    return ok and value ~= nil
+    local ok, is_auto = pcall(has_auto_gpus, job_desc)
+    local _, value = pcall(elastic_option, job_desc)
+    return ok and (is_auto and "--auto-gpus does" or value and "elastic jobs do") or nil
   end, submit, job_desc, part_list, submit_uid)
 end
 
 --- Decides on a change of a job: what slurm_job_modify is given, and what it returns.
 function M.job_modify(job_desc, job_rec, part_list, modify_uid)
-  return guarded(function() return false end, modify, job_desc, job_rec, modify_uid)
+  return guarded(function() end, modify, job_desc, job_rec, modify_uid)
 end
 
 --- Puts both in front of the site's own functions. `changes`: the settings that differ from those above.

@@ -217,7 +217,8 @@ class Sandbox:
             # Slurm wants a character device a GPU and follows a link to one; only root could make a new device.
             (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
         lua = resources.files("slurm_plugin").joinpath("lua")
-        (root / "bftd.lua").write_text(lua.joinpath("bftd.lua").read_text())
+        for name in ("bftd.lua", "bftd_gpus.lua"):
+            (root / name).write_text(lua.joinpath(name).read_text())
         shipped = lua.joinpath("job_submit.lua").read_text()
         (root / "job_submit.lua").write_text(
             config.job_submit_lua(shipped, root, _driver(), os.getuid(), self._reservation(programs))
@@ -226,7 +227,7 @@ class Sandbox:
             (root / "cgroup.conf").write_text(text)
         if plugin is not None:  # a copy, because other users may not be able to read where it was compiled
             shutil.copyfile(plugin, root / plugin.name)
-        (root / "plugstack.conf").write_text(config.plugstack_conf(plugin and root / plugin.name))
+        (root / "plugstack.conf").write_text(config.plugstack_conf(plugin and root / plugin.name, _bft()))
 
     def _reservation(self, programs: Mapping[str, Path]) -> str:
         """The pilots' reservation, where this release needs one and there is a service node to make it of."""
@@ -355,6 +356,11 @@ def _find_daemons() -> dict[str, Path]:
 def _driver() -> Path:
     """The driver of this installation; it need not be there in a cluster without elastic jobs."""
     return Path(sys.executable).parent / "bft-driver"
+
+
+def _bft() -> Path:
+    """This installation's bft, which sbatch --auto-gpus asks."""
+    return Path(sys.executable).parent / "bft"
 
 
 def _host_name() -> str:

@@ -78,9 +78,9 @@ def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int])
     return "".join(lines)
 
 
-def plugstack_conf(plugin: Path | None) -> str:
-    """Write plugstack.conf: the SPANK plug-in, or nothing."""
-    return f"optional {plugin}\n" if plugin else ""
+def plugstack_conf(plugin: Path | None, bft: Path) -> str:
+    """Write plugstack.conf: the SPANK plug-in with the program that it asks for GPUs, or nothing."""
+    return f"optional {plugin} bft={bft}\n" if plugin else ""
 
 
 def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int, reservation: str = "") -> str:

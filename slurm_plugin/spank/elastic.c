@@ -15,6 +15,8 @@
 #define COUNT_DIGITS 9
 /* The longest type of a GPU. */
 #define TYPE_LETTERS 64
+/* So many types of GPUs may be left out. */
+#define TYPES_MOST 32
 /* The longest id of a trainer. */
 #define ID_LETTERS 128
 /* So much of what the user wrote is repeated in a message. */
@@ -208,6 +210,23 @@ static bool check_gpu(struct piece value, const struct range *range, const struc
 		      SHOW(complaint->option));
 }
 
+static bool check_without(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	struct piece rest = value, part;
+	bool more = true;
+	size_t count = 0;
+
+	(void)range;
+	while (more) {
+		more = cut(&rest, ':', &part);
+		if (++count > TYPES_MOST || !is_type(part))
+			return refuse(complaint,
+				      "--elastic: %.*s: give types of GPUs between colons, for example without=k80:v100",
+				      SHOW(complaint->option));
+	}
+	return true;
+}
+
 /* No letter of these means anything to a shell, to Slurm's comments or to JSON. */
 static bool is_plain(struct piece piece)
 {
@@ -267,7 +286,7 @@ static const struct {
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
-	{ "gpu", check_gpu },	      { "frozen", check_positive }, { "resume", check_resume },
+	{ "gpu", check_gpu },	      { "without", check_without }, { "frozen", check_positive }, { "resume", check_resume },
 	{ "state", check_state },     { "container", check_container },
 };
 
@@ -284,7 +303,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "frozen=, resume=, state=, container=, progress=, mix",
+		      "without=, frozen=, resume=, state=, container=, progress=, mix",
 		      SHOW(part));
 }
 

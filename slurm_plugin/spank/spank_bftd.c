@@ -1,9 +1,12 @@
 /*
- * Adds --elastic to sbatch, salloc and srun.
+ * Adds --elastic and --auto-gpus to sbatch, salloc and srun.
  *
- * It checks what the user wrote and nothing else: the value travels with the job, and bftd.lua in slurmctld acts on it.
+ * It checks what the user wrote: the value travels with the job, and bftd.lua in slurmctld acts on it. For --auto-gpus it
+ * asks `bft size auto` which GPUs would do, in sbatch and so as the user, and the answer travels beside the value: what
+ * runs the user's own code must not be slurmctld.
  */
 #define _GNU_SOURCE /* program_invocation_short_name */
+#include "auto_gpus.h"
 #include "backends.h"
 #include "elastic.h"
 
@@ -22,15 +25,38 @@ SPANK_PLUGIN(bftd, 1)
 
 #define COMPLAINT_SIZE 512
 
-/* How Slurm hands the option on to the job's processes. */
-#define INHERITED "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
+/* The name under which bftd.lua finds what --auto-gpus was answered, and that under which a job finds what was chosen. */
+#define ANSWER "BFTD_AUTO_GPUS"
+#define CHOSEN "BFT_AUTO_GPUS"
+
+/* The longest answer, and the longest line on what was chosen. */
+#define ANSWER_SIZE 8192
+#define CHOSEN_SIZE 1024
+
+/* Where plugstack.conf does not say otherwise. */
+#define BFT "/usr/bin/bft"
+#define LIMIT_S 120
+#define LIMIT_MOST_S 3600
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* How Slurm hands the options on to the job's processes, and what was chosen for the job. */
+static const char *const inherited[] = {
+	"SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic",
+	"SLURM_SPANK__SLURM_SPANK_OPTION_bftd_auto_gpus",
+	"SLURM_SPANK_" ANSWER,
+	CHOSEN,
+};
 
 /* The second line of a script that has the driver in front of it begins so. */
 #define DRIVER_MARK "#BFT {"
 
 static int on_elastic(int val, const char *value, int remote);
+static int on_auto_gpus(int val, const char *value, int remote);
 
-static bool asked_for; /* on the job's node: by the job that this process belongs to */
+/* Of the command that is given here; on the job's node, of the job that this process belongs to. */
+static bool is_elastic;
+static char *auto_gpus; /* the value */
 
 static struct spank_option elastic_option = {
 	.name = "elastic",
@@ -42,12 +68,22 @@ static struct spank_option elastic_option = {
 	.cb = on_elastic,
 };
 
-static int only_batch(const char *command)
+static struct spank_option auto_gpus_option = {
+	.name = "auto-gpus",
+	.arginfo = "STEP.py:FUNCTION,global-batch=N",
+	.usage = "choose partition, GPUs, CPUs and memory for this training step, where they are left out (batch jobs; "
+		 "gpt:h=...,l=...,global-batch=N takes sizes in place of a step)",
+	.has_arg = 1,
+	.val = 0,
+	.cb = on_auto_gpus,
+};
+
+/* The command of an option that only sbatch can have; NULL where this is sbatch. */
+static const char *other_command(void)
 {
-	slurm_error("--elastic is for batch jobs only, not for %s: submit the training script with "
-		    "sbatch --elastic=MIN-MAX SCRIPT",
-		    command);
-	return -1;
+	if (spank_context() == S_CTX_LOCAL)
+		return "srun";
+	return strcmp(program_invocation_short_name, "salloc") == 0 ? "salloc" : NULL;
 }
 
 static int on_elastic(int val, const char *value, int remote)
@@ -55,28 +91,100 @@ static int on_elastic(int val, const char *value, int remote)
 	char why[COMPLAINT_SIZE];
 
 	(void)val;
-	if (remote) { /* on the job's node, where the value has been checked */
-		asked_for = true;
+	is_elastic = true;
+	if (remote) /* on the job's node, where the value has been checked */
 		return 0;
+	if (other_command()) {
+		slurm_error("--elastic is for batch jobs only, not for %s: submit the training script with "
+			    "sbatch --elastic=MIN-MAX SCRIPT",
+			    other_command());
+		return -1;
 	}
-	if (spank_context() == S_CTX_LOCAL)
-		return only_batch("srun");
-	if (strcmp(program_invocation_short_name, "salloc") == 0)
-		return only_batch("salloc");
 	if (elastic_check(value, why, sizeof(why)) == 0)
 		return 0;
 	slurm_error("%s", why);
 	return -1;
 }
 
+/* Of several the last one counts, and Slurm reads the command line after the script. */
+static int on_auto_gpus(int val, const char *value, int remote)
+{
+	char why[COMPLAINT_SIZE];
+
+	(void)val;
+	if (!remote && other_command()) {
+		slurm_error("--auto-gpus is for batch jobs only, not for %s: submit the job with "
+			    "sbatch --auto-gpus=STEP.py:FUNCTION,global-batch=N SCRIPT",
+			    other_command());
+		return -1;
+	}
+	if (!remote && auto_gpus_check(value, why, sizeof(why)) != 0) {
+		slurm_error("%s", why);
+		return -1;
+	}
+	free(auto_gpus);
+	auto_gpus = strdup(value ? value : "");
+	return auto_gpus ? 0 : -1;
+}
+
 int slurm_spank_init(spank_t spank, int ac, char *argv[])
 {
 	(void)ac;
 	(void)argv;
-	/* Within an elastic job, an sbatch or srun of the user's would take the job's own option for one of theirs. */
-	unsetenv(INHERITED);
+	/* Within such a job, an sbatch or srun of the user's would take the job's own options for one of theirs. */
+	for (size_t i = 0; i < LENGTH(inherited); i++)
+		unsetenv(inherited[i]);
 	/* sbatch and salloc know only options that are registered here, not those of a static table. */
-	return spank_option_register(spank, &elastic_option) == ESPANK_SUCCESS ? 0 : -1;
+	if (spank_option_register(spank, &elastic_option) != ESPANK_SUCCESS)
+		return -1;
+	return spank_option_register(spank, &auto_gpus_option) == ESPANK_SUCCESS ? 0 : -1;
+}
+
+/* Slurm goes on after an error of an optional plug-in, and the job would be submitted as if nothing had been asked. */
+__attribute__((noreturn)) static void submit_nothing(const char *why)
+{
+	slurm_error("%s", why);
+	slurm_error("Nothing was submitted");
+	fflush(NULL);
+	_exit(1);
+}
+
+/* The arguments in plugstack.conf: bft=PATH and timeout=SECONDS. */
+static void read_arguments(int ac, char *argv[], const char **bft, int *limit_s)
+{
+	*bft = BFT;
+	*limit_s = LIMIT_S;
+	for (int i = 0; i < ac; i++) {
+		if (strncmp(argv[i], "bft=", strlen("bft=")) == 0)
+			*bft = argv[i] + strlen("bft=");
+		if (strncmp(argv[i], "timeout=", strlen("timeout=")) == 0)
+			*limit_s = atoi(argv[i] + strlen("timeout="));
+	}
+	if (*limit_s < 1 || *limit_s > LIMIT_MOST_S)
+		*limit_s = LIMIT_S;
+}
+
+/* sbatch has read all options, those of the script too, and has not made the job's description of them yet. */
+int slurm_spank_init_post_opt(spank_t spank, int ac, char *argv[])
+{
+	static char answer[ANSWER_SIZE];
+	char why[COMPLAINT_SIZE];
+	const char *bft;
+	int limit_s;
+
+	if (!auto_gpus || spank_context() != S_CTX_ALLOCATOR)
+		return 0;
+	if (is_elastic)
+		submit_nothing("--auto-gpus: an elastic job has no GPUs of its own to choose; leave --auto-gpus or --elastic out");
+	read_arguments(ac, argv, &bft, &limit_s);
+	if (!*answer) { /* once for a job of several components too, which bftd.lua refuses */
+		slurm_info("--auto-gpus: choosing GPUs for %s (at most %d s)", auto_gpus, limit_s);
+		if (auto_gpus_ask(bft, limit_s, auto_gpus, answer, sizeof(answer), why, sizeof(why)) != 0)
+			submit_nothing(why);
+	}
+	if (spank_job_control_setenv(spank, ANSWER, answer, 1) != ESPANK_SUCCESS)
+		submit_nothing("--auto-gpus: Slurm does not take the answer: tell your administrators");
+	return 0;
 }
 
 static bool has_driver(const char *script)
@@ -93,9 +201,20 @@ static bool has_driver(const char *script)
 	return found;
 }
 
+/* A line in the job's output on what was chosen; without one, slurmctld let the job through as it was. */
+static bool tell_chosen(spank_t spank)
+{
+	char chosen[CHOSEN_SIZE];
+
+	if (spank_getenv(spank, CHOSEN, chosen, sizeof(chosen)) != ESPANK_SUCCESS)
+		return false;
+	fprintf(stderr, "bft: %s\n", chosen);
+	return true;
+}
+
 /*
- * In the job, just before its script begins. slurmctld let the job through as it was: without bftd.lua it knows nothing
- * of the option, and the script would train on one node of the regular queue.
+ * In the job, just before its script begins. Where slurmctld let the job through as it was, it knows nothing of the
+ * options for want of bftd.lua: the script would train on one node of the regular queue, and without a GPU.
  */
 int slurm_spank_task_init(spank_t spank, int ac, char *argv[])
 {
@@ -105,8 +224,17 @@ int slurm_spank_task_init(spank_t spank, int ac, char *argv[])
 
 	(void)ac;
 	(void)argv;
-	if (!asked_for || spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT)
+	if (!is_elastic && !auto_gpus)
 		return 0;
+	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT)
+		return 0;
+	if (auto_gpus && tell_chosen(spank))
+		return 0;
+	if (auto_gpus) {
+		fprintf(stderr, "bft: --auto-gpus does not work here, Slurm's controller does not know it: put the lines that "
+				"`bft size fit` prints into the script, and tell your administrators\n");
+		_exit(1);
+	}
 	if (spank_get_item(spank, S_JOB_ARGV, &words, &script) != ESPANK_SUCCESS || words < 1 || has_driver(script[0]))
 		return 0;
 	fprintf(stderr, "bft: --elastic does not work here, Slurm's controller does not know it: submit the script with "

@@ -127,6 +127,44 @@ def test_what_no_node_can_be_is_said_at_submission_and_by_explain(site: SandboxS
     site.slurm("scancel", job)
 
 
+SIZED = """\
+#!/usr/bin/env python3
+import time, torch
+def make_step(batch_size=512):
+    model = torch.nn.Linear(4096, 4096)
+    optimizer = torch.optim.Adam(model.parameters())
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(batch_size, 4096)).square().mean().backward()
+        optimizer.step()
+    return step
+if __name__ == "__main__":
+    time.sleep(600)
+"""
+TINY = '{"like": "v100-pcie-16gb", "memory_bytes": 1073741824}'
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("nobody_trains")
+def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site: SandboxSite) -> None:
+    corrections = site.config_path.with_name("gpus.json")
+    (site.work / "sized.py").write_text(SIZED)
+    try:
+        corrections.write_text(f'{{"types": {{"a100": {TINY}}}}}')
+        done = site.bft("sbatch", "--parsable", "--elastic=2-4,gpu=1", "sized.py", timeout_s=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        assert "too small are a100x2 (1.0 GiB); their nodes are left out (without=a100)" in done.stderr
+        waits_until_lent(site, {done.stdout.strip(): V100})
+        corrections.write_text(f'{{"types": {{"a100": {TINY}, "v100": {TINY}}}}}')
+        words = ("--elastic", "2-4,gpu=1", "--step-batch", "256", "sized.py")
+        refused = site.bft("sbatch", *words, timeout_s=PATIENCE_S)
+        assert refused.returncode == 2
+        assert "traced with a batch of 256, and no harvested nodes that the job may use have GPUs so" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    finally:
+        corrections.unlink()
+
+
 def test_the_classes_are_shown(site: SandboxSite) -> None:
     assert re.search(r"n\[1-2\] .* a100x2", site.bft("nodes").stdout)
     assert re.search(r"svc2 +cpu256-3G", site.bft("status").stdout)

@@ -43,14 +43,18 @@ def trace(
     flops: float = 1e12,
     parameters: int = 10**8,
     collectives: dict[str, int] | None = None,
+    state_gib: float | None = None,
+    temporary_gib: float = 0.0,
 ) -> StepTrace:
-    half = int(peak_gib * GIB / 2)
+    state = int((peak_gib / 2 if state_gib is None else state_gib) * GIB)
+    temporary = int(temporary_gib * GIB)
+    rest = int(peak_gib * GIB) - state - temporary
     return StepTrace(
         batch=point.batch,
         parallel=point.parallel,
         target="cuda",
-        peak_bytes=2 * half,
-        by_category={"parameters": half, "activations": half},
+        peak_bytes=state + rest + temporary,
+        by_category={"parameters": state, "activations": rest, "temporary": temporary},
         parameters=parameters,
         operators=(Operator("mm", 1, int(flops), 10**9),),
         collectives=collectives or {},
@@ -62,8 +66,10 @@ def trace(
 class Step:
     """A step that takes `state` GiB, shared by FSDP and tensor parallelism, and `each` GiB a sample."""
 
-    def __init__(self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False) -> None:
-        self.state, self.each, self.refuses = state, each, refuses
+    def __init__(
+        self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False, sums: bool = False
+    ) -> None:
+        self.state, self.each, self.refuses, self.sums = state, each, refuses, sums
         self.points: list[Point] = []
         self.calls: list[int] = []
 
@@ -76,8 +82,17 @@ class Step:
         self.points += points
         self.calls.append(len(points))
         return [
-            Untraceable("line 7: it looks at a loss")
-            if self.refuses(point)
-            else trace(point, self.peak_gib(point.parallel, point.batch), 1e12 * point.batch / point.parallel.tp)
-            for point in points
+            Untraceable("line 7: it looks at a loss") if self.refuses(point) else self._trace(point) for point in points
         ]
+
+    def _trace(self, point: Point) -> StepTrace:
+        tp, state = point.parallel.tp, self.state / point.parallel.tp / point.parallel.fsdp
+        peak = self.peak_gib(point.parallel, point.batch)
+        return trace(
+            point,
+            peak,
+            1e12 * point.batch / tp,
+            collectives={"all_reduce": 4 * 10**8} if self.sums and point.parallel.dp > 1 else {},
+            state_gib=state,
+            temporary_gib=max(0.0, peak - state - self.each * point.batch / tp),
+        )

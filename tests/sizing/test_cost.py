@@ -62,6 +62,8 @@ def test_the_gradients_of_a_trace_are_not_counted_as_tensor_parallel() -> None:
     assert work.data == {"all_reduce": 4000}
     split = cost.traced(trace(Point(Parallel(1, 2), 4), 1, parameters=1000, collectives={"all_reduce": 900}))
     assert (split.tensor, split.data) == ({"all_reduce": 900}, {})
+    both = cost.traced(trace(Point(Parallel(2, 2), 4), 1, parameters=1000, collectives={"all_reduce": 4900}))
+    assert (both.tensor, both.data) == ({"all_reduce": 900}, {"all_reduce": 4000})
 
 
 def test_cost_is_gpus_times_time_times_what_the_type_is_worth() -> None:

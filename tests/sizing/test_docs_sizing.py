@@ -23,11 +23,12 @@ def test_the_table_of_keys_is_complete() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("at", "parallel"), [(0, Parallel()), (1, Parallel()), (1, Parallel(fsdp=4))])
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "parallel"), [(0, Parallel()), (1, Parallel(fsdp=4))])
 def test_a_step_of_the_page_is_traced(tmp_path: Path, at: int, parallel: Parallel) -> None:
     (tmp_path / "step.py").write_text(STEPS[at])
     trace = tracing.trace(f"{tmp_path}/step.py:make_step", 8, parallel, python=sys.executable)
     state = sum(trace.by_category.get(name, 0) for name in ("parameters", "optimizer"))
     whole = 2 * 512 * 2048 * (1 if at == 0 else 4) * 12
     # weights and two moments, of which FSDP leaves a rank its part
-    assert whole / parallel.fsdp <= state < 1.5 * whole / parallel.fsdp + 20_000_000
+    assert whole / parallel.fsdp <= state < 1.1 * whole / parallel.fsdp

@@ -37,7 +37,7 @@ put_once() {
 install_program() {
     local home=$DESTDIR$HOME_DIR wheels=$DESTDIR/usr/share/bftd source program
     source=$(mktemp -d) # setuptools builds beside its sources, and takes along what lies there
-    cp -r setup.cfg pyproject.toml README.md LICENSE bftd elastic milp slurm_plugin "$source"
+    cp -r setup.cfg pyproject.toml README.md LICENSE bftd elastic milp sizing slurm_plugin "$source"
     rm -rf "$home" "$wheels"/bftd-*.whl
     mkdir -p "$wheels"
     "$BFTD_PYTHON" -m venv --without-pip "$home"
@@ -84,6 +84,7 @@ install_plugins() {
     put 644 build/plugins/spank_bftd.so "$PLUGIN_DIR/spank_bftd.so"
     put_once 644 tools/package/plugstack.conf /etc/slurm/plugstack.conf.d/bftd.conf
     put_once 644 slurm_plugin/lua/bftd.lua /etc/slurm/bftd.lua
+    put_once 644 slurm_plugin/lua/bftd_gpus.lua /etc/slurm/bftd_gpus.lua
     put 644 slurm_plugin/lua/job_submit.lua /usr/share/doc/bftd-slurm-plugins/examples/job_submit.lua
 }
 

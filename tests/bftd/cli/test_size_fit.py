@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bftd.cli import size_script
+from bftd.errors import UsageError as BftUsageError
 from sizing.errors import UsageError
 from sizing.model import tracing
 from tests.bftd.cli.sizing_commands import GPT, Terminal
@@ -169,6 +171,13 @@ def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) ->
     assert {gpus for _, _, gpus in of("--max-gpus", "2")} == {1, 2}
 
 
+def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(bft: Terminal) -> None:
+    assert "sums no gradients over replicas" in bft.fit(*STEP).out
+    assert "sums no gradients" not in bft.fit(*STEP, "--max-gpus", "1").out
+    bft.traces(Step(10, 0.5, sums=True))
+    assert "sums no gradients" not in bft.fit(*STEP).out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -255,6 +264,16 @@ def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
     assert bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite").code == 0
     assert "#SBATCH" in made.read_text()
     assert not list(bft.folder.glob(".job*")), "no scratch file stays"
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    target = bft.folder / "job.gpus.sh"
+    target.write_text("mine")
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(BftUsageError, match="is there already"):
+        size_script.write(size_script.read("job.sh"), "new", target, overwrite=False)
+    assert target.read_text() == "mine"
 
 
 def test_a_folder_that_is_not_there_is_one_line(bft: Terminal) -> None:

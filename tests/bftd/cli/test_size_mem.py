@@ -119,6 +119,7 @@ def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str]
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_real_step_is_traced(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

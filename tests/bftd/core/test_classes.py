@@ -106,6 +106,8 @@ def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
         (Wish(gpu="a100"), set(A100)),
         (Wish(gpu="a100", gpus=4), set(A100)),
         (Wish(gpus=3), set(A100)),
+        (Wish(gpus=1, without=("v100",)), set(A100)),
+        (Wish(gpus=1, mix=True, without=("a100", "h100")), set(V100)),
         (Wish(gpus=1), set(V100)),
         (Wish(gpus=1, mix=True), set(A100) | set(V100)),
         (Wish(gpu="v100", mix=True), set(V100)),

@@ -19,6 +19,7 @@ WISHES: Sequence[Wish] = (
     Wish(),
     Wish(gpus=2),
     Wish(mix=True),
+    Wish(without=("a100",)),
     Wish(gpus=1, mix=True),
     Wish(gpu="h100"),
 )

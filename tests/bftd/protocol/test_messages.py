@@ -82,6 +82,7 @@ REGISTRATIONS = st.builds(
             tuple
         ),
         mix=st.booleans(),
+        without=st.sampled_from([(), ("v100",), ("k80", "1g.5gb")]),
     ),
     held=st.lists(st.builds(Held, LEASE_IDS, NAMES, BY_NAME["job_id"]), max_size=3).map(tuple),
 )
@@ -194,6 +195,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
         ({"gpu": "a100; rm"}, "trainer: gpu must be a type of GPU"),
         ({"gpus": -1}, "trainer: gpus must be 0 to 1000000, not -1"),
         ({"mix": "yes"}, "trainer: mix must be true or false"),
+        ({"without": ["a b"]}, "trainer: without must be a list of types of GPUs"),
         ({"features": ["ib|x"]}, "trainer: features must be a list of names of Slurm's features"),
         ({"features": [1]}, "trainer: features must be a list of names of Slurm's features"),
         ({"features": ["f"] * (bounds.FEATURES_MOST + 1)}, "trainer: features may hold 32 items, not 33"),

@@ -1,0 +1,351 @@
+"""--auto-gpus short of a cluster: the program that the SPANK plug-in runs, and what bftd.lua makes of its answer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.slurm_plugin.lua_state import Lua
+from tests.slurm_plugin.plugins import CHECKOUT
+from tests.slurm_plugin.test_bftd_lua import LUA, SLURM
+
+PLAN = "partition=a100 nodes=2 tasks=4 gres=gpu:a100:4 cpus=8 mem=64000 why=61.0 of 80.0 GiB a GPU, traced"
+SMALL = "partition=v100 nodes=1 tasks=2 gres=gpu:v100:2 cpus=4 mem=32000 why=20.0 of 32.0 GiB a GPU, formula"
+
+Ask = Callable[..., tuple[str | None, str]]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    made = tmp_path_factory.mktemp("spank") / "auto_gpus.so"
+    flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
+    flags += ["-fsanitize-undefined-trap-on-error"]
+    source = CHECKOUT / "slurm_plugin" / "spank" / "auto_gpus.c"
+    subprocess.run([compiler, *flags, "-o", str(made), str(source)], check=True)
+    return ctypes.CDLL(str(made))
+
+
+@pytest.fixture
+def ask(library: ctypes.CDLL, tmp_path: Path) -> Ask:
+    """Runs a shell script in place of bft; gives the answer or None, and the complaint."""
+
+    def ask(script: str, value: str = "step.py:make,global-batch=8", limit_s: int = 20) -> tuple[str | None, str]:
+        program = tmp_path / "bft"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        answer, why = ctypes.create_string_buffer(200), ctypes.create_string_buffer(512)
+        sizes = ctypes.c_size_t(len(answer)), ctypes.c_size_t(len(why))
+        words = str(program).encode(), limit_s, value.encode()
+        failed = library.auto_gpus_ask(*words, answer, sizes[0], why, sizes[1])
+        return (None if failed else answer.value.decode()), why.value.decode()
+
+    return ask
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_value_reaches_the_program_as_one_word_and_its_line_is_the_answer(ask: Ask) -> None:
+    assert ask('echo "$# $1 $2 $3 $4"') == ("4 size auto -- step.py:make,global-batch=8", "")
+
+
+def test_the_program_has_a_process_group_of_its_own_and_no_input(ask: Ask) -> None:
+    answer, _ = ask('echo "$(ps -o pgid= -p $$ | tr -d " ") $$ $(wc -c)"')
+    assert answer is not None
+    group, pid, read = answer.split()
+    assert (group, read) == (pid, "0")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo chatter >&2; echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
+        ("exit 3", "failed without a word"),
+        ("kill -9 $$", "failed without a word"),
+        ("true", "no answer that can be read"),
+        ("echo one; echo two", "no answer that can be read"),
+        ("printf 'a\\033[2Jb\\n'", "no answer that can be read"),
+        ("head -c 100000 /dev/zero | tr '\\0' x", "no answer that can be read"),
+        ("printf 'bad\\033[2J\\n' >&2; exit 1", "--auto-gpus: bad?[2J"),
+        ("head -c 100000 /dev/zero | tr '\\0' x >&2; printf '\\nlast words\\n' >&2; exit 1", "--auto-gpus: last words"),
+    ],
+)
+def test_a_program_that_gives_no_answer_is_told_of_in_one_line(ask: Ask, script: str, said: str) -> None:
+    answer, why = ask(script)
+    assert answer is None
+    assert said in why
+    assert why.isprintable()
+
+
+def test_a_program_that_is_not_there_is_named(library: ctypes.CDLL) -> None:
+    answer, why = ctypes.create_string_buffer(9), ctypes.create_string_buffer(512)
+    assert library.auto_gpus_ask(b"/nowhere/bft", 1, b"x", answer, ctypes.c_size_t(9), why, ctypes.c_size_t(512)) == -1
+    assert b"/nowhere/bft cannot be run" in why.value
+
+
+def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp_path: Path) -> None:
+    began = time.monotonic()
+    answer, why = ask(f"sleep 60 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 60", limit_s=1)
+    assert answer is None
+    assert "no answer in 1 s" in why
+    assert time.monotonic() - began < 10
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert ask(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
+    assert time.monotonic() - began < 5
+    deadline_s = time.monotonic() + 5
+    while alive(pid := int((tmp_path / "pid").read_text())) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not alive(pid)
+
+
+def test_no_open_file_is_left(ask: Ask) -> None:
+    ask("echo done")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        ask("echo done")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("value", ["", "-v", "a b", "a;b", "a$b", "a'b", 'a"b', "a\\b", "é", "a\nb", "a" * 1001])
+def test_a_value_that_would_not_travel_is_refused_with_an_example(library: ctypes.CDLL, value: str) -> None:
+    why = ctypes.create_string_buffer(512)
+    assert library.auto_gpus_check(value.encode(), why, ctypes.c_size_t(512)) == -1
+    assert b"for example --auto-gpus=step.py:make_step,global-batch=256" in why.value
+
+
+@pytest.mark.parametrize("value", ["s.py:f,global-batch=8", "/a/b_c.py:f", "gpt:h=1,l=2,global-batch=8"])
+def test_steps_and_sizes_travel(library: ctypes.CDLL, value: str) -> None:
+    assert library.auto_gpus_check(value.encode(), ctypes.create_string_buffer(512), ctypes.c_size_t(512)) == 0
+
+
+PARTS = 'gpu_parts = { a100 = { max_time = 600 }, v100 = {}, batch = {}, elastic = {}, ["bft-driver"] = {} }\n'
+
+# A batch job with --auto-gpus, and what became of it in the order of a command line.
+AUTO = """
+function auto(answer, changes)
+  local made = job({ script = "#!/bin/sh\\n", environment = {}, spank_job_env = {
+    [0] = "_SLURM_SPANK_OPTION_bftd_auto_gpus=step.py:make,global-batch=8", [1] = "BFTD_AUTO_GPUS=" .. answer } })
+  for key, value in pairs(changes) do made[key] = value end
+  return made
+end
+function shown(job)
+  local words = {}
+  for _, key in ipairs({ "partition", "features", "min_nodes", "max_nodes", "num_tasks", "ntasks_per_node",
+                         "tres_per_node", "cpus_per_task", "min_mem_per_node" }) do
+    local value = job[key]
+    if value ~= nil and value ~= slurm.NO_VAL and value ~= slurm.NO_VAL16 then
+      words[#words + 1] = key .. "=" .. tostring(value)
+    end
+  end
+  return table.concat(words, " ")
+end
+function submit(answer, changes)
+  local made = auto(answer, changes)
+  local code = bftd.job_submit(made, gpu_parts, 1000)
+  return code .. "|" .. shown(made) .. "|" .. (told[#told] or "") .. "|" .. tostring(made.comment) .. "|"
+    .. tostring(made.admin_comment)
+end
+"""
+
+
+@pytest.fixture(scope="module")
+def lua() -> Iterator[Lua]:
+    state = Lua()
+    state.run(SLURM + PARTS + f'bftd = dofile("{LUA}/bftd.lua")' + AUTO)
+    yield state
+    state.close()
+
+
+def submitted(lua: Lua, changes: str = "", answer: str = f"{PLAN};{SMALL}") -> list[str]:
+    """Code, the job's fields, the last line that the user got, comment and admin comment."""
+    lua.set("answer", answer.encode())
+    return lua.run(f"told = {{}} return submit(answer, {{ {changes} }})").decode().split("|")
+
+
+FULL = (
+    "partition=a100 min_nodes=2 max_nodes=2 num_tasks=8 ntasks_per_node=4 tres_per_node=gres:gpu:a100:4 "
+    "cpus_per_task=8 min_mem_per_node=64000"
+)
+TOLD = (
+    "--auto-gpus chose --partition=a100 --nodes=2 --ntasks-per-node=4 --gres=gpu:a100:4 --cpus-per-task=8 "
+    "--mem=64000M (61.0 of 80.0 GiB a GPU, traced)"
+)
+
+
+def test_a_job_that_leaves_all_out_gets_the_best_plan_and_it_is_told_everywhere(lua: Lua) -> None:
+    assert submitted(lua) == ["0", FULL, TOLD, f"bft: {TOLD}", "nil"]
+
+
+def test_what_srun_in_the_script_goes_by_is_in_the_jobs_environment(lua: Lua) -> None:
+    lua.set("answer", PLAN.encode())
+    chunk = """
+      local made = auto(answer, {})
+      bftd.job_submit(made, gpu_parts, 1000)
+      local env = made.environment
+      return env.SLURM_NTASKS .. env.SLURM_NTASKS_PER_NODE .. env.SLURM_CPUS_PER_TASK .. " " .. env.BFT_AUTO_GPUS"""
+    assert lua.run(chunk).decode() == f"848 {TOLD}"
+
+
+def test_a_release_that_puts_its_own_prefix_before_gres_gets_them_without(lua: Lua) -> None:
+    lua.set("answer", PLAN.encode())
+    chunk = """
+      local made, gres = auto(answer, {}), "gres/disk:9"
+      setmetatable(made, { __index = function(_, key) return key == "tres_per_node" and gres or nil end,
+        __newindex = function(job, key, value)
+          assert(key ~= "tres_per_node")
+          if key == "gres" then gres = "gres/" .. value:gsub(",", ",gres/") else rawset(job, key, value) end
+        end })
+      return bftd.job_submit(made, gpu_parts, 1000) .. gres"""
+    assert lua.run(chunk) == b"0gres/disk:9,gres/gpu:a100:4"
+
+
+def test_a_comment_of_the_users_stays_and_the_line_goes_beside_it(lua: Lua) -> None:
+    *_, comment, admin = submitted(lua, "comment = 'mine', admin_comment = 'site'")
+    assert (comment, admin) == ("mine", f"site; bft: {TOLD}")
+
+
+@pytest.mark.parametrize(
+    ("written", "fields", "options"),
+    [
+        ("partition = 'v100'", "partition=v100 min_nodes=1 max_nodes=1", "--nodes=1"),
+        ("partition = 'batch,v100'", "partition=batch,v100 min_nodes=1", "--nodes=1"),
+        ("min_nodes = 1, max_nodes = 1", "partition=v100 min_nodes=1", "--partition=v100 --ntasks-per-node=2"),
+        ("cpus_per_task = 3", "cpus_per_task=3 min_mem_per_node=64000", "--gres=gpu:a100:4 --mem=64000M ("),
+        ("cpus_per_tres = 'gres:gpu:2'", "tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem=64000M ("),
+        ("min_mem_per_cpu = 5", "cpus_per_task=8", "--cpus-per-task=8 ("),
+        ("mem_per_tres = 'gres:gpu:5'", "cpus_per_task=8", "--cpus-per-task=8 ("),
+        (
+            "ntasks_per_node = 1",
+            "tres_per_node=gres:gpu:a100:4 cpus_per_task=32",
+            "--nodes=2 --gres=",
+        ),
+        ("ntasks_per_tres = 1", "max_nodes=2 tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem="),
+        ("num_tasks = 4", "num_tasks=4 tres_per_node=gres:gpu:a100:4 cpus_per_task=16", "--nodes=2 --gres="),
+        ("num_tasks = 3", "num_tasks=3 tres_per_node=gres:gpu:a100:4 min_mem", "--gres=gpu:a100:4 --mem="),
+        ("time_limit = 601", "partition=v100", "--partition=v100"),
+        ("time_limit = 600", "partition=a100", "--partition=a100"),
+        ("tres_per_node = 'gres:gpu:a100:4'", "tres_per_node=gres:gpu:a100:4 ", "--ntasks-per-node=4 --cpus"),
+        ("tres_per_node = 'gres:gpu:2'", "partition=v100", "--ntasks-per-node=2 --cpus"),
+        ("tres_per_node = 'gres/gpu:v100:2'", "partition=v100", "--ntasks-per-node=2 --cpus"),
+        ("tres_per_job = 'gres:gpu:8'", "partition=a100", "--ntasks-per-node=4 --cpus"),
+        ("tres_per_task = 'gres:gpu:v100:1'", "partition=v100", "--ntasks-per-node=2 --cpus"),
+        ("tres_per_node = 'gres:disk:9'", "tres_per_node=gres:disk:9,gres:gpu:a100:4", "--gres=gpu:a100:4"),
+        ("exc_nodes = 'n1', array_inx = '1-3'", "partition=a100", "--partition=a100"),
+    ],
+)
+def test_what_the_user_wrote_is_kept_and_chooses_among_the_plans(
+    lua: Lua, written: str, fields: str, options: str
+) -> None:
+    code, made, told, *_ = submitted(lua, written)
+    assert code == "0", told
+    assert fields in made
+    assert options in told
+    for name, value in (pair.split(" = ") for pair in written.split(", ")):
+        if f"{name}=" in made:
+            assert f"{name}={value.strip(chr(39))}" in made
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("partition = 'batch'", "there are plans for a100, v100"),
+        ("min_nodes = 3, max_nodes = 3", "no plan agrees"),
+        ("min_nodes = 1, max_nodes = 2", "no plan agrees"),  # on one node it would have too few GPUs
+        ("tres_per_node = 'gres:gpu:h100:2'", "leave --gres out, or leave --auto-gpus out"),
+        ("tres_per_job = 'gres:gpu:3'", "leave --gpus out, or leave --auto-gpus out"),
+        ("script = false", "batch jobs only"),
+        ("het_job_offset = 0", "heterogeneous"),
+    ],
+)
+def test_a_job_that_no_plan_agrees_with_is_refused_in_one_line(lua: Lua, written: str, hint: str) -> None:
+    changes = written.replace("script = false", "no_script = true")
+    chunk = "told = {} local made = auto(answer, { %s }) if made.no_script then made.script = nil end "
+    lua.set("answer", f"{PLAN};{SMALL}".encode())
+    said = lua.run(chunk % changes + "return bftd.job_submit(made, gpu_parts, 1000) .. ' ' .. told[1]").decode()
+    assert said.startswith("2002 --auto-gpus")
+    assert hint in said
+    assert said.isprintable()
+
+
+@pytest.mark.parametrize("partition", ["elastic", "a100,elastic", "bft-driver", "a100,bft-driver"])
+def test_the_option_opens_no_way_into_bftds_own_partitions(lua: Lua, partition: str) -> None:
+    code, made, told, *_ = submitted(lua, f"partition = '{partition}'")
+    assert (code, made) == ("2002", f"partition={partition}")
+    assert "is for " in told
+
+
+def test_elastic_jobs_have_no_gpus_of_their_own_to_choose(lua: Lua) -> None:
+    extra = "[2] = '_SLURM_SPANK_OPTION_bftd_elastic=1-4'"
+    chunk = f"""
+      told = {{}}
+      local made = auto("", {{ spank_job_env = {{ [0] = "_SLURM_SPANK_OPTION_bftd_auto_gpus=x", {extra} }} }})
+      return bftd.job_submit(made, gpu_parts, 1000) .. told[1]"""
+    assert lua.run(chunk).startswith(b"2002--auto-gpus: an elastic job has no GPUs of its own to choose")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "nonsense",
+        PLAN.replace("nodes=2", "nodes=2.5"),
+        PLAN.replace("nodes=2", "nodes=0"),
+        PLAN.replace("nodes=2", "nodes=99999999"),
+        PLAN.replace("gres=gpu:a100:4", "gres=gpu:a100:4,disk:9"),
+        PLAN.replace("gres=gpu:a100:4", "gres=license:4"),
+        PLAN.replace("gres=gpu:a100:4", "gres=gpu:a100"),
+        PLAN.replace("partition=a100", "partition=a100,elastic"),
+        PLAN.replace("partition=a100", "partition=elastic"),
+        PLAN.replace("partition=a100", "partition=bft-driver"),
+        PLAN.replace("partition=a100", "partition=closed"),
+        PLAN.replace("cpus=8", "priority=9"),
+        PLAN.replace("cpus=8", "qos=high"),
+        PLAN.replace("traced", "traced\x1b[2J"),
+        PLAN + "x" * 300,
+        f"{PLAN};" * 200,
+    ],
+)
+def test_a_forged_answer_gets_nothing_that_is_no_plan(lua: Lua, answer: str) -> None:
+    code, made, told, *_ = submitted(lua, answer=answer)
+    assert (code, made) == ("2002", "")
+    assert told.startswith("--auto-gpus: no plan")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.sampled_from(PLAN + ";%\\'\"\n\t,|é"), max_size=300) | st.binary(max_size=60).map(str))
+def test_whatever_the_answer_is_the_job_is_refused_or_has_one_of_its_plans(lua: Lua, answer: str) -> None:
+    code, made, told, *_ = submitted(lua, answer=answer.replace("|", ""))
+    assert code in ("0", "2002")
+    assert bool(made) == (code == "0")
+    assert told.startswith("--auto-gpus")
+
+
+def test_without_the_second_file_the_job_is_refused_and_others_are_let_through(tmp_path: Path) -> None:
+    shutil.copy(LUA / "bftd.lua", tmp_path)
+    state = Lua()
+    try:
+        state.run(SLURM + PARTS + f'bftd = dofile("{tmp_path}/bftd.lua")' + AUTO)
+        code, made, told, *_ = submitted(state)
+        assert (code, made) == ("-1", "")
+        assert told == "--auto-gpus does not work here at the moment: tell your administrators"
+        assert state.run("return bftd.job_submit(job({ script = '#!/bin/sh\\n' }), gpu_parts, 1000)") == b"0"
+    finally:
+        state.close()
