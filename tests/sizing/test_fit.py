@@ -54,7 +54,6 @@ def test_the_best_three_are_traced_themselves_and_little_else() -> None:
         assert choice.plan.peak.high == pytest.approx(guarded_bytes(exact), abs=2)
     assert len(step.points) <= 8
     assert len(set(step.points)) == len(step.points), "nothing is traced twice"
-    assert max(step.calls[1:]) <= 2, "what one trace shows may spare the next"
 
 
 def test_between_two_batches_a_peak_is_interpolated_and_never_too_low() -> None:
@@ -118,6 +117,13 @@ def test_a_spread_that_cannot_be_traced_does_not_keep_others_from_being_traced()
     choices = explored(step, 64, Spread(tensor=True))
     assert [choice.plan.peak.origin for choice in choices[:3]] == ["traced"] * 3
     assert all(choice.plan.parallel.tp != 2 for choice in choices)
+
+
+def test_two_are_traced_at_a_time_as_what_one_shows_may_spare_the_next() -> None:
+    step = Step(10, 0.5)
+    choices = explore(Traces("bf16"), ways(64), step.measure, top=6)
+    assert [choice.plan.peak.origin for choice in choices[:6]] == ["traced"] * 6
+    assert max(step.calls[1:]) == 2
 
 
 def test_no_more_is_traced_than_allowed_and_the_rest_is_still_told() -> None:
