@@ -127,7 +127,8 @@ def fit(
     else:
         common.echo(size_shown.lines(choices, best, notes, everything))
     if not best:
-        others = candidates([each for each in everything if each not in chosen], global_batch, spread)
+        restricted = len(chosen) < len(everything) or max_gpus is not None
+        others = candidates(everything, global_batch, spread) if restricted else ()
         raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
     if script is not None:
         target = Path(output) if output else script.copy
