@@ -114,8 +114,7 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     value, parallel = peak.peak, peak.parallel
     if peak.why:
         yield f"not traced: {peak.why}"
-    took = f" in {peak.trace_s:.1f} s" if peak.trace_s is not None else ""
-    yield f"peak of one GPU: {amount(value.value)} ({value.origin}{took})"
+    yield f"peak of one GPU: {amount(value.value)} ({value.origin})"
     spread = f"dp {parallel.dp}, tp {parallel.tp}, fsdp {parallel.fsdp}"
     yield f"a batch of {peak.batch} on each of {parallel.gpus} GPU{'s'[: parallel.gpus - 1]} ({spread})"
     yield ""

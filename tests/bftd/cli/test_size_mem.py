@@ -19,7 +19,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     bft.traces(Step(4, 0.5))
     ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")
     assert ended.code == 0
-    assert "peak of one GPU: 8.00 GiB (traced in 1.0 s)" in ended.out
+    assert "peak of one GPU: 8.00 GiB (traced)" in ended.out
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
     assert "9.50 GiB with the guard band" in ended.out
