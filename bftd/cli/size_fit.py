@@ -89,6 +89,7 @@ def fit(
     from sizing import advice
     from sizing.candidates import candidates
     from sizing.errors import DoesNotFit
+    from sizing.fit import best_of
     from sizing.pools import pools
 
     size_trace.refuse_precision(precision)
@@ -115,10 +116,11 @@ def fit(
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
     source, choices, more = _plans(asked, tracer, ways, by, top)
     notes += more
-    best = [choice for choice in choices if choice.plan.fits][:top]
+    best = best_of(choices, top)
     if asks_start and best:
-        best, told = _with_starts(best)
-        choices = (*best, *choices[len(best) :])  # what fits comes first
+        said, told = _starts(best)
+        choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
+        best = best_of(choices, top)
         notes += told
     if as_json:
         click.echo(
@@ -190,19 +192,18 @@ def _plans(
     return tracer.traces, choices, tracer.told()
 
 
-def _with_starts(best: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
-    """The best plans with Slurm's own words on when they could start; where it cannot be asked, a sentence on that."""
+def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """Slurm's own words on when the lines of each could start; where it cannot be asked, a sentence on that."""
     from slurm_plugin.start import asked
 
     slurm = common.slurm_client(config.load_found(None))
-    found: list[Choice] = []
+    found: dict[tuple[str, ...], str] = {}
     for choice in best:
         try:
             said = asked(slurm, choice.plan.sbatch)
         except SlurmError as error:
-            return [*found, *best[len(found) :]], [f"Slurm was not asked when this could start: {error}"]
-        words = said.words if said.taken else f"refused: {said.words}"
-        found.append(replace(choice, plan=replace(choice.plan, start=words)))
+            return found, [f"Slurm was not asked when this could start: {error}"]
+        found[choice.plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
     return found, []
 
 

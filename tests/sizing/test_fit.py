@@ -6,7 +6,7 @@ import pytest
 
 from sizing.candidates import Candidate, Spread, candidates
 from sizing.errors import Untraceable
-from sizing.fit import Choice, explore
+from sizing.fit import MOST_TRACES, Choice, best_of, explore
 from sizing.inventory import Offer
 from sizing.memory.peak import guarded_bytes
 from sizing.model.parallel import Parallel
@@ -35,6 +35,15 @@ def test_what_fits_comes_first_and_then_what_costs_least() -> None:
     assert [plan.cost.value for plan in fitting] == sorted(plan.cost.value for plan in fitting)
     assert all(plan.peak.high <= plan.gpu_bytes for plan in fitting)
     assert 0 < len(fitting) < len(plans)
+
+
+def test_of_plans_that_ask_slurm_for_the_same_only_the_best_is_offered() -> None:
+    choices = explored(Step(10, 0.5), 64, Spread(tensor=True))
+    best = best_of(choices, 3)
+    assert len({choice.plan.sbatch[:4] for choice in best}) == 3
+    assert all(choice.plan.peak.origin == "traced" for choice in best)
+    first = next(choice for choice in choices if choice.plan.gpus == best[1].plan.gpus)
+    assert first.plan.parallel == best[1].plan.parallel
 
 
 def test_by_time_the_fastest_comes_first() -> None:
@@ -109,7 +118,7 @@ def test_a_search_ends_whatever_the_step_does() -> None:
 
     step = Odd(0, 0)
     explored(step, 4096, Spread(tensor=True, fsdp=True))
-    assert len(step.points) <= 26
+    assert len(step.points) <= MOST_TRACES
 
 
 def test_a_spread_that_cannot_be_traced_does_not_keep_others_from_being_traced() -> None:
@@ -157,4 +166,3 @@ def test_what_one_gpu_holds_rules_out_spreads_that_are_too_small_without_a_trace
     choices = explored(step, 64, Spread(tensor=True, fsdp=True))
     assert choices[0].plan.fits
     assert all(point.parallel.tp * point.parallel.fsdp in (1, *range(3, 99)) for point in step.points)
-    assert len(step.points) <= 12
