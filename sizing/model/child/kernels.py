@@ -23,11 +23,13 @@ sum.dim_IntList linalg_vector_norm
 _AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d"
 
 
-def like_a_gpu(ledger: Any, tracker: Any) -> None:
+def like_a_gpu(tracker: Any) -> None:
     """Put the GPU's ways into the place of the CPU's, for this process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch tells of each kernel that it is replaced
         _register()
+    backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    tracker.scratch[backward] = _attention_backward_scratch
 
 
 def _register() -> None:
@@ -44,6 +46,15 @@ def _register() -> None:
         _put(autocast, name, torch.library.fallthrough_kernel)
     for name, fused in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
         _put(autocast, f"{name}.int", _softmax_in_fp32(getattr(_aten, name).int, fused.default))
+
+
+def _attention_backward_scratch(args: Any) -> int:
+    """What the flash kernel adds up the queries' gradients in: fp32, rows and widths rounded up; fp32 needs none."""
+    query: torch.Tensor = args[1]
+    if query.dtype == torch.float32:
+        return 0
+    batch, heads, rows, width = query.shape
+    return 4 * batch * heads * (-(-rows // 128) * 128) * (-(-width // 32) * 32 + 1)
 
 
 def _put(library: Any, name: str, function: Any) -> None:
