@@ -23,9 +23,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
-    """One line on plans of which none fits. `others` are candidates that the user has ruled out."""
-    if not choices:
-        return "no GPUs can be asked for that divide this batch; choose another --global-batch, or more --max-gpus"
+    """One line on plans, at least one, of which none fits. `others` are candidates that the user has ruled out."""
     near = choices[0].plan
     lacks = near.peak.high - near.gpu_bytes
     told = (

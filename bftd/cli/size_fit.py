@@ -94,8 +94,7 @@ def fit(
 
     size_trace.refuse_precision(precision)
     asked = size_model.asked(step, text)
-    if global_batch < 1:
-        raise UsageError(f"--global-batch {global_batch}: at least 1")
+    size_model.refuse_batch(global_batch)
     script = None if into is None else size_script.read(into)
     file = inventory or (None if partitions == "auto" else partitions)
     there = size_inventory.found(file)
@@ -115,6 +114,9 @@ def fit(
     if not ways:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
     source, choices, more = _plans(asked, tracer, ways, by, top)
+    if not choices:
+        cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
+        raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
     best = best_of(choices, top)
     if asks_start and best:

@@ -59,6 +59,8 @@ def mem(
     asked = size_model.asked(step, text)
     if marp and asked.model is None:
         raise UsageError("--marp is a formula on a model's sizes: give them by --config")
+    if global_batch is not None:
+        size_model.refuse_batch(global_batch)
     parallel = _parallel(asked.model, dp, tp, fsdp)
     batch = None if global_batch is None else parallel.batch_of(global_batch)
     peak = _peak(asked, parallel, batch, python, timeout_s, device)

@@ -194,6 +194,8 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         (["--global-batch", "8"], "name a training step"),
         (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
         (["train.py:make_step", "--global-batch", "-8"], "--global-batch -8: at least 1"),
+        (["train.py:make_step", "--global-batch", "1" + 30 * "0"], "at most 1000000000"),
+        (["--config", f"{GPT},b=4", "--global-batch", "7"], "a global batch of 7 cannot be cut in micro-batches of 4"),
         ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
         ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
         ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),

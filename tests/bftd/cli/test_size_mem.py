@@ -94,7 +94,7 @@ def test_a_models_own_file_is_read(bft: Terminal) -> None:
         ([], "name a training step"),
         (["train.py"], "name a file and its function"),
         (["train.py:make-step"], "name a file and its function"),
-        (["train.py:make_step", "--global-batch", "0"], "a global batch of 0: at least 1"),
+        (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
         (["train.py:make_step", "--global-batch", "8", "--dp", "3"], "cannot be cut into 3 equal parts"),
         (["train.py:make_step", "--tp", "-2"], "tp=-2: at least 1"),
         (["train.py:make_step", "--timeout", "0"], "--timeout 0"),
