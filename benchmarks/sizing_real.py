@@ -3,9 +3,10 @@
     python benchmarks/sizing_real.py STEP.py:FUNCTION --batch B [--dp D] [--tp T] [--fsdp F] [--steps N]
 
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
-allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made; the
-peak is that of the steps, in bytes as asked for. What does not come from torch's allocator (Python's own memory,
-libraries' private buffers) or from the threads of a collective's transport does not count. On a GPU it is
+allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
+bytes as asked for: `peak_bytes` is the peak of all steps, `steady_bytes` the least peak of a step after the first.
+Between ranks the two differ, since gloo's threads let go of tensors late, by chance. What does not come from torch's
+allocator (Python's own memory, libraries' private buffers, what those threads take) does not count. On a GPU it is
 torch.cuda.max_memory_allocated and max_memory_reserved from the first step on. One thread computes: buffers that
 kernels keep for each thread are so few as they can be.
 """
@@ -13,6 +14,7 @@ kernels keep for each thread are so few as they can be.
 from __future__ import annotations
 
 import argparse
+import bisect
 import gc
 import importlib.util
 import inspect
@@ -23,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-_STEPS = "the steps"
+_STEP = "a step of the case"
 
 
 def function_of(step: str) -> Callable[..., Callable[[], Any]]:
@@ -64,21 +66,39 @@ def measured(
         }
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step = make_step(batch, **sizes)
-        with torch.profiler.record_function(_STEPS):
-            for _ in range(steps):
+        for _ in range(steps):
+            with torch.profiler.record_function(_STEP):
                 step()
-    return {"peak_bytes": peak_of(profile.profiler.kineto_results.events()), "device": "cpu"}  # type: ignore[union-attr]
+    tree = profile.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    peaks = peaks_of(tree)
+    return {"peak_bytes": max(peaks), "steady_bytes": min(peaks[1:] or peaks), "device": "cpu"}
 
 
-def peak_of(events: Sequence[Any]) -> int:
-    """The most bytes held at once while the steps ran, of torch.profiler's raw events."""
-    (steps,) = (event for event in events if event.name() == _STEPS)
-    held = most = 0
-    for event in sorted((each for each in events if each.name() == "[memory]"), key=lambda each: each.start_ns()):
-        held += event.nbytes()
-        if event.start_ns() >= steps.start_ns():
-            most = max(most, held)
-    return most
+def peaks_of(tree: Sequence[Any]) -> list[int]:
+    """The most bytes held at once in each step, of torch.profiler's tree of events.
+
+    Each allocation and release says how much is held with it; a release on another thread has no event of its own, but
+    counts in the next one.
+    """
+    from torch._C._profiler import _EventType
+
+    began_ns: list[int] = []
+    held: list[tuple[int, int]] = []
+    left = list(tree)
+    while left:
+        event = left.pop()
+        left += event.children
+        if event.tag == _EventType.Allocation:
+            held.append((event.start_time_ns, event.extra_fields.total_allocated))
+        elif event.name == _STEP:
+            began_ns.append(event.start_time_ns)
+    began_ns.sort()
+    peaks = [0] * len(began_ns)
+    for at_ns, total in held:
+        number = bisect.bisect(began_ns, at_ns) - 1
+        if number >= 0:
+            peaks[number] = max(peaks[number], total)
+    return peaks
 
 
 def main(words: Sequence[str] | None = None) -> None:
