@@ -36,9 +36,9 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, kernels, packages, private
+    from sizing.model.child import cuda, kernels, packages, private, spread, stand_ins
     from sizing.model.child.ledger import Ledger
-    from sizing.model.child.placing import Placing
+    from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
     from sizing.model.child.work import Work
 
@@ -48,19 +48,23 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     torch.set_num_threads(1)
     private.quiet_compile()
     gpus = request["dp"] * request["tp"] * request["fsdp"]
-    if gpus > 1:
-        private.join_fake_group(gpus)
     ledger = Ledger(512 if request["target"] == "cuda" else 1)
     work = Work()
     tracker = Tracker(ledger, work)
+    tracker.stand_ins.update(stand_ins.table())
+    stand_ins.quiet_init()
     on_cuda = request["target"] == "cuda"
     if on_cuda:
         cuda.pretend(gpus)
+        private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
         kernels.like_a_gpu(ledger, tracker)
     torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
     torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
+    if gpus > 1:
+        spread.stand_alone(gpus, tracker)
+    private.watch_resizing(tracker.resized)
     backward = torch.autograd.backward
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -71,6 +75,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
             tracker.end_backward()
 
     torch.autograd.backward = watched
+    gc.freeze()
     with private.fake_mode(), tracker, Placing(tracker, on_cuda):
         make_step = load(request["path"], request["function"])
         sizes = {name: request[name] for name in request["takes"]}
@@ -84,7 +89,6 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         work.counting = True
         step()
         tracker.label_state()
-        gc.collect()
         parameters = tracker.trainable()
     peak, kinds = ledger.peak(gpu_only=on_cuda and tracker.named)
     return {

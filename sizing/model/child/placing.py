@@ -132,7 +132,7 @@ class Placing(TorchFunctionMode):
     def _moved(self, tensor: Any, gpu: bool, **kwargs: Any) -> Any:
         """A tensor on the GPU or on the host; a parameter moves with all its views, as a module's do."""
         self.tracker.named |= gpu
-        if tensor.device.type == "meta":
+        if str(private.local(tensor).device) == "meta":
             raise Refusal("a tensor without contents (meta) is moved; use to_empty(device=...)")
         if self.tracker.on_gpu(tensor) == gpu:
             return self._placed(gpu, torch.Tensor.to, (tensor, kwargs.pop("dtype", tensor.dtype)), kwargs)

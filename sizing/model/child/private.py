@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import sys
 import types
-from typing import Any, Tuple
+from typing import Any, List, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -16,7 +17,6 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 __all__ = [
     "DataDependentOutputException",
@@ -25,7 +25,6 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
-    "tree_flatten",
 ]
 
 PLAIN: Tuple[type, ...] = (
@@ -80,8 +79,6 @@ def quiet_compile() -> None:
 
     torch.compile = plain  # type: ignore[assignment]
     torch.nn.Module.compile = lambda self, *args, **kwargs: None  # type: ignore[method-assign]
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].config.disable = True
 
 
 def factories() -> Any:
@@ -122,6 +119,26 @@ def without_dynamo() -> None:
             setattr(each.__wrapped__, "__dynamo_disable", each.__wrapped__)
     torch._compile._disable_dynamo = plain
     torch._disable_dynamo = plain  # type: ignore[assignment]
+    if "torch._dynamo" not in sys.modules:
+        spec = importlib.util.find_spec("torch._dynamo")
+        if spec is not None and spec.loader is not None:
+            late = _Late("torch._dynamo")
+            late.__spec__, late.__file__ = spec, spec.origin
+            late.__path__ = list(spec.submodule_search_locations or ())
+            sys.modules["torch._dynamo"] = torch._dynamo = late  # type: ignore[assignment]
+
+
+class _Late(types.ModuleType):
+    """A package whose parts can be imported while it is itself not run before something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType  # type: ignore[assignment]
+        assert self.__spec__ is not None
+        assert self.__spec__.loader is not None
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
 
 
 def without_modes() -> Any:
@@ -162,3 +179,51 @@ def convert_in_place() -> None:
         return self
 
     torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+def tell_device(inside: Any, of: Any) -> None:
+    """Let tensors without contents say the device that `of` tells, but to torch's own while `inside` is true."""
+    usual: Any = FakeTensor.device
+
+    def device(self: Any) -> Any:
+        said = usual.fget(self)
+        return said if self.fake_mode.in_kernel_invocation or inside() else of(self, said)
+
+    FakeTensor.device = property(device, usual.fset)  # type: ignore[assignment]
+
+
+def tensors_in(values: Any) -> List[Any]:
+    """The tensors among an operator's arguments or results."""
+    found: List[Any] = []
+    _gather(values, found)
+    return found
+
+
+def _gather(value: Any, found: List[Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _gather(each, found)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _gather(each, found)
+
+
+def meshes() -> Any:
+    """Where the functions are that make device meshes: their class and modules."""
+    from torch.distributed import device_mesh
+
+    return device_mesh.DeviceMesh, device_mesh, torch.distributed
+
+
+def watch_resizing(resized: Any) -> None:
+    """Call `resized(storage)` after a storage was made larger or smaller in place."""
+    usual: Any = torch.UntypedStorage.resize_
+
+    def resize(self: Any, size: int) -> Any:
+        out = usual(self, size)
+        resized(self)
+        return out
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]

@@ -11,6 +11,10 @@ from sizing.model.child import private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
 
 
+_DEVICE: Any = torch.ops.prim.device.default
+_CPU = torch.device("cpu")
+
+
 class Tracker(private.TorchDispatchMode):
     """Stands above the fake mode; `on_gpu` says where a new tensor without inputs is (None: as its inputs are)."""
 
@@ -21,6 +25,8 @@ class Tracker(private.TorchDispatchMode):
         self.backward_depth = 0
         self.place: bool | None = None
         self.named = False
+        self.inside = False
+        self.stand_ins: Dict[Any, Any] = {}
         self._records: Dict[int, Record] = {}
         self._watches: Dict[int, Any] = {}
         self._modules: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
@@ -29,17 +35,27 @@ class Tracker(private.TorchDispatchMode):
         if any(kind not in private.PLAIN for kind in types):
             return NotImplemented  # its own operators come by again, on the tensors that it wraps
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        for value in private.tree_flatten(out)[0]:
-            if isinstance(value, torch.Tensor):
+        if func is _DEVICE:
+            return args[0].fake_device
+        before = self.place, self.inside
+        self.inside = True
+        if str(kwargs.get("device", "")).startswith("cuda"):  # out of a function that no mode sees into
+            kwargs = {**kwargs, "device": _CPU}
+            self.place = self.named = True
+        try:
+            stand_in = self.stand_ins.get(func)
+            out = func(*args, **kwargs) if stand_in is None else stand_in(func, args, kwargs)
+            for value in private.tensors_in(out):
                 self.see(value, (args, kwargs))
-        self.work.count(func, args, kwargs, out)
+            self.work.count(func, args, kwargs, out)
+        finally:
+            self.place, self.inside = before
         return out
 
     def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
         """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
         tensor = private.local(tensor)
-        if not isinstance(tensor, private.FakeTensor) or tensor.device.type == "meta":
+        if not isinstance(tensor, private.FakeTensor) or tensor.fake_device.type == "meta":
             return None
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -51,10 +67,20 @@ class Tracker(private.TorchDispatchMode):
             self._watches[key].atexit = False
         return record
 
+    def resized(self, storage: Any) -> None:
+        """A storage took another size in place."""
+        record = self._records.get(storage._cdata)
+        if record is None:
+            return
+        self.ledger.close(record)
+        new = self.ledger.open(storage.nbytes(), record.on_gpu, record.recomputed)
+        new.kind = record.kind
+        self._records[storage._cdata] = new
+
     def _lies(self, inputs: Any) -> bool:
         if self.place is not None:
             return self.place
-        given = [value for value in private.tree_flatten(inputs)[0] if isinstance(value, torch.Tensor)]
+        given = private.tensors_in(inputs)
         return any(self.on_gpu(value) for value in given) if given else self.named
 
     def on_gpu(self, tensor: Any) -> bool:
@@ -111,9 +137,8 @@ class Tracker(private.TorchDispatchMode):
 
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer has stepped, and has its state by now."""
-        for value in private.tree_flatten([dict(state) for state in optimizer.state.values()])[0]:
-            if isinstance(value, torch.Tensor):
-                self.label(value, OPTIMIZER)
+        for value in private.tensors_in([dict(state) for state in optimizer.state.values()]):
+            self.label(value, OPTIMIZER)
 
     def begin_backward(self) -> None:
         """Backward begins, or one within it."""

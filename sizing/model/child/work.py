@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-import torch
-
 from sizing.model.child import private
 
 _COLLECTIVES = (
@@ -30,21 +28,25 @@ class Work:
         self.collectives: Dict[str, int] = {}
         self._flops = private.flop_formulas()
 
+    def hand(self, kind: str, size: int) -> None:
+        """Count bytes that are handed to a kind of collective."""
+        if self.counting:
+            self.collectives[kind] = self.collectives.get(kind, 0) + size
+
     def count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one call of an operator."""
         if not self.counting:
             return
-        tensors = [x for x in private.tree_flatten((args, kwargs, out))[0] if isinstance(x, torch.Tensor)]
-        given = [x for x in private.tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        given = private.tensors_in((args, kwargs))
         if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
             name = func._schema.name.split("::")[1]
             for kind, words in _COLLECTIVES:
                 if any(word in name for word in words):
-                    self.collectives[kind] = self.collectives.get(kind, 0) + _bytes(given)
+                    self.hand(kind, _bytes(given))
                     return
         packet = func._overloadpacket
         formula = self._flops.get(packet)
         row = self.operators.setdefault(str(packet).replace("aten.", "", 1), [0, 0, 0])
         row[0] += 1
         row[1] += int(formula(*args, **kwargs, out_val=out)) if formula else 0
-        row[2] += _bytes(tensors)
+        row[2] += _bytes(given) + _bytes(private.tensors_in(out))

@@ -1,0 +1,89 @@
+"""Training over several ranks, of which only this one is there: meshes of real numbers, and replicas without a reducer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from typing import Any
+
+import torch
+
+from sizing.model.child import private
+from sizing.model.child.ledger import GRADIENTS
+
+
+def stand_alone(gpus: int, tracker: Any) -> None:
+    """Join a group of `gpus` ranks that do nothing, as rank 0, and replace what needs them to be there."""
+    private.join_fake_group(gpus)
+    for holder in private.meshes():
+        for name, value in list(vars(holder).items()):
+            public = isinstance(holder, type) and not name.startswith("_")
+            if isinstance(value, types.FunctionType) and (public or name in _MESH):
+                setattr(holder, name, _real(value))
+
+    class Replica(DistributedDataParallel):
+        watch = tracker
+
+    torch.nn.parallel.DistributedDataParallel = Replica  # type: ignore[misc, assignment]
+    torch.nn.parallel.distributed.DistributedDataParallel = Replica  # type: ignore[misc]
+
+
+_MESH = (
+    "init_device_mesh",
+    "__init__",
+    "__getitem__",
+    "_flatten",
+    "_unflatten",
+    "_concatenate",
+    "_get_or_create_default_group",
+)
+
+
+def _real(function: Any) -> Any:
+    """The function, with tensors that have contents: a mesh is one of ranks' numbers."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with private.without_modes(), torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return call
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """A replica: its gradients lie a second time in buckets, which are handed to the all-reduce of each backward."""
+
+    watch: Any = None
+
+    def __init__(self, module: Any, *args: Any, gradient_as_bucket_view: bool = False, **kwargs: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.require_backward_grad_sync = True
+        sizes: Any = {}
+        for value in module.parameters():
+            if value.requires_grad:
+                key = value.dtype, value.device
+                sizes[key] = sizes.get(key, 0) + value.numel()
+        self._buckets = [torch.empty(size, dtype=dtype, device=device) for (dtype, device), size in sizes.items()]
+        self._bytes = sum(bucket.numel() * bucket.element_size() for bucket in self._buckets)
+        for bucket in self._buckets:
+            self.watch.label(bucket, GRADIENTS)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own."""
+        if self.require_backward_grad_sync and torch.is_grad_enabled():
+            self.watch.work.hand("all_reduce", self._bytes)
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Any:
+        """Gradients gather and are not reduced."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
+        """A hook is not called: nothing travels."""
