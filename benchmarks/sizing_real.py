@@ -7,7 +7,8 @@ allocation and each release of torch's CPU allocator as torch.profiler records t
 bytes as asked for: `peak_bytes` is the peak of all steps, `steady_bytes` the least peak of a step after the first.
 Between ranks the two differ, since gloo's threads let go of tensors late, by chance. What does not come from torch's
 allocator (Python's own memory, libraries' private buffers, what those threads take) does not count. On a GPU it is
-torch.cuda.max_memory_allocated and max_memory_reserved from the first step on. One thread computes: buffers that
+torch.cuda.max_memory_allocated and max_memory_reserved from the first step on, and what of the device is in use in the
+end (its context too; nothing else may use it). One thread computes: buffers that
 kernels keep for each thread are so few as they can be.
 """
 
@@ -59,8 +60,10 @@ def measured(
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
+        free, whole = torch.cuda.mem_get_info()
         return {
             "peak_bytes": torch.cuda.max_memory_allocated(),
+            "device_bytes": whole - free,
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "device": torch.cuda.get_device_name(),
         }
