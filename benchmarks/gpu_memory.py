@@ -6,8 +6,8 @@ Needs this tree, a Python with a CUDA build of torch, and one GPU that nothing e
 package are told as left out where that is not installed. Each case is traced in a process that sees no GPU, and then
 runs three steps on it, in a process of its own: torch.cuda.max_memory_allocated is what a trace should say,
 max_memory_reserved what torch asked the driver for, and "in use" what the device had no more of in the end, with the
-context. A guard band holds where what was in use is within the trace's peak and its reserve. Every case is reported, and
-nothing in the tracer was fitted to them. One that fails counts as 0.
+context. A guard band holds where what was in use is within the trace's peak and its reserve. Every case is reported,
+and nothing in the tracer was fitted to them. One that fails counts as 0.
 
 Without a GPU it says so and ends; with --trace-only it prints what the traces say, which needs none.
 """

@@ -3,9 +3,7 @@
     python -m benchmarks.sizing_memory [--only NAME ...] [--quick] [--jobs N] [--json]
 
 Each case of benchmarks/sizing_cases runs three steps for real (`benchmarks/sizing_real.py` says what counts), and is
-traced for a CPU's kernels. A case of two ranks runs eight steps in two processes joined by gloo and is traced as rank 0
-of two. Since gloo's threads let go of tensors late, by chance, a trace of those is held against the least peak of a
-step after the first; the most of all steps is told beside it.
+traced for a CPU's kernels. A case of two ranks runs in two processes joined by gloo and is traced as rank 0 of two.
 
 The accuracy is 1 - |estimate - real| / real. Beside it stand MARP's number, as printed in Frenzy, and our formula's,
 where the model is a language model: both of them mean a GPU. A case that fails counts as 0.
@@ -53,7 +51,6 @@ class Row:
     batch: int
     ranks: str
     real_bytes: int = 0
-    real_most_bytes: int = 0
     traced_bytes: int = 0
     marp_bytes: int | None = None
     formula_bytes: int | None = None
@@ -127,10 +124,7 @@ def compare(case: Case) -> Row:
     row = Row(case.name, case.batch, ranks_of(case.parallel))
     why = []
     try:
-        alone = case.parallel.gpus == 1
-        real = real_peak(case.path, case.batch, case.parallel, steps=3 if alone else 8)
-        least = real["peak_bytes" if alone else "steady_bytes"]
-        row = replace(row, real_bytes=least, real_most_bytes=real["peak_bytes"])
+        row = replace(row, real_bytes=real_peak(case.path, case.batch, case.parallel)["peak_bytes"])
     except RuntimeError as error:
         why.append(str(error))
     try:

@@ -4,29 +4,31 @@
 
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
 allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
-bytes as asked for: `peak_bytes` is the peak of all steps, `steady_bytes` the least peak of a step after the first.
-Between ranks the two differ, since gloo's threads let go of tensors late, by chance. What does not come from torch's
-allocator (Python's own memory, libraries' private buffers, what those threads take) does not count. On a GPU it is
-torch.cuda.max_memory_allocated and max_memory_reserved from the first step on, and what of the device is in use in the
-end (its context too; nothing else may use it). One thread computes: buffers that
-kernels keep for each thread are so few as they can be.
+bytes as asked for; the peak is that of the steps. gloo's threads let go of tensors when they come to it, so between
+ranks a rank pauses for a few milliseconds after each wait for a collective; without that the peak is another one each
+time. What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
+thread computes, so that kernels keep buffers for one thread.
+
+On a GPU it is torch.cuda.max_memory_allocated and max_memory_reserved from the first step on, and what of the device is
+in use in the end, with its context; nothing else may use it.
 """
 
 from __future__ import annotations
 
 import argparse
-import bisect
 import gc
 import importlib.util
 import inspect
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-_STEP = "a step of the case"
+_STEPS = "the steps of the case"
+_PAUSE_S = 0.005
 
 
 def function_of(step: str) -> Callable[..., Callable[[], Any]]:
@@ -69,16 +71,15 @@ def measured(
         }
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step = make_step(batch, **sizes)
-        for _ in range(steps):
-            with torch.profiler.record_function(_STEP):
+        with torch.profiler.record_function(_STEPS):
+            for _ in range(steps):
                 step()
     tree = profile.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
-    peaks = peaks_of(tree)
-    return {"peak_bytes": max(peaks), "steady_bytes": min(peaks[1:] or peaks), "device": "cpu"}
+    return {"peak_bytes": peak_of(tree), "device": "cpu"}
 
 
-def peaks_of(tree: Sequence[Any]) -> list[int]:
-    """The most bytes held at once in each step, of torch.profiler's tree of events.
+def peak_of(tree: Sequence[Any]) -> int:
+    """The most bytes held at once while the steps ran, of torch.profiler's tree of events.
 
     Each allocation and release says how much is held with it; a release on another thread has no event of its own, but
     counts in the next one.
@@ -93,15 +94,26 @@ def peaks_of(tree: Sequence[Any]) -> list[int]:
         left += event.children
         if event.tag == _EventType.Allocation:
             held.append((event.start_time_ns, event.extra_fields.total_allocated))
-        elif event.name == _STEP:
+        elif event.name == _STEPS:
             began_ns.append(event.start_time_ns)
-    began_ns.sort()
-    peaks = [0] * len(began_ns)
-    for at_ns, total in held:
-        number = bisect.bisect(began_ns, at_ns) - 1
-        if number >= 0:
-            peaks[number] = max(peaks[number], total)
-    return peaks
+    return max(total for at_ns, total in held if at_ns >= min(began_ns))
+
+
+def settle() -> None:
+    """Pauses after each wait for a collective, until its threads have let go of their tensors."""
+    import torch
+    from torch.distributed import _functional_collectives as functional
+
+    def pausing(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = wait(*args, **kwargs)
+            time.sleep(_PAUSE_S)
+            return found
+
+        return call
+
+    torch.distributed.Work.wait = pausing(torch.distributed.Work.wait)  # type: ignore[method-assign]
+    functional.wait_tensor = pausing(functional.wait_tensor)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -120,6 +132,7 @@ def main(words: Sequence[str] | None = None) -> None:
     ranks = options.dp * options.tp * options.fsdp
     if ranks > 1:
         torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        settle()
     sizes = {name: getattr(options, name) for name in ("dp", "tp", "fsdp")}
     found = measured(function_of(options.step), options.batch, sizes, options.steps)
     print(json.dumps(found | {"torch": torch.__version__}), flush=True)

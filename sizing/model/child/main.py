@@ -36,7 +36,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, kernels, packages, private, spread, stand_ins
+    from sizing.model.child import cuda, gloo, kernels, packages, private, spread, stand_ins
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -64,6 +64,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
     if gpus > 1:
         spread.stand_alone(gpus, tracker)
+        if not on_cuda:
+            tracker.stand_ins.update(gloo.buffers(ledger))
     private.watch_resizing(tracker.resized)
     backward = torch.autograd.backward
 
