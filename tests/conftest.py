@@ -52,6 +52,7 @@ _SLOW = (
     "tests/milp/test_contract.py",
     "tests/milp/test_properties.py",
     "tests/packaging/",
+    "tests/sizing/model/test_tracing.py",
 )
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.

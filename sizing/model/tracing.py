@@ -99,8 +99,9 @@ def trace(
         if data:
             return reply.read(data, batch, parallel, target, time.monotonic() - began)
         if code != 3:
-            last = words.strip().splitlines()[-1:] or [f"it ended with {code}"]
-            raise Untraceable(f"{path.name}: the traced process died: {last[0][:300]}")
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+            last = "".join(f": {line[:200]}" for line in words.strip().splitlines()[-1:])
+            raise Untraceable(f"{path.name}: the traced process {how} before it was done{last}")
     raise UsageError("no Python with torch was found: name one with --python /path/to/python")
 
 
@@ -163,8 +164,8 @@ def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes
                             raise Untraceable("the traced process answered more than a trace can be")
                     else:
                         words = (words + chunk)[-_LAST_WORDS_BYTES:]
-                if said.endswith(b"\n"):
-                    return bytes(said), 0, ""
+                if b"\n" in said:
+                    return bytes(said[: said.index(b"\n")]), 0, ""
         return b"", child.wait(max(0.1, ends - time.monotonic())), words.decode(errors="replace")
     except subprocess.TimeoutExpired:
         raise Untraceable(f"no end after {timeout_s:g} s") from None

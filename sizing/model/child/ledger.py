@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
-
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 NAMES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 
@@ -19,7 +17,7 @@ class Record:
     def __init__(self, size: int, born: int, on_gpu: bool, recomputed: bool) -> None:
         self.bytes = size
         self.born = born
-        self.died: Optional[int] = None
+        self.died: int | None = None
         self.kind = TEMPORARY
         self.on_gpu = on_gpu
         self.recomputed = recomputed
@@ -30,7 +28,7 @@ class Ledger:
 
     def __init__(self, granule: int = 1) -> None:
         self.granule = granule
-        self.records: List[Record] = []
+        self.records: list[Record] = []
         self.now = 0
 
     def rounded(self, size: int) -> int:
@@ -63,10 +61,10 @@ class Ledger:
             if record.died is None:
                 self.label(record, ACTIVATIONS)
 
-    def peak(self, gpu_only: bool) -> Tuple[int, Dict[str, int]]:
+    def peak(self, gpu_only: bool) -> tuple[int, dict[str, int]]:
         """The most bytes at once, and those of each kind at that moment."""
         counted = [record for record in self.records if record.bytes and (record.on_gpu or not gpu_only)]
-        changes: List[Tuple[int, int]] = []
+        changes: list[tuple[int, int]] = []
         for record in counted:
             changes.append((record.born, record.bytes))
             if record.died is not None:
@@ -81,4 +79,4 @@ class Ledger:
         for record in counted:
             if record.born <= when and (record.died is None or record.died > when):
                 kinds[record.kind] += record.bytes
-        return most, dict(zip(NAMES, kinds))
+        return most, {name: kinds[kind] for kind, name in enumerate(NAMES)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import inspect
 import json
 import os
 import sys
 import time
 import traceback
-from typing import Any, Dict
+from typing import Any
 
 from sizing.model.child.refusal import Refusal
 
@@ -31,12 +32,12 @@ def load(path: str, function: str) -> Any:
     return made
 
 
-def run(request: Dict[str, Any]) -> Dict[str, Any]:
+def run(request: dict[str, Any]) -> dict[str, Any]:
     """Trace the step that the request names."""
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, gloo, kernels, packages, private, spread, stand_ins
+    from sizing.model.child import cuda, gloo, kernels, packages, private, spread, stand_ins, surroundings
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -50,7 +51,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     gpus = request["dp"] * request["tp"] * request["fsdp"]
     ledger = Ledger(512 if request["target"] == "cuda" else 1)
     work = Work()
-    tracker = Tracker(ledger, work)
+    fake = private.fake_mode()
+    tracker = Tracker(fake, ledger, work)
     tracker.stand_ins.update(stand_ins.table())
     stand_ins.quiet_init()
     on_cuda = request["target"] == "cuda"
@@ -66,6 +68,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         spread.stand_alone(gpus, tracker)
         if not on_cuda:
             tracker.stand_ins.update(gloo.buffers(ledger))
+    surroundings.no_network()
+    surroundings.load_data_here(tracker)
     private.watch_resizing(tracker.resized)
     backward = torch.autograd.backward
 
@@ -78,12 +82,19 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
 
     torch.autograd.backward = watched
     gc.freeze()
-    with private.fake_mode(), tracker, Placing(tracker, on_cuda):
+    with fake, tracker, Placing(tracker, on_cuda):
         make_step = load(request["path"], request["function"])
         sizes = {name: request[name] for name in request["takes"]}
+        name = request["function"]
+        try:
+            inspect.signature(make_step).bind(request["batch"], **sizes)
+        except TypeError as error:
+            raise Refusal(
+                f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
+            ) from None
         step = make_step(request["batch"], **sizes)
         if not callable(step):
-            raise Refusal(f"{request['function']} returned {type(step).__name__}: return a function that does one step")
+            raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
         tracker.label_state()
         packages.as_without_a_trace()
         step()
@@ -108,16 +119,23 @@ def reason_of(error: BaseException, path: str) -> str:
     lines = str(error).strip().splitlines() or [""]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     place = f"{os.path.basename(path)}:{frames[-1].lineno}: " if frames else ""
-    return f"{place}{type(error).__name__}: {lines[0]}"[:400]
+    if isinstance(error, Refusal):
+        return f"{place}{error}"[:400]
+    kind = type(error).__name__
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        return f"{place}the result of {lines[0]} depends on what tensors hold, which a trace does not know"[:400]
+    if isinstance(error, MemoryError) or "allocate memory" in lines[0]:
+        return f"{place}the traced process took more memory than it may have: make tensors with torch, not arrays"
+    return f"{place}{kind}: {lines[0]}"[:400]
 
 
-def main(request: Dict[str, Any], reply: int) -> None:
+def main(request: dict[str, Any], reply: int) -> None:
     """Answer one request on the pipe `reply`."""
     began = time.perf_counter()
     try:
         answer = run(request)
     except Refusal as error:
-        answer = {"refused": str(error), "usage": error.usage}
+        answer = {"refused": reason_of(error, request["path"]), "usage": error.usage}
     except BaseException as error:
         answer = {"refused": reason_of(error, request["path"]), "usage": False}
     answer["trace_s"] = time.perf_counter() - began

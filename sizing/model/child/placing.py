@@ -6,7 +6,8 @@ the user's code names a GPU; what comes out of it lies there too.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -32,15 +33,15 @@ class Unread(float):
     def _decide(self, *_: Any) -> Any:
         raise Refusal("the step decides on a number that a tensor holds, which a trace does not know")
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = _decide  # type: ignore
-    __trunc__ = __round__ = __floor__ = __ceil__ = is_integer = _decide  # type: ignore
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = _decide
+    __trunc__ = __round__ = __floor__ = __ceil__ = is_integer = _decide
     __hash__ = float.__hash__
 
     def _reckon(self, *_: Any) -> Unread:
         return Unread(1.0)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _reckon  # type: ignore
-    __rtruediv__ = __neg__ = __pos__ = __abs__ = __pow__ = __rpow__ = _reckon  # type: ignore
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _reckon
+    __rtruediv__ = __neg__ = __pos__ = __abs__ = __pow__ = __rpow__ = _reckon
 
 
 class Placing(TorchFunctionMode):
@@ -51,7 +52,7 @@ class Placing(TorchFunctionMode):
         self.tracker = tracker
         self.gpus = gpus
         tensor: Any = torch.Tensor
-        self._special: Dict[Any, Callable[..., Any]] = {
+        self._special: dict[Any, Callable[..., Any]] = {
             tensor.item: self._item,
             tensor.tolist: self._tolist,
             tensor.__bool__: self._decided,

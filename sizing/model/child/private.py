@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import sys
 import types
-from typing import Any, List, Tuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -18,6 +19,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_torch: Any = torch
+
 __all__ = [
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -27,7 +30,7 @@ __all__ = [
     "UnsupportedOperatorException",
 ]
 
-PLAIN: Tuple[type, ...] = (
+PLAIN: tuple[type, ...] = (
     (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.parameter.Buffer)
     if hasattr(torch.nn.parameter, "Buffer")
     else (torch.Tensor, torch.nn.Parameter, FakeTensor)
@@ -77,8 +80,8 @@ def quiet_compile() -> None:
     def plain(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         return model if model is not None else (lambda function: function)
 
-    torch.compile = plain  # type: ignore[assignment]
-    torch.nn.Module.compile = lambda self, *args, **kwargs: None  # type: ignore[method-assign]
+    _torch.compile = plain
+    _torch.nn.Module.compile = lambda self, *args, **kwargs: None
 
 
 def factories() -> Any:
@@ -108,7 +111,7 @@ def foreach_like_a_gpu() -> None:
 
 def without_dynamo() -> None:
     """Keep torch from importing its compiler, which takes seconds and has nothing to do here."""
-    import torch._compile
+    from torch import _compile
 
     def plain(function: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
         return function if function is not None else (lambda each: each)
@@ -117,15 +120,15 @@ def without_dynamo() -> None:
     for each in gc.get_objects():
         if type(each) is types.FunctionType and each.__code__ is wrapper and hasattr(each, "__wrapped__"):
             setattr(each.__wrapped__, "__dynamo_disable", each.__wrapped__)
-    torch._compile._disable_dynamo = plain
-    torch._disable_dynamo = plain  # type: ignore[assignment]
+    compiler: Any = _compile
+    compiler._disable_dynamo = _torch._disable_dynamo = plain
     if "torch._dynamo" not in sys.modules:
         spec = importlib.util.find_spec("torch._dynamo")
         if spec is not None and spec.loader is not None:
             late = _Late("torch._dynamo")
             late.__spec__, late.__file__ = spec, spec.origin
             late.__path__ = list(spec.submodule_search_locations or ())
-            sys.modules["torch._dynamo"] = torch._dynamo = late  # type: ignore[assignment]
+            sys.modules["torch._dynamo"] = _torch._dynamo = late
 
 
 class _Late(types.ModuleType):
@@ -134,23 +137,39 @@ class _Late(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        self.__class__ = types.ModuleType  # type: ignore[assignment]
+        object.__setattr__(self, "__class__", types.ModuleType)
         assert self.__spec__ is not None
         assert self.__spec__.loader is not None
         self.__spec__.loader.exec_module(self)
         return getattr(self, name)
 
 
+@contextlib.contextmanager
 def without_modes() -> Any:
     """A context in which tensors are real ones again."""
     from torch.utils._python_dispatch import _disable_current_modes
 
-    return _disable_current_modes()
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def without_contents(values: Any, tracker: Any) -> Any:
+    """Values whose real tensors are replaced by such without contents, which the tracker has seen."""
+    from torch.utils._pytree import tree_map_only
+
+    def convert(tensor: Any) -> Any:
+        fake = tensor if isinstance(tensor, FakeTensor) else tracker.fake.from_tensor(tensor)
+        tracker.place, before = False, tracker.place
+        tracker.see(fake)
+        tracker.place = before
+        return fake
+
+    return tree_map_only(torch.Tensor, convert, values)
 
 
 def convert_in_place() -> None:
     """Let `Module.to` and its like work on parameters without contents, which torch does not swap."""
-    usual = torch.nn.Module._apply
+    usual: Any = torch.nn.Module._apply
 
     def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
         own = [each for each in self._parameters.values() if each is not None]
@@ -178,7 +197,7 @@ def convert_in_place() -> None:
                 self._buffers[name] = fn(value)
         return self
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    _torch.nn.Module._apply = apply
 
 
 def tell_device(inside: Any, of: Any) -> None:
@@ -189,17 +208,18 @@ def tell_device(inside: Any, of: Any) -> None:
         said = usual.fget(self)
         return said if self.fake_mode.in_kernel_invocation or inside() else of(self, said)
 
-    FakeTensor.device = property(device, usual.fset)  # type: ignore[assignment]
+    fake: Any = FakeTensor
+    fake.device = property(device, usual.fset)
 
 
-def tensors_in(values: Any) -> List[Any]:
+def tensors_in(values: Any) -> list[Any]:
     """The tensors among an operator's arguments or results."""
-    found: List[Any] = []
+    found: list[Any] = []
     _gather(values, found)
     return found
 
 
-def _gather(value: Any, found: List[Any]) -> None:
+def _gather(value: Any, found: list[Any]) -> None:
     if isinstance(value, torch.Tensor):
         found.append(value)
     elif isinstance(value, (list, tuple)):
@@ -226,4 +246,25 @@ def watch_resizing(resized: Any) -> None:
         resized(self)
         return out
 
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+    _torch.UntypedStorage.resize_ = resize
+
+
+def shield_sharding(tracker: Any) -> None:
+    """Let the tracker look away while torch works out a sharding by the shapes of all ranks together."""
+    from torch.distributed.tensor import _sharding_prop
+
+    propagator: Any = _sharding_prop.ShardingPropagator
+    for name, value in list(vars(propagator).items()):
+        if name.startswith("_propagate_tensor_meta") and isinstance(value, types.FunctionType):
+            setattr(propagator, name, _unseen(tracker, value))
+
+
+def _unseen(tracker: Any, function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before, tracker.blind = tracker.blind, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            tracker.blind = before
+
+    return call

@@ -1,4 +1,4 @@
-"""Training over several ranks, of which only this one is there: meshes of real numbers, and replicas without a reducer."""
+"""Training over several ranks, of which only this one is there: real meshes, and replicas without a reducer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sizing.model.child.ledger import GRADIENTS
 def stand_alone(gpus: int, tracker: Any) -> None:
     """Join a group of `gpus` ranks that do nothing, as rank 0, and replace what needs them to be there."""
     private.join_fake_group(gpus)
+    private.shield_sharding(tracker)
     for holder in private.meshes():
         for name, value in list(vars(holder).items()):
             public = isinstance(holder, type) and not name.startswith("_")
@@ -25,8 +26,8 @@ def stand_alone(gpus: int, tracker: Any) -> None:
     class Replica(DistributedDataParallel):
         watch = tracker
 
-    torch.nn.parallel.DistributedDataParallel = Replica  # type: ignore[misc, assignment]
-    torch.nn.parallel.distributed.DistributedDataParallel = Replica  # type: ignore[misc]
+    parallel: Any = torch.nn.parallel
+    parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Replica
 
 
 _MESH = (
@@ -45,7 +46,7 @@ def _real(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with private.without_modes(), torch._C.DisableTorchFunction():
+        with private.without_modes():
             return function(*args, **kwargs)
 
     return call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import torch
 
@@ -18,9 +18,14 @@ def grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
     return one.new_empty(shape, dtype=dtype)
 
 
-def table() -> Dict[Any, Any]:
+def histogram(func: Any, args: Any, kwargs: Any) -> Any:
+    """A histogram, which a GPU makes of whole numbers too."""
+    return args[0].new_empty([args[1] if len(args) > 1 else kwargs.get("bins", 100)])
+
+
+def table() -> dict[Any, Any]:
     """Those that this torch has."""
-    found: Dict[Any, Any] = {}
+    found: dict[Any, Any] = {torch.ops.aten.histc.default: histogram}
     grouped = getattr(torch.ops.aten, "_grouped_mm", None)
     if grouped is not None:
         found[grouped.default] = grouped_product

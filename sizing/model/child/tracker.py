@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, Set
+from typing import Any
 
 import torch
 
 from sizing.model.child import private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
 
-
 _DEVICE: Any = torch.ops.prim.device.default
 _CPU = torch.device("cpu")
 
 
-class Tracker(private.TorchDispatchMode):
+class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Stands above the fake mode; `on_gpu` says where a new tensor without inputs is (None: as its inputs are)."""
 
-    def __init__(self, ledger: Ledger, work: Any) -> None:
-        super().__init__()
+    def __init__(self, fake: Any, ledger: Ledger, work: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fake = fake
         self.ledger = ledger
         self.work = work
         self.backward_depth = 0
         self.place: bool | None = None
         self.named = False
         self.inside = False
-        self.stand_ins: Dict[Any, Any] = {}
-        self._records: Dict[int, Record] = {}
-        self._watches: Dict[int, Any] = {}
-        self._modules: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+        self.blind = False
+        self.stand_ins: dict[Any, Any] = {}
+        self._records: dict[int, Record] = {}
+        self._watches: dict[int, Any] = {}
+        self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
@@ -37,6 +38,8 @@ class Tracker(private.TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _DEVICE:
             return args[0].fake_device
+        if self.blind:
+            return func(*args, **kwargs)
         before = self.place, self.inside
         self.inside = True
         if str(kwargs.get("device", "")).startswith("cuda"):  # out of a function that no mode sees into
@@ -56,6 +59,8 @@ class Tracker(private.TorchDispatchMode):
         """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
         tensor = private.local(tensor)
         if not isinstance(tensor, private.FakeTensor) or tensor.fake_device.type == "meta":
+            return None
+        if tensor.fake_mode is not self.fake:  # torch reckons a sharding by the shapes of all ranks together
             return None
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -84,8 +89,11 @@ class Tracker(private.TorchDispatchMode):
         return any(self.on_gpu(value) for value in given) if given else self.named
 
     def on_gpu(self, tensor: Any) -> bool:
-        """Whether a tensor lies on the GPU."""
-        record = self.see(tensor)
+        """Whether a tensor lies on the GPU; one that was never seen does not."""
+        tensor = private.local(tensor)
+        if self.blind or not isinstance(tensor, private.FakeTensor):
+            return False
+        record = self._records.get(tensor.untyped_storage()._cdata)
         return record is not None and record.on_gpu
 
     def move(self, tensor: Any, gpu: bool) -> None:
@@ -111,7 +119,7 @@ class Tracker(private.TorchDispatchMode):
 
     def label_state(self) -> None:
         """Label what modules hold, and its gradients."""
-        seen: Set[int] = set()
+        seen: set[int] = set()
         for module in list(self._modules):
             for value in [*module._parameters.values(), *module._buffers.values()]:
                 if value is None or id(value) in seen:

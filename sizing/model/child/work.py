@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 from sizing.model.child import private
 
@@ -19,13 +19,18 @@ def _bytes(tensors: Any) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
 
 
+def _handed(namespace: str, kind: str, args: Any) -> Any:
+    """The argument that travels: torch's older collectives name what they write before what they read."""
+    return args[1 if namespace == "c10d" and kind not in ("all_reduce", "broadcast") else 0]
+
+
 class Work:
     """Counts while `counting`: the second step, in which nothing is set up any more."""
 
     def __init__(self) -> None:
         self.counting = False
-        self.operators: Dict[str, List[int]] = {}
-        self.collectives: Dict[str, int] = {}
+        self.operators: dict[str, list[int]] = {}
+        self.collectives: dict[str, int] = {}
         self._flops = private.flop_formulas()
 
     def hand(self, kind: str, size: int) -> None:
@@ -42,7 +47,7 @@ class Work:
             name = func._schema.name.split("::")[1]
             for kind, words in _COLLECTIVES:
                 if any(word in name for word in words):
-                    self.hand(kind, _bytes(given))
+                    self.hand(kind, _bytes(private.tensors_in(_handed(func.namespace, kind, args))))
                     return
         packet = func._overloadpacket
         formula = self._flops.get(packet)
