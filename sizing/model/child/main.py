@@ -38,7 +38,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, kernels, packages, private, spread, stand_ins, surroundings
+    from sizing.model.child import cuda, gloo, kernels, packages, private, spread, stand_ins, surroundings
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -67,6 +67,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
     if gpus > 1:
         spread.stand_alone(gpus, tracker)
+        if not on_cuda:
+            tracker.stand_ins.update(gloo.buffers(ledger))
     else:
         spread.join_when_asked(tracker)
     surroundings.no_network()

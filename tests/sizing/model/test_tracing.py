@@ -112,6 +112,7 @@ def make_step(batch_size):
                 high = norm(low)
                 assert low.dtype == dtype and high.dtype == torch.float32
                 assert torch.softmax(low, -1).dtype == torch.float32 and (low @ low.T).dtype == dtype
+                assert low.sum().dtype == low.cumsum(0).dtype == torch.float32 and low.sum(0).shape == (256,)
         high.sum().backward()
     return step
 """
