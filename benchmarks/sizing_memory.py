@@ -2,8 +2,10 @@
 
     python -m benchmarks.sizing_memory [--only NAME ...] [--quick] [--jobs N] [--json]
 
-Each case of benchmarks/sizing_cases runs three steps for real, in a process for each rank (`benchmarks/sizing_real.py`
-says what counts), and is traced for a CPU's kernels with as many ranks; rank 0 is compared. The accuracy is 1 - |estimate - real| / real. Beside it stand MARP's number, as printed in Frenzy, and our formula's,
+Each case of benchmarks/sizing_cases runs three steps for real (`benchmarks/sizing_real.py` says what counts), and is
+traced for a CPU's kernels. A case of two ranks runs in two processes joined by gloo and is traced as rank 0 of two.
+
+The accuracy is 1 - |estimate - real| / real. Beside it stand MARP's number, as printed in Frenzy, and our formula's,
 where the model is a language model: both of them mean a GPU. A case that fails counts as 0.
 
 Last, a trace of a GPT-2 of 350 million parameters, alone: its time, and the most memory that its process has at once.
@@ -72,8 +74,8 @@ def ranks_of(parallel: Parallel) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes if size > 1)
 
 
-def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3) -> dict[str, Any]:
-    """What rank 0 of a real run says; raises RuntimeError with the last words of a run that fails."""
+def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3, gpu: bool = False) -> dict[str, Any]:
+    """What rank 0 of a real run on the CPU (or GPU) says; raises RuntimeError with the last words of one that fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,6 +83,8 @@ def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3) -> dict
     words += [f"--tp={parallel.tp}", f"--fsdp={parallel.fsdp}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     env |= {"WORLD_SIZE": str(parallel.gpus), "HF_HUB_OFFLINE": "1", "KINETO_LOG_LEVEL": "5"}
+    if not gpu:
+        env["CUDA_VISIBLE_DEVICES"] = ""
     ranks = []
     try:
         for rank in range(parallel.gpus):

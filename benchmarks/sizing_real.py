@@ -3,11 +3,14 @@
     python benchmarks/sizing_real.py STEP.py:FUNCTION --batch B [--dp D] [--tp T] [--fsdp F] [--steps N]
 
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
-allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made; the
-peak is that of the steps, in bytes as asked for. What does not come from torch's allocator (Python's own memory,
-libraries' private buffers) or from the threads of a collective's transport does not count. On a GPU it is
-torch.cuda.max_memory_allocated and max_memory_reserved from the first step on. One thread computes: buffers that
-kernels keep for each thread are so few as they can be.
+allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
+bytes as asked for; the peak is that of the steps. gloo's threads let go of tensors when they come to it, so between
+ranks a rank pauses for a few milliseconds after each wait for a collective; without that the peak is another one each
+time. What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
+thread computes, so that kernels keep buffers for one thread.
+
+On a GPU it is torch.cuda.max_memory_allocated and max_memory_reserved from the first step on, and what of the device is
+in use in the end, with its context; nothing else may use it.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import inspect
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-_STEPS = "the steps"
+_STEPS = "the steps of the case"
+_PAUSE_S = 0.005
 
 
 def function_of(step: str) -> Callable[..., Callable[[], Any]]:
@@ -57,8 +62,10 @@ def measured(
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
+        free, whole = torch.cuda.mem_get_info()
         return {
             "peak_bytes": torch.cuda.max_memory_allocated(),
+            "device_bytes": whole - free,
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "device": torch.cuda.get_device_name(),
         }
@@ -67,18 +74,46 @@ def measured(
         with torch.profiler.record_function(_STEPS):
             for _ in range(steps):
                 step()
-    return {"peak_bytes": peak_of(profile.profiler.kineto_results.events()), "device": "cpu"}  # type: ignore[union-attr]
+    tree = profile.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    return {"peak_bytes": peak_of(tree), "device": "cpu"}
 
 
-def peak_of(events: Sequence[Any]) -> int:
-    """The most bytes held at once while the steps ran, of torch.profiler's raw events."""
-    (steps,) = (event for event in events if event.name() == _STEPS)
-    held = most = 0
-    for event in sorted((each for each in events if each.name() == "[memory]"), key=lambda each: each.start_ns()):
-        held += event.nbytes()
-        if event.start_ns() >= steps.start_ns():
-            most = max(most, held)
-    return most
+def peak_of(tree: Sequence[Any]) -> int:
+    """The most bytes held at once while the steps ran, of torch.profiler's tree of events.
+
+    Each allocation and release says how much is held with it; a release on another thread has no event of its own, but
+    counts in the next one.
+    """
+    from torch._C._profiler import _EventType
+
+    began_ns: list[int] = []
+    held: list[tuple[int, int]] = []
+    left = list(tree)
+    while left:
+        event = left.pop()
+        left += event.children
+        if event.tag == _EventType.Allocation:
+            held.append((event.start_time_ns, event.extra_fields.total_allocated))
+        elif event.name == _STEPS:
+            began_ns.append(event.start_time_ns)
+    return max(total for at_ns, total in held if at_ns >= min(began_ns))
+
+
+def settle() -> None:
+    """Pauses after each wait for a collective, until its threads have let go of their tensors."""
+    import torch
+    from torch.distributed import _functional_collectives as functional
+
+    def pausing(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = wait(*args, **kwargs)
+            time.sleep(_PAUSE_S)
+            return found
+
+        return call
+
+    torch.distributed.Work.wait = pausing(torch.distributed.Work.wait)  # type: ignore[method-assign]
+    functional.wait_tensor = pausing(functional.wait_tensor)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -97,6 +132,7 @@ def main(words: Sequence[str] | None = None) -> None:
     ranks = options.dp * options.tp * options.fsdp
     if ranks > 1:
         torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        settle()
     sizes = {name: getattr(options, name) for name in ("dp", "tp", "fsdp")}
     found = measured(function_of(options.step), options.batch, sizes, options.steps)
     print(json.dumps(found | {"torch": torch.__version__}), flush=True)

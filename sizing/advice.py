@@ -14,12 +14,16 @@ from sizing.plans import Plan
 from sizing.sources import STATE, Source, Traces
 
 _GIB = 2**30
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "recompute=full": {"recompute": "full"},
+    "attention=flash": {"attention": "flash"},
+    "zero=3": {"zero": 3},
+}
+"""Changes of a configuration that take memory off it and leave the model as it is."""
 
 
 def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
-    """One line on plans of which none fits. `others` are candidates that the user has ruled out."""
-    if not choices:
-        return "no GPUs can be asked for that divide this batch; choose another --global-batch, or more --max-gpus"
+    """One line on plans, at least one, of which none fits. `others` are candidates that the user has ruled out."""
     near = choices[0].plan
     lacks = near.peak.high - near.gpu_bytes
     told = (
@@ -31,7 +35,8 @@ def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candida
         help_ += _changes(source, [choice.candidate for choice in choices])
     elif isinstance(source, Traces):
         help_ += _of_step(source.categories(near.parallel, near.batch), near)
-    return f"{told}; {'; '.join(help_)}"
+    nothing = "recomputation, ZeRO and micro-batches of one do not do it: it needs more or larger GPUs"
+    return f"{told}; {'; '.join(help_) or nothing}"
 
 
 def _name(plan: Plan) -> str:
@@ -40,39 +45,34 @@ def _name(plan: Plan) -> str:
 
 
 def _elsewhere(source: Source, others: Sequence[Candidate]) -> Iterator[str]:
-    best = next(iter(fit(source, others)), None)
-    if best is not None and best.plan.fits:
-        yield f"{_name(best.plan)} would fit"
+    best = _best(source, others)
+    if best is not None:
+        yield f"{_name(best)} would fit"
 
 
 def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Changes of the configuration that make it fit, each tried alone, then all together."""
-    model = source.model
-    ways: list[tuple[str, dict[str, Any]]] = [
-        ("recompute=full", {"recompute": "full"}),
-        ("attention=flash", {"attention": "flash"}),
-        ("zero=3", {"zero": 3}),
-        ("b=1", {}),
-    ]
-    ways = [(name, change) for name, change in ways if any(getattr(model, key) != to for key, to in change.items())
-            or (name == "b=1" and source.fixed != 1)]  # fmt: skip
-    together: dict[str, Any] = {}
-    names, helped = [], False
-    for name, change in ways:
-        fixed = 1 if name == "b=1" else source.fixed
-        best = next(iter(fit(Formula(replace(model, **change), fixed), candidates)), None)
-        together |= change
-        names.append(name)
-        if best is not None and best.plan.fits:
-            helped = True
-            yield f"{name} would make it fit {_name(best.plan)}"
+    """Changes of the configuration that make it fit, each tried alone, and all together where none does it alone."""
+    changes: list[tuple[str, Formula]] = []
+    together = source
+    for name, fields in _FIELDS.items():
+        changed = replace(source, model=replace(source.model, **fields))
+        if changed != source:
+            changes.append((name, changed))
+            together = replace(together, model=replace(together.model, **fields))
+    if source.fixed != 1:
+        changes.append(("b=1", replace(source, fixed=1)))
+        together = replace(together, fixed=1)
+    helped = [f"{name} would make it fit {_name(best)}" for name, way in changes if (best := _best(way, candidates))]
     if helped:
-        return
-    best = next(iter(fit(Formula(replace(model, **together), 1), candidates)), None)
-    if names and best is not None and best.plan.fits:
-        yield f"{', '.join(names)} together would make it fit {_name(best.plan)}"
-    else:
-        yield "recomputation, ZeRO and micro-batches of one do not do it: it needs more or larger GPUs"
+        yield from helped
+    elif changes and (best := _best(together, candidates)) is not None:
+        yield f"{', '.join(name for name, _ in changes)} together would make it fit {_name(best)}"
+
+
+def _best(source: Source, candidates: Sequence[Candidate]) -> Plan | None:
+    """The best plan that fits."""
+    best = next(iter(fit(source, candidates)), None)
+    return best.plan if best is not None and best.plan.fits else None
 
 
 def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:

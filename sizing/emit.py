@@ -39,7 +39,7 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
     of_node = f"the share of {per_node} of {max(group.gpus for group in fitting)} GPUs in the node's"
     lines = [
         Line("partition", plan.partition, f"has {pool.gpu.name}"),
-        Line("nodes", str(plan.nodes), f"{plan.gpus} GPUs: {_spread(plan)}"),
+        Line("nodes", str(plan.nodes), f"{plan.gpus} GPU{'s'[: plan.gpus - 1]}: {_spread(plan)}"),
         Line("ntasks-per-node", str(tasks), "one task a GPU" if tasks_per_node is None else "as the script has it"),
         Line("gres", gres, _memory(plan)),
     ]

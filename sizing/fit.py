@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import islice
+from typing import Literal, TypeVar
 
 from sizing import cost, emit
 from sizing.candidates import Candidate
@@ -15,10 +16,12 @@ from sizing.model.trace import StepTrace
 from sizing.plans import Plan
 from sizing.sources import Point, Source, Traces, ends
 
+T = TypeVar("T")
+
 By = Literal["cost", "time"]
 """What the best plan has least of: GPUs x time x what the type is worth, or time alone."""
 
-MOST_TRACES = 24
+MOST_TRACES = 16
 """Of one `bft size fit`: two at a time, a trace takes a few seconds."""
 
 AT_ONCE = 2
@@ -46,6 +49,12 @@ def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tup
     return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
 
 
+def best_of(choices: Iterable[Choice], top: int) -> list[Choice]:
+    """The best plans that fit, of those that ask Slurm for the same GPUs only the first."""
+    fitting = (choice for choice in choices if choice.plan.fits)
+    return list(islice(_distinct(fitting, lambda choice: _request(choice.candidate)), top))
+
+
 def explore(
     traces: Traces,
     candidates: Sequence[Candidate],
@@ -58,7 +67,8 @@ def explore(
     """As `fit`, tracing what is needed for it: few batches at first, then the best plans' own until they are sure.
 
     First one GPU and plain replicas are traced, each at the smallest and the largest batch. Then, as long as one of the
-    `top` best plans that may fit was not traced as it is, that is. Raises Untraceable where no trace is to be had.
+    `top` best that may fit (as `best_of` counts) was not traced as it is, that is, `most` traces
+    in all. Raises Untraceable where none is to be had.
     """
     plain = [point for point in map(_point, candidates) if point.parallel.tp == point.parallel.fsdp == 1]
     wanted = sorted(set(ends(plain or map(_point, candidates))))
@@ -71,11 +81,25 @@ def explore(
         if not traces.found:
             raise Untraceable(next(iter(traces.failed.values())))
         tried = sum(map(len, traces.found.values())) + len(traces.failed)
-        best = _promising(traces, candidates, by)[:top]
+        best = list(islice(_distinct(_promising(traces, candidates, by), _request), top))
         fresh = dict.fromkeys(point for point in map(_point, best) if not traces.is_known(point))
         # few at a time: what one shows may rule the next one out
         wanted = list(fresh)[: min(AT_ONCE, most - tried)]
     return fit(traces, candidates, by)
+
+
+def _request(candidate: Candidate) -> tuple[object, ...]:
+    """What Slurm is asked for: it does not see how a model is spread over its GPUs."""
+    pool = candidate.pool
+    return pool.partition, pool.gpu.name, pool.gres_type, candidate.nodes, candidate.parallel.gpus
+
+
+def _distinct(items: Iterable[T], key: Callable[[T], object]) -> Iterator[T]:
+    seen = set()
+    for item in items:
+        if (what := key(item)) not in seen:
+            seen.add(what)
+            yield item
 
 
 def _promising(traces: Traces, candidates: Sequence[Candidate], by: By) -> list[Candidate]:

@@ -101,6 +101,47 @@ CASES: tuple[Case, ...] = (
     *_TWO_RANKS,
 )
 
+GPU_CASES: tuple[Case, ...] = (
+    *_of(
+        "gpu",
+        "",
+        ("gpt_fp32", 4),
+        ("gpt_autocast", 4),
+        ("gpt_autocast", 16),
+        ("gpt_autocast_dropout", 8),
+        ("gpt_fp16", 8),
+        ("gpt_pure_bf16", 8),
+        ("gpt_formula", 4),
+        ("gpt_formula_autocast_dropout", 4),
+        ("gpt_recompute", 8),
+        ("gpt_recompute_autocast_dropout", 16),
+        ("gpt_accumulation", 16),
+        ("gpt_momentum", 4),
+        ("gpt_fused", 8),
+        ("llama_fp32", 4),
+        ("llama_autocast", 8),
+        ("llama_recompute_autocast", 16),
+        ("llama_pure_bf16", 8),
+        ("moe_fp32", 8),
+        ("moe_autocast", 16),
+        ("moe_recompute", 16),
+    ),
+    *_of(
+        "gpu_huggingface",
+        "",
+        ("bert", 16),
+        ("bert_autocast", 32),
+        ("vit", 32),
+        ("vit_autocast", 128),
+        ("resnet", 32),
+        ("resnet_autocast", 128),
+        ("gpt2_autocast", 8),
+        ("llama_autocast", 8),
+        ("mixtral_autocast", 8),
+        ("t5", 8),
+    ),
+)
+
 QUICK = ("gpt:fp32", "gpt:autocast_dropout", "gpt:recompute", "huggingface:llama", "gpt:tensor_parallel", "gpt:sharded")
 
 

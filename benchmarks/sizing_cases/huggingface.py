@@ -29,18 +29,20 @@ def train(
     )
 
 
-def _text(batch: int, seq: int, vocab: int) -> dict[str, Tensor]:
+def text(batch: int, seq: int, vocab: int) -> dict[str, Tensor]:
+    """Inputs of a language model."""
     return {"input_ids": tokens(batch, seq, vocab), "labels": tokens(batch, seq, vocab)}
 
 
-def _pictures(batch: int, size: int, classes: int) -> dict[str, Tensor]:
+def pictures(batch: int, size: int, classes: int) -> dict[str, Tensor]:
+    """Inputs of a model that says what is in a picture."""
     pictures = torch.randn(batch, 3, size, size, device=DEVICE)
     return {"pixel_values": pictures, "labels": torch.randint(classes, (batch,), device=DEVICE)}
 
 
 def _gpt2(batch: int, **how: Any) -> Step:
     config = transformers.GPT2Config(vocab_size=4096, n_positions=256, n_embd=256, n_layer=4, n_head=8, use_cache=False)
-    return train(transformers.GPT2LMHeadModel(config), _text(batch, 256, 4096), **how)
+    return train(transformers.GPT2LMHeadModel(config), text(batch, 256, 4096), **how)
 
 
 def gpt2(batch_size: int) -> Step:
@@ -69,7 +71,7 @@ def _bert(batch: int, dropout: float = 0.1, **how: Any) -> Step:
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
-    samples = _text(batch, 256, 4096)
+    samples = text(batch, 256, 4096)
     # Texts of several lengths, padded to the longest.
     lengths = 256 - 16 * torch.arange(batch, device=DEVICE)
     samples["attention_mask"] = (torch.arange(256, device=DEVICE) < lengths[:, None]).long()
@@ -106,7 +108,7 @@ def _vit(batch: int, **how: Any) -> Step:
         intermediate_size=1024,
         num_labels=100,
     )
-    return train(transformers.ViTForImageClassification(config), _pictures(batch, 128, 100), **how)
+    return train(transformers.ViTForImageClassification(config), pictures(batch, 128, 100), **how)
 
 
 def vit(batch_size: int) -> Step:
@@ -128,7 +130,7 @@ def _resnet(batch: int, size: int = 96, **how: Any) -> Step:
     config = transformers.ResNetConfig(
         embedding_size=32, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], num_labels=100
     )
-    return train(transformers.ResNetForImageClassification(config), _pictures(batch, size, 100), **how)
+    return train(transformers.ResNetForImageClassification(config), pictures(batch, size, 100), **how)
 
 
 def resnet(batch_size: int) -> Step:
@@ -152,7 +154,7 @@ def _llama(batch: int, **how: Any) -> Step:
         max_position_embeddings=256,
         use_cache=False,
     )
-    return train(transformers.LlamaForCausalLM(config), _text(batch, 256, 4096), **how)
+    return train(transformers.LlamaForCausalLM(config), text(batch, 256, 4096), **how)
 
 
 def llama(batch_size: int) -> Step:
@@ -188,7 +190,7 @@ def _mixtral(batch: int, **how: Any) -> Step:
         max_position_embeddings=128,
         use_cache=False,
     )
-    return train(transformers.MixtralForCausalLM(config), _text(batch, 128, 4096), **how)
+    return train(transformers.MixtralForCausalLM(config), text(batch, 128, 4096), **how)
 
 
 def mixtral(batch_size: int) -> Step:
@@ -212,7 +214,7 @@ def _t5(batch: int, **how: Any) -> Step:
         use_cache=False,
         decoder_start_token_id=0,
     )
-    return train(transformers.T5ForConditionalGeneration(config), _text(batch, 128, 4096), **how)
+    return train(transformers.T5ForConditionalGeneration(config), text(batch, 128, 4096), **how)
 
 
 def t5(batch_size: int) -> Step:

@@ -89,12 +89,12 @@ def fit(
     from sizing import advice
     from sizing.candidates import candidates
     from sizing.errors import DoesNotFit
+    from sizing.fit import best_of
     from sizing.pools import pools
 
     size_trace.refuse_precision(precision)
     asked = size_model.asked(step, text)
-    if global_batch < 1:
-        raise UsageError(f"--global-batch {global_batch}: at least 1")
+    size_model.refuse_batch(global_batch)
     script = None if into is None else size_script.read(into)
     file = inventory or (None if partitions == "auto" else partitions)
     there = size_inventory.found(file)
@@ -114,11 +114,15 @@ def fit(
     if not ways:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
     source, choices, more = _plans(asked, tracer, ways, by, top)
+    if not choices:
+        cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
+        raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
-    best = [choice for choice in choices if choice.plan.fits][:top]
+    best = best_of(choices, top)
     if asks_start and best:
-        best, told = _with_starts(best)
-        choices = (*best, *choices[len(best) :])  # what fits comes first
+        said, told = _starts(best)
+        choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
+        best = best_of(choices, top)
         notes += told
     if as_json:
         click.echo(
@@ -127,7 +131,8 @@ def fit(
     else:
         common.echo(size_shown.lines(choices, best, notes, everything))
     if not best:
-        others = candidates([each for each in everything if each not in chosen], global_batch, spread)
+        restricted = len(chosen) < len(everything) or max_gpus is not None
+        others = candidates(everything, global_batch, spread) if restricted else ()
         raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
     if script is not None:
         target = Path(output) if output else script.copy
@@ -189,19 +194,18 @@ def _plans(
     return tracer.traces, choices, tracer.told()
 
 
-def _with_starts(best: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
-    """The best plans with Slurm's own words on when they could start; where it cannot be asked, a sentence on that."""
+def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """Slurm's own words on when the lines of each could start; where it cannot be asked, a sentence on that."""
     from slurm_plugin.start import asked
 
     slurm = common.slurm_client(config.load_found(None))
-    found: list[Choice] = []
+    found: dict[tuple[str, ...], str] = {}
     for choice in best:
         try:
             said = asked(slurm, choice.plan.sbatch)
         except SlurmError as error:
-            return [*found, *best[len(found) :]], [f"Slurm was not asked when this could start: {error}"]
-        words = said.words if said.taken else f"refused: {said.words}"
-        found.append(replace(choice, plan=replace(choice.plan, start=words)))
+            return found, [f"Slurm was not asked when this could start: {error}"]
+        found[choice.plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
     return found, []
 
 

@@ -59,6 +59,8 @@ def mem(
     asked = size_model.asked(step, text)
     if marp and asked.model is None:
         raise UsageError("--marp is a formula on a model's sizes: give them by --config")
+    if global_batch is not None:
+        size_model.refuse_batch(global_batch)
     parallel = _parallel(asked.model, dp, tp, fsdp)
     batch = None if global_batch is None else parallel.batch_of(global_batch)
     peak = _peak(asked, parallel, batch, python, timeout_s, device)
@@ -114,8 +116,7 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     value, parallel = peak.peak, peak.parallel
     if peak.why:
         yield f"not traced: {peak.why}"
-    took = f" in {peak.trace_s:.1f} s" if peak.trace_s is not None else ""
-    yield f"peak of one GPU: {amount(value.value)} ({value.origin}{took})"
+    yield f"peak of one GPU: {amount(value.value)} ({value.origin})"
     spread = f"dp {parallel.dp}, tp {parallel.tp}, fsdp {parallel.fsdp}"
     yield f"a batch of {peak.batch} on each of {parallel.gpus} GPU{'s'[: parallel.gpus - 1]} ({spread})"
     yield ""

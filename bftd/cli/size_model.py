@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _FILE = re.compile(r"(?P<path>.+?\.json)(?::(?P<options>.*))?$")
 _BATCH = re.compile(r"(?:^|[:,])\s*b\s*=")
 _MOST_FILE_BYTES = 2**20
+_MOST_BATCH = 10**9
 _GIB = 2**30
 _MIB = 2**20
 
@@ -27,6 +28,12 @@ class Asked:
     step: str | None
     model: ModelConfig | None
     micro_batch: int | None
+
+
+def refuse_batch(global_batch: int) -> None:
+    """Raise UsageError for a global batch that nobody trains with."""
+    if not 1 <= global_batch <= _MOST_BATCH:
+        raise UsageError(f"--global-batch {global_batch}: at least 1, and at most {_MOST_BATCH}")
 
 
 def asked(step: str | None, text: str | None) -> Asked:

@@ -48,10 +48,12 @@ def lines(
         yield f"{', '.join(mixed)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"
     for note in notes:
         yield f"note: {note}"
-    for at, choice in enumerate(best, 1):
+    for choice in best:
         plan = choice.plan
         yield ""
-        yield f"{at}. {plan.gpus} x {plan.gpu_type} in {plan.partition}" + (f": {plan.start}" if plan.start else "")
+        yield f"{choices.index(choice) + 1}. {plan.gpus} x {plan.gpu_type} in {plan.partition}" + (
+            f": {plan.start}" if plan.start else ""
+        )
         yield from emit.commented(plan.sbatch, plan.why)
 
 

@@ -159,6 +159,15 @@ def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: Terminal
     ended = bft.fit(*words, "-p", "old")
     assert ended.code == 1
     assert "of partition new" in ended.err.split("too little")[1]
+    alone = bft.fit(*words, "-p", "old", "--gpu", "v100")
+    assert alone.code == 1
+
+
+def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: Terminal) -> None:
+    words = ("--config", "gpt:h=4096,l=32,a=32,s=2048,V=50257,precision=bf16,recompute=full,zero=3,b=1")
+    ended = bft.fit(*words, "--global-batch", "16", "--max-gpus", "1")
+    assert ended.code == 1
+    assert re.search(r"too little; 2 x a100 of partition new [^;]* would fit$", ended.err.strip())
 
 
 def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) -> None:
@@ -185,6 +194,8 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         (["--global-batch", "8"], "name a training step"),
         (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
         (["train.py:make_step", "--global-batch", "-8"], "--global-batch -8: at least 1"),
+        (["train.py:make_step", "--global-batch", "1" + 30 * "0"], "at most 1000000000"),
+        (["--config", f"{GPT},b=4", "--global-batch", "7"], "a global batch of 7 cannot be cut in micro-batches of 4"),
         ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
         ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
         ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),

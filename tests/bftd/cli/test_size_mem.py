@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     bft.traces(Step(4, 0.5))
     ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")
     assert ended.code == 0
-    assert "peak of one GPU: 8.00 GiB (traced in 1.0 s)" in ended.out
+    assert "peak of one GPU: 8.00 GiB (traced)" in ended.out
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
     assert "9.50 GiB with the guard band" in ended.out
@@ -94,7 +95,7 @@ def test_a_models_own_file_is_read(bft: Terminal) -> None:
         ([], "name a training step"),
         (["train.py"], "name a file and its function"),
         (["train.py:make-step"], "name a file and its function"),
-        (["train.py:make_step", "--global-batch", "0"], "a global batch of 0: at least 1"),
+        (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
         (["train.py:make_step", "--global-batch", "8", "--dp", "3"], "cannot be cut into 3 equal parts"),
         (["train.py:make_step", "--tp", "-2"], "tp=-2: at least 1"),
         (["train.py:make_step", "--timeout", "0"], "--timeout 0"),
@@ -120,23 +121,12 @@ def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str]
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_real_step_is_traced(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    (bft.folder / "real.py").write_text(
-        "import torch\n"
-        "def make_step(batch_size):\n"
-        "    model = torch.nn.Linear(1024, 1024)\n"
-        "    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)\n"
-        "    def step():\n"
-        "        optimizer.zero_grad()\n"
-        "        model(torch.randn(batch_size, 1024)).sum().backward()\n"
-        "        optimizer.step()\n"
-        "    return step\n"
-    )
-    words = ("size", "mem", "real.py:make_step", "--global-batch", "4", "--device", "cpu", "--python", sys.executable)
-    told = bft(*words, "--json").json
-    weights = 4 * (1024 * 1024 + 1024)
-    assert told["origin"] == "traced"
-    assert told["by_category"]["parameters"] == weights
-    assert told["peak_bytes"] > 3 * weights
+def test_the_example_is_traced_as_a_replica(bft: Terminal) -> None:
+    example = Path(__file__).parents[3] / "examples" / "size_gpt.py"
+    words = (f"{example}:make_step", "--global-batch", "4", "--dp", "2", "--python", sys.executable)
+    told = bft("size", "mem", *words, "--json").json
+    parts = told["by_category"]
+    assert (told["origin"], told["per_rank"]) == ("traced", {"dp": 2, "tp": 1, "fsdp": 1})
+    assert parts["parameters"] == pytest.approx(4 * 124_439_808, rel=0.001)
+    assert parts["optimizer"] == pytest.approx(2 * parts["parameters"], rel=0.001)
+    assert parts["activations"] > parts["parameters"]
