@@ -9,7 +9,8 @@
    the search chose freely are outside of the formula, and left out.
 3. Out of memory, by measurement: each run of 1 on cards of other sizes, where it is out of memory if its measured peak
    is more than the card has. Harder, since a card may lie just above or below a peak.
-4. With --traced (torch, minutes): the same sizes as a training step in plain torch, traced as for a GPU.
+4. With --traced (torch and transformers, minutes): training steps in plain torch, and of models as the transformers
+   package has them, traced as for a GPU.
 
 A run is called out of memory where the guarded peak (`high`) is more than the card has. Nothing is fitted to any of it.
 """
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sizing.memory import formula
-from sizing.model import config
+from sizing.model import config, huggingface
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data" / "sizing"
@@ -57,7 +58,29 @@ TRACED = (
     f"{_LLAMA},b=1,precision=bf16,attention=math",
     f"{_LLAMA},b=4,precision=bf16-pure,recompute=full",
 )
+_WIDE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 2816,
+    "vocab_size": 32000,
+}
+PACKAGE: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("gpt2", {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}, "s=1024,b=4"),
+    ("gpt2", {}, "s=1024,b=4,precision=bf16"),
+    ("llama", _WIDE, "s=1024,b=4"),
+    ("llama", _WIDE, "s=1024,b=4,precision=bf16"),
+    ("llama", _WIDE, "s=1024,b=4,precision=bf16-pure"),
+    ("llama", _WIDE, "s=1024,b=4,precision=bf16,attention=math"),
+    ("llama", _WIDE, "s=1024,b=16,precision=bf16-pure,recompute=full"),
+    ("mixtral", {**_WIDE, "num_hidden_layers": 4, "num_local_experts": 4}, "s=1024,b=4"),
+    ("bert", {}, "s=512,b=8"),
+    ("bert", {}, "s=512,b=8,precision=bf16"),
+)
+"""A model_type, what its config.json has in place of the package's own values, and the options of `--config`."""
 STEP = ROOT / "benchmarks" / "sizing_formula_steps.py"
+PACKAGE_STEP = ROOT / "benchmarks" / "sizing_formula_package.py"
 
 
 def accuracy(estimate: float, real: float) -> float:
@@ -151,26 +174,41 @@ def verdicts(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def traced(texts: tuple[str, ...] = TRACED, python: str = sys.executable) -> list[dict[str, Any]]:
     """The formula beside a trace of the same model's step, for a GPU."""
-    from sizing.model import tracing
-
     found = []
     for text in texts:
-        model = config.parse(text)
         os.environ["SIZING_CONFIG"] = text
-        trace = tracing.trace(f"{STEP}:make_step", model.batch, model.parallel, target="cuda", python=python)
-        moments = {name: sum(parts.values()) for name, parts in formula.moments_of(model).items()}
-        peak = max(moments, key=lambda name: moments[name])
-        found.append(
-            {
-                "config": text,
-                "ours_bytes": moments[peak],
-                "moment": peak,
-                "traced_bytes": trace.peak_bytes,
-                "ours": accuracy(moments[peak], trace.peak_bytes),
-                "parameters": config.parameters(model) / trace.parameters,
-            }
-        )
+        found.append(_beside(text, config.parse(text), STEP, python))
     return found
+
+
+def packaged(python: str = sys.executable) -> list[dict[str, Any]]:
+    """The same of models as the transformers package has them, read from what their config.json says."""
+    import transformers
+
+    found = []
+    for kind, fields, options in PACKAGE:
+        whole = transformers.AutoConfig.for_model(kind, **fields).to_json_string(use_diff=False)
+        model = config.with_options(huggingface.read(json.loads(whole), name=kind), options)
+        how = {"precision": model.precision, "recompute": model.recompute, "attention": model.attention}
+        os.environ["SIZING_PACKAGE_CASE"] = json.dumps({"kind": kind, "fields": fields, "seq": model.seq, **how})
+        found.append(_beside(f"{kind}/config.json:{options}", model, PACKAGE_STEP, python))
+    return found
+
+
+def _beside(text: str, model: config.ModelConfig, step: Path, python: str) -> dict[str, Any]:
+    from sizing.model import tracing
+
+    trace = tracing.trace(f"{step}:make_step", model.batch, model.parallel, target="cuda", python=python)
+    moments = {name: sum(parts.values()) for name, parts in formula.moments_of(model).items()}
+    peak = max(moments, key=lambda name: moments[name])
+    return {
+        "config": text,
+        "ours_bytes": moments[peak],
+        "moment": peak,
+        "traced_bytes": trace.peak_bytes,
+        "ours": accuracy(moments[peak], trace.peak_bytes),
+        "parameters": config.parameters(model) / trace.parameters,
+    }
 
 
 def mean_and_worst(rows: list[dict[str, Any]], key: str) -> tuple[float, float]:
@@ -221,7 +259,7 @@ def main() -> None:
         "measured": rows,
         "searched": verdicts(searched()),
         "on_cards": verdicts(on_cards(rows)),
-        "traced": traced() if options.traced else [],
+        "traced": [*traced(), *packaged()] if options.traced else [],
     }
     for key in ("ours", "marp"):
         result[f"{key}_mean"], result[f"{key}_worst"] = mean_and_worst(rows, key)

@@ -52,15 +52,15 @@ def layer_of(model: ModelConfig) -> Layer:
     )
     heads = model.query_width // model.head
     core = 0
+    if (model.attention == "math" or size.compute == 4) and not model.master:
+        # the plain product and the kernel for fp32 repeat shared keys and values for each head
+        attention += 2 * size.compute * max(model.query_width - model.key_width, 0)
     if model.attention == "flash":
         attention += 4 * heads
     else:
         core = heads * model.seq * _score_bytes(model)
-        if model.key_width < model.query_width and not model.master:
-            # the plain product repeats shared keys and values for each head
-            attention += 2 * size.compute * (model.query_width - model.key_width)
     feed_forward = size.residual * h + _normalised(model, 2 if model.gated and not model.fused else 1) + mask
-    feed_forward += size.compute * (4 if model.gated else 2) * model.active_ffn
+    feed_forward += size.compute * (4 if model.gated else 2) * model.active_ffn + _written_out(model)
     if model.experts > 1:
         feed_forward += 2 * size.compute * h * model.experts_used + 4 * model.experts
     if model.recompute == "selective":
@@ -70,14 +70,29 @@ def layer_of(model: ModelConfig) -> Layer:
 
 def _normalised(model: ModelConfig, products: int = 1) -> int:
     """What a normalisation leaves, beside its input: its output as the `products` that follow take it (under autocast
-    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor in fp32
-    (in 16 bits also the input's copy in fp32)."""
+    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor.
+
+    In fp32 and under autocast that is one tensor of 4 bytes. In 16 bits it is one of 2, and the input's copy in fp32,
+    in whose place the input itself goes (2 less), if recomputation does not keep it.
+    """
     size = bytes_of(model)
     extra = 0
     if model.norm == "rms" and not model.master:
-        extra = 4 if size.residual == 4 else 4 + size.residual
+        extra = 4
+        if size.residual == 2 and model.recompute == "full":
+            extra += 2
     casts = products if model.autocast else 1
     return model.hidden * (casts * size.compute + extra)
+
+
+def _written_out(model: ModelConfig) -> int:
+    """GPT-2's x / 2 (1 + tanh(... x^3)) in single operations: three tensors of the inner width more.
+
+    Under autocast the power makes fp32 of 16 bits: 4 each for x, tanh and 1 + tanh; half of x stands in for x in 2.
+    """
+    if not model.gelu_new or model.master:
+        return 0
+    return 3 * (4 if model.autocast else bytes_of(model).compute) * model.active_ffn
 
 
 def _score_bytes(model: ModelConfig) -> int:
@@ -136,7 +151,11 @@ def once_of(model: ModelConfig) -> int:
     """What is saved outside the layers: the last normalisation's input, the output layer's, and the mask after the
     embedding (Korthikanti et al. 2022, section 4.3: 4 s b h in 16 bits, and s b h)."""
     size = bytes_of(model)
-    return (size.residual * model.hidden + _normalised(model) + (model.hidden if model.dropout else 0)) * model.tokens
+    each = size.residual * model.hidden + _normalised(model) + (model.hidden if model.dropout else 0)
+    if model.encoder:
+        # the normalisation of the embedding, and the dense layer of a masked-language head with its activation function
+        each += (size.residual + 2 * size.compute) * model.hidden
+    return each * model.tokens
 
 
 @dataclass(frozen=True, slots=True)

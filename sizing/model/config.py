@@ -124,6 +124,7 @@ KEYS: Mapping[str, Key] = {
     "rows": Key("position_rows", _SIZE, "rows of learned positions; else s"),
     "bias": Key("biased", _biases, "biases: yes, no, attention, ffn"),
     "fused": Key("fused", _flag, "queries, keys and values come out of one matrix"),
+    "gelu_new": Key("gelu_new", _flag, "the activation function is written out, as transformers has it for GPT-2"),
     "norm": Key("norm", _word, "layer or rms"),
     "norms": Key("norms", _SIZE, "normalisations of a layer"),
     "encoder": Key("encoder", _flag, "an encoder with a masked-language head"),

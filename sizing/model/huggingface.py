@@ -187,6 +187,7 @@ def _model(config: Config, row: Row) -> ModelConfig:
     sizes.update(
         name=row.family,
         fused=row.fused,
+        gelu_new="gelu_new" in (config.get("activation_function"), config.get("hidden_act")),
         norm=row.norm,
         norms=row.norms,
         gated=row.gated,

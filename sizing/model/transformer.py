@@ -37,8 +37,9 @@ class ModelConfig:
     of `experts` each token goes through `experts_used`, and through one more of width `shared_ffn`. `positions` are
     learned, `position_rows` of them, else as many as `seq`. `biased` says whether matrices of attention and of
     feed-forward layers have biases; `norms` counts the normalisations of a layer; `fused` says whether queries, keys
-    and values come out of one matrix. Of `zero`, the stage of ZeRO over the data-parallel GPUs, 3 is FSDP.
-    `accumulation` is how many micro-batches make a step. Raises UsageError, one line, for sizes that no model has.
+    and values come out of one matrix, `gelu_new` whether the activation function is GPT-2's, written out. Of `zero`,
+    the stage of ZeRO over the data-parallel GPUs, 3 is FSDP. `accumulation` is how many micro-batches make a step.
+    Raises UsageError, one line, for sizes that no model has.
     """
 
     hidden: int
@@ -71,6 +72,7 @@ class ModelConfig:
     norms: int = 2
     encoder: bool = False
     fused: bool = True
+    gelu_new: bool = False
 
     def __post_init__(self) -> None:
         sizes = (

@@ -73,6 +73,30 @@ def test_shared_keys_and_gated_layers_change_what_is_saved() -> None:
     assert activations.layer_of(llama).feed_forward - plain.feed_forward == 2 * 2 * 14336 * llama.tokens
 
 
+def test_what_the_transformers_package_writes_out_is_saved_piece_by_piece() -> None:
+    """Checked operator by operator against traces of its GPT-2, Llama and BERT."""
+    unit = GPT.tokens * GPT.hidden
+
+    def added(precision: Any, **changes: Any) -> float:
+        plain = replace(GPT, precision=precision)
+        return (activations.layer_of(replace(plain, **changes)).saved - activations.layer_of(plain).saved) / unit
+
+    assert added("fp32", gelu_new=True) == 3 * 4 * 4
+    assert added("bf16", gelu_new=True) == 3 * 4 * 4
+    assert added("bf16-pure", gelu_new=True) == 3 * 2 * 4
+    assert added("fp16", gelu_new=True) == 0
+    assert added("fp32", norm="rms") == added("bf16", norm="rms") == 2 * 4
+    assert added("bf16-pure", norm="rms") == 2 * 4
+    # three products take the normalised input, each with a cast of its own under autocast
+    assert added("bf16", fused=False) == 2 * 2
+    assert added("fp32", fused=False) == 0
+    # the kernel for fp32 repeats shared keys and values, that for 16 bits does not
+    assert added("fp32", kv_heads=4) == pytest.approx(-2 * 4 * 0.75 + 2 * 4 * 0.75)
+    assert added("bf16", kv_heads=4) == -2 * 2 * 0.75
+    bert = parse("bert:h=768,l=12,a=12,s=512,V=30522,b=8")
+    assert activations.once_of(bert) - activations.once_of(replace(bert, encoder=False)) == 12 * bert.tokens * 768
+
+
 def test_a_token_of_a_mixture_goes_through_its_experts_and_all_experts_are_held() -> None:
     one = parse("moe:h=1024,l=4,a=16,s=1024,V=1000,b=4,experts=8,topk=1")
     two = replace(one, experts_used=2)

@@ -44,7 +44,10 @@ def models(draw: st.DrawFn) -> ModelConfig:
         accumulation=draw(st.integers(1, 9)),
         parallel=Parallel(draw(st.integers(1, 9)), tp, draw(st.integers(1, 9))),
         biased=draw(st.tuples(st.booleans(), st.booleans())),
-        **{name: draw(st.booleans()) for name in ("gated", "tied", "positions", "dropout", "encoder", "fused")},
+        **{
+            name: draw(st.booleans())
+            for name in ("gated", "tied", "positions", "dropout", "encoder", "fused", "gelu_new")
+        },
         **{
             name: draw(st.sampled_from(get_args(kind)))
             for name, kind in (
@@ -187,3 +190,5 @@ def test_replicas_sum_gradients_once_a_step_and_shards_gather_weights_each_micro
     # two sums a layer each way, one each for embedding and output
     tensor = config.collective_bytes(replace(model, parallel=Parallel(tp=2)))
     assert tensor["all_reduce"] == 4 * (24 * 4 + 2) * 4 * 1024 * 1024
+    again = config.collective_bytes(replace(model, parallel=Parallel(tp=2), recompute="full"))
+    assert again["all_reduce"] - tensor["all_reduce"] == 4 * 24 * 2 * 4 * 1024 * 1024
