@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from sizing.errors import UsageError
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
+
+_MOST = 2**63 - 1  # of a number: more than any cluster has, and none that a float could not hold
 
 
 class _Repeated(ValueError):
@@ -62,7 +63,7 @@ class Fields:
     def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
         """A number of at least `least`, which without a default must be there."""
         value = self._data.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _MOST:
             raise self.wrong(key, f"a number of {least:g} or more")
         return value
 
@@ -73,21 +74,23 @@ class Fields:
     def count(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         """A whole number of at least `least`."""
         value = self._data.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
             raise self.wrong(key, f"a whole number of {least} or more")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A text, which without a default must be there."""
         value = self._data.get(key, default)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a text")
+        if not isinstance(value, str) or not value.isprintable():
+            raise self.wrong(key, "a text of one line")
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts, by default an empty one."""
+    def texts(self, key: str, *, plain: bool = True) -> tuple[str, ...]:
+        """A list of texts, by default an empty one; `plain` ones have no line ends or the like."""
         value = self._data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(item, str) and (item.isprintable() or not plain) for item in value
+        ):
             raise self.wrong(key, "a list of texts")
         return tuple(value)
 

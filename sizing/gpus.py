@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 GIB = 2**30
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -114,7 +115,7 @@ _BOARDS = (
     # Sold as 96 and 144 GB; of the smaller one the system shows 95.
     _Board("gh200-96gb", "gh 200", 95, _H100, 4000, 150, "nvlink"),
     _Board("gh200-144gb", "gh 200", 141, _H100, 4900, 150, "nvlink"),
-    _Board("b200-180gb", "b 200", 180, (75.0, 1100.0, 2250.0, 2250.0), 7700, 900, "nvlink"),
+    _Board("b200-180gb", "b 200", 180, (75.0, 1100.0, 2250.0, 2250.0), 7672, 900, "nvlink"),
     _Board("rtx-2080ti", "2080 ti", 11, (13.4, 13.4, 53.8, 13.4), 616, 16),
     _Board("rtx-3090", "3090", 24, (35.6, 35.6, 71.0, 71.0), 936, 32),
     _Board("rtx-4090", "4090", 24, (82.6, 82.6, 165.2, 165.2), 1008, 32),
@@ -155,6 +156,11 @@ def recognise(name: str, features: Sequence[str] = ()) -> Known | None:
     `features` are the node's: they decide where the name does not, and stand for it where it is "". What may still be
     several types is taken for the smallest and slowest of them, which is noted. Slices are types of their own.
     """
+    return _recognised(name, tuple(features))
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have the same few names and features
+def _recognised(name: str, features: tuple[str, ...]) -> Known | None:
     lowered = name.lower()
     slice_of = _MIG.search(lowered)
     words = _words(lowered[: slice_of.start()] if slice_of else lowered)

@@ -163,11 +163,14 @@ def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, i
     """The GPUs, CPUs and bytes of memory that a job could have of a node now; of an exclusive one all or none."""
     if node.state not in _TAKES_JOBS or not node.flags <= _HARMLESS or (exclusive and node.state != "IDLE"):
         return 0, 0, 0
-    # Some clusters tell how many GPUs are in use and not of which type: they may be any.
-    used = node.gpus_used.get(group.gres_type, 0) + (node.gpus_used.get("", 0) if group.gres_type else 0)
-    free = max(0, group.gpus - used)
+    if group.gres_type:
+        # Some clusters tell how many GPUs are in use and not of which type: they may be any.
+        there = node.gpus.get(group.gres_type, 0)
+        used = node.gpus_used.get(group.gres_type, 0) + node.gpus_used.get("", 0)
+    else:
+        there, used = sum(node.gpus.values()), sum(node.gpus_used.values())
     return (
-        free,
+        max(0, min(group.gpus, there) - used),
         min(group.cpus, max(0, node.cpus - node.cpus_used)),
         min(group.memory_bytes, max(0, node.memory_bytes - node.memory_used_bytes)),
     )

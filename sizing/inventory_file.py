@@ -60,7 +60,7 @@ def parse(text: str, *, name: str = "the inventory") -> Inventory:
     names = [offer.partition for offer in offers]
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise UsageError(f"{name}: partition {twice[0]} is there twice: remove one")
-    return Inventory(types, offers, whole.texts("unknown"), whole.texts("notes"))
+    return Inventory(types, offers, whole.texts("unknown", plain=False), whole.texts("notes", plain=False))
 
 
 def _type_json(known: GpuType) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """On which idle GPUs a plan could run now: the placement of Frenzy (HAS, Algorithm 1), corrected.
 
 What is chosen for a plan is always: GPUs of one type in one partition, on each node a whole number of tensor-parallel
-groups, no more than is idle there. Whatever can be placed so is placed, on as few nodes as can be:
+groups, no more than is idle there. Whatever can be placed so is placed:
 
 1. Plans are tried from the best on; for each the types of GPU that hold its peak, from the smallest memory on.
-2. Where one node has room for the rest of the plan, the node with the least room takes it.
-3. Otherwise the node with the most room gives all of it, leaves the candidates, and the rest goes back to 2.
+2. A plan that says how many GPUs of each node it asks Slurm for gets them so where it can, on the fullest nodes.
+3. Where one node has room for the rest of the plan, the node with the least room takes it.
+4. Otherwise the node with the most room gives all of it, leaves the candidates, and the rest goes back to 3. So no
+   placement has fewer nodes.
 
 As printed, the algorithm passes over the GPUs that fit best (">"), counts GPUs of several types for one plan, never
 drops a node that it has emptied, and goes on where no plan was found.
@@ -29,7 +31,7 @@ class Ask:
     """What is to be placed: so many GPUs with `need_bytes` each, of which `tp` at a time are on one node.
 
     A `partition` or `gpu_type` that is not "" is the only one. `per_node` is how many GPUs of each node the plan's own
-    lines ask Slurm for, 0 where they do not say. `cpus` and `memory_bytes` go with each GPU; None is the GPU's share of
+    lines ask Slurm for, 0 for any number. `cpus` and `memory_bytes` go with each GPU; None is the GPU's share of
     its node.
     """
 
@@ -87,12 +89,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Pool:
-    """The GPUs of one name in one partition, and how many of each node a plan can use."""
+    """The GPUs of one name in one partition; `rooms` is how many of each node plans of a kind can use."""
 
     offer: Offer
     type: GpuType
     gres_type: str
     groups: list[NodeGroup] = field(default_factory=list)
+    rooms: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
 def place(plans: Sequence[Plan | Ask], inventory: Inventory) -> Placement | None:
@@ -149,8 +152,9 @@ def _placed(index: int, ask: Ask, pools: Sequence[_Pool]) -> Placement | Refusal
         pool for pool in pools if ask.partition in ("", pool.offer.partition) and ask.gpu_type in ("", pool.type.name)
     ]
     if not named:
-        asked = " of ".join(filter(None, (ask.gpu_type and f"type {ask.gpu_type}", ask.partition)))
-        return Refusal(index, f"there are no GPUs{f' in or of {asked}' if asked else ''}")
+        kind = f" of type {ask.gpu_type}" if ask.gpu_type else ""
+        where = f" in partition {ask.partition}" if ask.partition else ""
+        return Refusal(index, f"needs GPUs{kind}{where}, and there are none")
     large = [pool for pool in named if pool.type.memory_bytes >= ask.need_bytes]
     if not large:
         best = max(named, key=lambda pool: pool.type.memory_bytes).type
@@ -174,13 +178,9 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     largest = max(group.gpus for group in pool.groups)
     if ask.tp > largest:
         return f"needs {ask.tp} GPUs of one node (tp={ask.tp}); a node of {where} has {largest}", None
-    room = {}
-    for group in pool.groups:
-        for node in group.nodes:
-            if usable := _usable(ask, group, node):
-                room[node] = usable
+    room = _room(ask, pool)
     most = pool.offer.max_nodes
-    chosen = _best_fit(ask.gpus, room)
+    chosen = _evenly(ask, room, most) or _best_fit(ask.gpus, room)
     if chosen is not None and (most is None or len(chosen) <= most):
         return chosen
     idle, there = sum(room.values()), sum(len(group.nodes) * group.gpus for group in pool.groups)
@@ -191,16 +191,38 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     return f"needs {len(chosen)} nodes of {where} now, and a job there has {most} at most", ask.gpus - reach
 
 
-def _usable(ask: Ask, group: NodeGroup, node: str) -> int:
-    """How many GPUs of a node the plan can have, in whole tensor-parallel groups, each with its CPUs and memory."""
-    gpus = min(group.idle.get(node, group.gpus), group.gpus)
-    cpus = group.cpus // group.gpus if ask.cpus is None else ask.cpus
-    memory = group.memory_bytes // group.gpus if ask.memory_bytes is None else ask.memory_bytes
-    if cpus:
-        gpus = min(gpus, group.idle_cpus.get(node, group.cpus) // cpus)
-    if memory:
-        gpus = min(gpus, group.idle_memory_bytes.get(node, group.memory_bytes) // memory)
-    return gpus // ask.tp * ask.tp
+def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
+    """How many GPUs of each node the plan can have, in whole tensor-parallel groups; nodes without any are left out."""
+    key = (ask.tp, ask.cpus, ask.memory_bytes)
+    if key not in pool.rooms:
+        found: dict[str, int] = {}
+        for group in pool.groups:
+            found.update(_room_in(group, *key))
+        pool.rooms[key] = found
+    return pool.rooms[key]
+
+
+def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
+    """The same for one group: each GPU takes its CPUs and memory with it."""
+    cpus = group.cpus // group.gpus if cpus is None else cpus
+    memory_bytes = group.memory_bytes // group.gpus if memory_bytes is None else memory_bytes
+    for node in group.nodes:
+        gpus = group.idle.get(node, group.gpus)
+        if cpus:
+            gpus = min(gpus, group.idle_cpus.get(node, group.cpus) // cpus)
+        if memory_bytes:
+            gpus = min(gpus, group.idle_memory_bytes.get(node, group.memory_bytes) // memory_bytes)
+        if whole := gpus // tp * tp:
+            yield node, whole
+
+
+def _evenly(ask: Ask, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
+    """As many GPUs of each node as the plan's own lines ask for, on the nodes that have the least room for them."""
+    if not ask.per_node or ask.gpus % ask.per_node or ask.per_node % ask.tp:
+        return None
+    count = ask.gpus // ask.per_node
+    fits = sorted((node for node in room if room[node] >= ask.per_node), key=room.__getitem__)
+    return dict.fromkeys(fits[:count], ask.per_node) if count <= min(len(fits), most or count) else None
 
 
 def _best_fit(gpus: int, room: Mapping[str, int]) -> dict[str, int] | None:

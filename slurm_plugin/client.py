@@ -101,6 +101,11 @@ class SlurmClient:
         self._shares_gpus |= any(_tells_no_gpus(node) for node in found.values())
         return found
 
+    def nodes_with_gpus_used(self) -> dict[str, Node]:
+        """Read all nodes by name, and the first time already how many GPUs of each jobs have."""
+        self._shares_gpus = True
+        return self.nodes()
+
     def node_addresses(self) -> dict[str, NodeAddress]:
         """Read where each node is on the network, by its name."""
         return parse.node_addresses(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))

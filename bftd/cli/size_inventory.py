@@ -33,7 +33,7 @@ def found(path: str | None = None, config_path: str | None = None) -> Inventory:
     own = in_file(str(corrections)) if corrections.exists() else None
     client = common.slurm_client(settings)
     try:
-        nodes = client.nodes()
+        nodes = client.nodes_with_gpus_used()
         if own is not None and own.offers:
             return with_idle(own, nodes)
         bftds = {*settings.slurm.harvested, settings.slurm.driver_partition}

@@ -80,21 +80,28 @@ def _shown(found: Inventory) -> Iterable[str]:
         Column("CPUS", rank=1, right=True),
         Column("RAM", rank=2, right=True),
     ]
-    rows = [
-        (
-            offer.partition,
-            fold(group.nodes),
-            f"{len(group.nodes)} x {group.gpus}",
-            group.gpu_type,
-            _gib(found.types[group.gpu_type].memory_bytes),
-            "assumed" if "memory_bytes" in found.types[group.gpu_type].assumed else "measured",
-            f"{_idle(group)} of {len(group.nodes) * group.gpus}",
-            str(group.cpus),
-            _gib(group.memory_bytes),
+    alike: dict[tuple[str, str, int, int, int], list[NodeGroup]] = {}
+    for offer in found.offers:
+        for group in offer.groups:  # that they differ in features, as by the rack, is not shown
+            key = (offer.partition, group.gpu_type, group.gpus, group.cpus, group.memory_bytes)
+            alike.setdefault(key, []).append(group)
+    rows = []
+    for (partition, gpu_type, gpus, cpus, memory_bytes), groups in alike.items():
+        nodes = [name for group in groups for name in group.nodes]
+        known = found.types[gpu_type]
+        rows.append(
+            (
+                partition,
+                fold(nodes),
+                f"{len(nodes)} x {gpus}",
+                gpu_type,
+                _gib(known.memory_bytes),
+                "assumed" if "memory_bytes" in known.assumed else "measured",
+                f"{sum(map(_idle, groups))} of {len(nodes) * gpus}",
+                str(cpus),
+                _gib(memory_bytes),
+            )
         )
-        for offer in found.offers
-        for group in offer.groups
-    ]
     if rows:
         yield from common.table(columns, rows)
     else:

@@ -1,0 +1,61 @@
+"""The comparison of placements: it finds what is wrong, and ours has none of it."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks import sizing_place
+from sizing.gpus import CATALOGUE, GIB
+from sizing.inventory import Inventory, NodeGroup, Offer
+from sizing.place import Ask
+
+
+def there(**idle_by_type: dict[str, int]) -> Inventory:
+    groups = [
+        NodeGroup(tuple(idle), kind.replace("_", "-"), 8, 64, 2**39, idle=idle) for kind, idle in idle_by_type.items()
+    ]
+    types = {group.gpu_type: CATALOGUE[group.gpu_type] for group in groups}
+    return Inventory(types, (Offer("gpu", tuple(groups)),))
+
+
+def test_ours_places_every_feasible_instance_and_the_printed_one_does_not() -> None:
+    seen = sizing_place.compare(400, seed=2)
+    assert seen["placed"] == seen["feasible"] > 200
+    assert seen["wrong"] == {}
+    assert sum(seen["printed_on_feasible"].values()) == seen["feasible"]
+    assert {"empty list", "endless loop", "placed"} <= seen["printed_on_feasible"].keys()
+    assert seen == sizing_place.compare(400, seed=2)
+
+
+def test_the_algorithm_as_printed_passes_over_the_best_fit_and_mixes_types() -> None:
+    alone = there(t4={"n1": 8})
+    assert sizing_place.as_printed([Ask(4, 10 * GIB)], alone)[0] == "empty list"
+    # the best fit is left out, so what it counted on is not there
+    both = there(t4={"n1": 8}, a100_sxm_40gb={"n2": 2})
+    assert sizing_place.as_printed([Ask(4, 10 * GIB)], both)[0] == "endless loop"
+    three = there(t4={"n1": 1}, a100_sxm_40gb={"n2": 2}, h100_sxm_80gb={"n3": 3})
+    end, ask, given = sizing_place.as_printed([Ask(9, GIB), Ask(5, 10 * GIB)], three)
+    assert (end, given) == ("placed", {"n3": 3, "n2": 2})
+    assert ask is not None
+    assert sizing_place.faults(ask, given, three) == {"several types"}
+    assert sizing_place.as_printed([Ask(9, GIB)], three)[0] == "no plan"
+
+
+def test_every_fault_of_a_placement_is_seen() -> None:
+    cluster = there(t4={"n1": 3, "n2": 8}, a100_sxm_40gb={"n3": 8})
+    assert sizing_place.faults(Ask(6, 10 * GIB, 2), {"n1": 2, "n2": 4}, cluster) == set()
+    assert sizing_place.faults(Ask(6, 20 * GIB, 2), {"n1": 5, "n3": 2}, cluster) == {
+        "over capacity",
+        "several types",
+        "too little memory",
+        "cut tensor-parallel groups",
+        "other number of GPUs",
+    }
+
+
+def test_the_time_is_that_of_clusters_of_the_size_asked_for() -> None:
+    seen = sizing_place.timed(50, 5, seed=1)
+    assert (seen["nodes"], seen["rounds"]) == (50, 5)
+    assert 0 < seen["median_s"] <= seen["p99_s"] <= seen["worst_s"]
+    built = sizing_place.build(random.Random(1), 50)
+    assert sum(len(group.nodes) for group in built.offers[0].groups) == 50

@@ -1,0 +1,160 @@
+"""An inventory as a file: written, corrected, read, and what is wrong with it told in one line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sizing.errors import UsageError
+from sizing.gpus import CATALOGUE, recognise
+from sizing.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory_file import parse, text_of, to_json
+
+GROUP: dict[str, Any] = {"nodes": "n[1-3]", "gpu_type": "t4", "gpus": 4, "cpus": 32, "memory_bytes": 2**38}
+
+
+def file_of(types: dict[str, Any] | None = None, **changes: Any) -> str:
+    """A file with one partition of one group."""
+    groups = [{**GROUP, **changes}]
+    return json.dumps({"types": types or {}, "partitions": [{"partition": "gpu", "groups": groups}]})
+
+
+counts = st.integers(0, 8)
+
+
+@st.composite
+def groups(draw: st.DrawFn, first: int) -> NodeGroup:
+    names = tuple(f"n{number}" for number in range(first, first + draw(st.integers(1, 5))))
+    gpus, cpus, memory_bytes = draw(st.integers(1, 8)), draw(st.integers(0, 128)), draw(st.integers(0, 2**40))
+    some = st.sets(st.sampled_from(names))
+
+    def part(most: int) -> dict[str, int]:
+        chosen = draw(some)
+        return {name: draw(st.integers(0, most)) for name in names if name in chosen}
+
+    return NodeGroup(
+        nodes=names,
+        gpu_type=draw(st.sampled_from(["t4", "a100-sxm-80gb", "a100-pcie-40gb-1g.5gb"])),
+        gpus=gpus,
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        gres_type=draw(st.sampled_from(["", "t4", "a100"])),
+        features=tuple(draw(st.lists(st.sampled_from(["ib", "nvlink"]), unique=True))),
+        network_bytes_s=draw(st.floats(1.0, 1e12)),
+        idle={name: draw(st.integers(0, gpus)) for name in names},
+        idle_cpus=part(cpus),
+        idle_memory_bytes=part(memory_bytes),
+    )
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> Inventory:
+    offers = tuple(
+        Offer(
+            name,
+            tuple(draw(groups(10 * at)) for at in range(draw(st.integers(0, 3)))),
+            draw(st.none() | st.integers(1, 9)),
+            draw(st.none() | st.floats(1.0, 1e9)),
+            draw(st.booleans()),
+        )
+        for name in draw(st.lists(st.sampled_from(["gpu", "long"]), unique=True))
+    )
+    used = sorted({group.gpu_type for offer in offers for group in offer.groups})
+    types = {name: known.type for name in used if (known := recognise(name)) is not None}
+    return Inventory(types, offers, tuple(draw(st.lists(st.text()))), tuple(draw(st.lists(st.text()))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(inventories())
+def test_what_is_written_is_read_back_without_loss(inventory: Inventory) -> None:
+    assert parse(text_of(inventory)) == inventory
+
+
+def test_a_value_that_the_site_corrects_is_no_longer_assumed() -> None:
+    data = to_json(parse(file_of()))
+    assert "memory_bytes" in parse(json.dumps(data)).types["t4"].assumed
+    data["types"]["t4"]["memory_bytes"] -= 1
+    data["types"]["t4"]["flops"]["fp16"] = 5e13
+    known = parse(json.dumps(data)).types["t4"]
+    assert known.flops["fp16"] == 5e13
+    assert known.assumed == CATALOGUE["t4"].assumed - {"memory_bytes", "flops"}
+    # and so is one that he confirms
+    data = to_json(parse(file_of()))
+    data["types"]["t4"]["assumed"].remove("memory_bytes")
+    assert "memory_bytes" not in parse(json.dumps(data)).types["t4"].assumed
+
+
+def test_a_file_may_say_only_what_is_other_than_the_catalogue_has_it() -> None:
+    text = json.dumps({"types": {"big": {"like": "h100-sxm-80gb", "names": ["h100x"], "cost": 9}}})
+    known = parse(text).types["big"]
+    assert (known.memory_bytes, known.cost, known.names) == (CATALOGUE["h100-sxm-80gb"].memory_bytes, 9, ("h100x",))
+    assert "cost" not in known.assumed
+    assert "memory_bytes" in known.assumed
+    assert parse(text).offers == ()
+
+
+def test_a_type_that_nobody_knows_is_told_whole() -> None:
+    told = {"memory_bytes": 2**35, "flops": {"fp16": 1e14, "fp32": 2e13}, "memory_bytes_s": 1e12}
+    known = parse(json.dumps({"types": {"turbo": told}})).types["turbo"]
+    assert known.flops == {"fp32": 2e13, "tf32": 2e13, "fp16": 1e14, "bf16": 2e13}
+    assert known.assumed == {"link", "link_bytes_s", "cost"}
+
+
+def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
+    (group,) = parse(file_of()).offers[0].groups
+    assert group.idle == {"n1": 4, "n2": 4, "n3": 4}
+    (group,) = parse(file_of(idle={"n[1-2]": 1})).offers[0].groups
+    assert group.idle == {"n1": 1, "n2": 1, "n3": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "gpus.json, line 1, column 2: not JSON"),
+        ("[]", "gpus.json: give an object"),
+        ('{"types": {}, "types": {}}', "gpus.json: the field 'types' is there twice in an object: remove one"),
+        ("[" * 100_000, "gpus.json is nested too deeply"),
+        ('{"typs": {}}', "gpus.json: no field typs: did you mean types?"),
+        ('{"types": []}', "gpus.json: types is []: give an object"),
+        ('{"types": {"turbo": {}}}', "gpus.json, types, turbo: flops is missing: give operations a second"),
+        (
+            '{"types": {"t4": {"memory_bytes": -1}}}',
+            "gpus.json, types, t4: memory_bytes is -1: give a whole number of 1",
+        ),
+        ('{"types": {"t4": {"cost": NaN}}}', "gpus.json, types, t4: cost is NaN: give a number of 0 or more"),
+        ('{"types": {"t4": {"flops": {"fp8": 1}}}}', "gpus.json, types, t4, flops: no field fp8"),
+        ('{"types": {"x": {"like": "y"}}}', 'gpus.json, types, x: like is "y": give a type that the catalogue knows'),
+        ('{"types": {"a100": {}}}', "a100 is taken for a100-pcie-40gb"),
+        ('{"partitions": [{}]}', "gpus.json, partitions, 1: partition is missing: give a text of one line"),
+        ('{"partitions": [{"partition": "a"}, {"partition": "a"}]}', "gpus.json: partition a is there twice"),
+        (file_of(gpu_type="turbo"), 'partitions, 1, groups, 1: gpu_type is "turbo": give one of the file\'s types'),
+        (file_of(gpus=0), "gpus.json, partitions, 1, groups, 1: gpus is 0: give a whole number of 1 or more"),
+        (file_of(gpus=True), "gpus is true: give a whole number of 1 or more"),
+        (file_of(nodes=""), 'nodes is "": give at least one node'),
+        (file_of(nodes="n[1-"), "gpus.json, partitions, 1, groups, 1: nodes: "),
+        (file_of(idle={"n1": 5}), "idle of n1 is 5: give a whole number from 0 to 4"),
+        (file_of(idle={"n7": 1}), "idle names n7, not one of the group's nodes: name each of its nodes once"),
+        (file_of(idle={"n1": 1, "n[1-2]": 2}), "idle names n1, twice"),
+        (file_of(cpus=10**400), "give a whole number of 0 or more"),
+        (file_of(network_bytes_s=10**400), "give a number of 1 or more"),
+        (file_of(cpus=0).replace('"cpus": 0', f'"cpus": 1{"0" * 5000}'), "or has too long numbers"),
+        (file_of(gres_type="a100\n#SBATCH -x"), "give a text of one line"),
+        (file_of(features=["a\x1b[0m"]), "give a list of texts"),
+        (file_of(features="ib"), 'features is "ib": give a list of texts'),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(text, name="gpus.json")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_node_in_two_groups_with_the_same_gpus_is_refused() -> None:
+    text = json.dumps({"partitions": [{"partition": "gpu", "groups": [GROUP, {**GROUP, "nodes": "n3"}]}]})
+    with pytest.raises(UsageError, match="n3 is in two groups with the same GPUs"):
+        parse(text)
