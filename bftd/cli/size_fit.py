@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120.0
 _PLANS_MOST = 200  # in JSON, beside the best of each partition and type
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the user wants to be told of: "" and None are no limit."""
-
-    partitions: tuple[str, ...]
-    gpu_type: str
-    max_gpus: int | None
-    by: By
 
 
 @click.command()
@@ -96,18 +86,12 @@ def fit(
     asked = size_model.asked(step, text)
     size_model.refuse_batch(global_batch)
     script = None if into is None else size_script.read(into)
-    file = inventory or (None if partitions == "auto" else partitions)
-    there = size_inventory.found(file)
-    notes = list(there.notes)
-    if asked.model is not None and asked.model.parallel.gpus > 1:
-        notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
-    wanted = _names(partition)
-    if not wanted and script is not None and (own := script.options.get("partition")):
-        wanted = _names(own)
-        notes.append(f"{script.path} asks for partition {own}: no other is looked at")
-    limits = Limits(wanted, gpu_type, max_gpus, by)
+    target = None if script is None else size_script.target(script, output, overwrite=overwrite)
+    there = size_inventory.found(inventory or (None if partitions == "auto" else partitions))
+    notes = [*there.notes, *_noted(asked, script, partition)]
+    own = script.options.get("partition") if script is not None else None
     everything = tuple(pools(there))
-    chosen = _within(everything, limits)
+    chosen = _within(everything, _names(partition or own or ""), gpu_type)
     tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
     spread = size_trace.spread_of(asked, tracer)
     ways = candidates(chosen, global_batch, spread, max_gpus)
@@ -134,33 +118,39 @@ def fit(
         restricted = len(chosen) < len(everything) or max_gpus is not None
         others = candidates(everything, global_batch, spread) if restricted else ()
         raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
-    if script is not None:
-        target = Path(output) if output else script.copy
+    if script is not None and target is not None:
         _write(script, best[0], target, overwrite=overwrite, yes=yes, quiet=as_json)
+
+
+def _noted(asked: Asked, script: Script | None, partition: str) -> Iterator[str]:
+    """What the user wrote and what does not count, or counts though he may not think of it."""
+    if asked.model is not None and asked.model.parallel.gpus > 1:
+        yield "dp, tp and fsdp of --config do not count here: they are what is chosen"
+    if script is not None and not partition and (own := script.options.get("partition")):
+        yield f"{script.path} asks for partition {own}: no other is looked at"
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _within(everything: Sequence[Pool], limits: Limits) -> tuple[Pool, ...]:
+def _within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
     """The pools that the user allows; raises UsageError for a name that is not there."""
     if not everything:
         raise BftError("no partition has GPUs of a known type; bft size inventory shows what there is")
-    for name in limits.partitions:
+    for name in partitions:
         _refuse_unknown("partition with GPUs", name, {pool.partition for pool in everything})
     kinds = {name for pool in everything for name in (pool.gpu.name, pool.gres_type) if name}
-    if limits.gpu_type:
-        _refuse_unknown("GPU type", limits.gpu_type, kinds)
+    if gpu_type:
+        _refuse_unknown("GPU type", gpu_type, kinds)
     found = tuple(
         pool
         for pool in everything
-        if (not limits.partitions or pool.partition in limits.partitions)
-        and limits.gpu_type in ("", pool.gpu.name, pool.gres_type)
+        if (not partitions or pool.partition in partitions) and gpu_type in ("", pool.gpu.name, pool.gres_type)
     )
     if not found:
-        where = ", ".join(limits.partitions)
-        raise UsageError(f"no {limits.gpu_type} in partition {where}; bft size inventory shows which GPUs are where")
+        where = ", ".join(partitions)
+        raise UsageError(f"no {gpu_type} in partition {where}; bft size inventory shows which GPUs are where")
     return found
 
 

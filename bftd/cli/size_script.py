@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bftd.cli import sbatch_options
+from bftd.cli.common import refuse_unwritable
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ def read(name: str) -> Script:
     return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
 
 
+def target(script: Script, output: str | None, *, overwrite: bool) -> Path:
+    """Where the copy goes; raises UsageError before minutes of work where it cannot."""
+    path = script.copy if output is None else Path(output)
+    refuse_unwritable(path)
+    if path.exists() and (not overwrite or path.samefile(script.path)):
+        raise UsageError(f"{path} is there already; give --overwrite, or another --output")
+    return path
+
+
 def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     """The script with the lines that it lacks, and sentences on those that it has already."""
     from sizing import emit
@@ -74,8 +84,6 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
 
 def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
     """Write the copy whole or not at all, with the script's permissions; raises UsageError."""
-    if target.exists() and (not overwrite or target.samefile(script.path)):
-        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:

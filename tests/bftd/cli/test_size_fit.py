@@ -268,7 +268,7 @@ def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
     script.write_text("#!/bin/bash\nsrun a\n")
     made.write_text("mine")
     refused = bft.fit(*STEP, "--into", "job.sh", "--yes")
-    assert (refused.code, made.read_text()) == (2, "mine")
+    assert (refused.code, refused.out, made.read_text()) == (2, "", "mine"), "told before anything is traced"
     assert "--overwrite" in refused.err
     own = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
     assert (own.code, script.read_text()) == (2, "#!/bin/bash\nsrun a\n")
@@ -277,11 +277,10 @@ def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
     assert not list(bft.folder.glob(".job*")), "no scratch file stays"
 
 
-def test_a_file_that_appears_meanwhile_is_not_replaced(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_appears_meanwhile_is_not_replaced(bft: Terminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     target = bft.folder / "job.gpus.sh"
     target.write_text("mine")
-    monkeypatch.setattr(Path, "exists", lambda path: False)
     with pytest.raises(BftUsageError, match="is there already"):
         size_script.write(size_script.read("job.sh"), "new", target, overwrite=False)
     assert target.read_text() == "mine"
