@@ -1,0 +1,90 @@
+"""The peak of one GPU's memory out of a transformer's sizes: MARP's idea with what it leaves out.
+
+A step is followed through its moments, and the largest counts: the end of forward, the loss going backward, the output
+matrix's gradient, the last layer's backward, the first layer's, the embedding's, the optimizer's step. Between two of
+them memory only grows or only shrinks, layer by layer. With master weights (Megatron-LM, Alpa) the terms are added up
+instead, as MARP and Korthikanti et al. do: there gradients lie in buffers that stay, and memory is planned ahead.
+Not in it: CUDA's context, NCCL's buffers, what the allocator cannot reuse (the guard band stands for those), pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sizing.estimate import Estimate
+from sizing.memory import activations, marp, states
+from sizing.memory.peak import MemoryPeak, guarded_bytes
+from sizing.model.counts import parameters_of_rank
+from sizing.model.trace import CATEGORIES, Category
+from sizing.model.transformer import ModelConfig
+
+_LOW_SHARE = 0.75
+"""An estimate by formula is `low` by the worst miss that is allowed of it."""
+
+
+def peak_of(model: ModelConfig) -> MemoryPeak:
+    """The peak of one rank by formula, by category at that moment, and MARP's number beside it."""
+    moments = moments_of(model)
+    worst = max(moments.values(), key=lambda each: sum(each.values()))
+    total = sum(worst.values())
+    return MemoryPeak(
+        peak=Estimate(total, round(total * _LOW_SHARE), guarded_bytes(total), "formula"),
+        by_category={name: worst[name] for name in CATEGORIES},
+        parallel=model.parallel,
+        batch=model.batch,
+        marp_bytes=marp.bytes_of(model),
+    )
+
+
+def moments_of(model: ModelConfig) -> Mapping[str, Mapping[Category, int]]:
+    """Bytes by category at each moment of a step that can be its peak."""
+    counts = parameters_of_rank(model)
+    held = states.states_of(model, counts)
+    layer = activations.layer_of(model)
+    loss = activations.loss_of(model)
+    below = layer.boundary if model.recompute == "full" else layer.saved
+    saved = model.layers * below + activations.once_of(model)
+    # the last layer's own tensors are in `saved` but for what is computed again
+    extra = activations.backward_extra(model, layer) - below
+    gathered = states.gathered_bytes(model, counts)
+
+    def moment(activation: int, temporary: int, gradients: int = 0, casts: int = 0) -> dict[Category, int]:
+        return {
+            "parameters": held.parameters,
+            "gradients": max(gradients, held.kept),
+            "optimizer": held.optimizer,
+            "activations": activation + casts,
+            "temporary": temporary + held.buckets + gathered,
+        }
+
+    if model.master:
+        return {"together": moment(saved + loss.saved, extra + loss.backward, held.gradients)}
+    size = states.bytes_of(model)
+    casts = 0 if gathered else size.cast * counts.matrices
+    # with checkpoints a cast made in forward lives as long as autocast's cache; the output matrix's is saved
+    of_output = 0 if gathered else size.cast * (counts.output or counts.embedding)
+    left = of_output if model.recompute == "full" else casts
+    head = _share(size.gradient * counts.embedding, held.gradients, size.gradient * counts.total)
+    one_layer = _share(size.gradient * counts.layer, held.gradients, size.gradient * counts.total)
+    largest = size.gradient * counts.embedding
+    twice = largest if model.tied or held.kept else 0
+    stream = size.residual * model.hidden * model.tokens
+    return {
+        "end of forward": moment(saved + loss.saved, loss.forward, casts=casts),
+        "loss backward": moment(saved + loss.saved, loss.backward, casts=left),
+        "output matrix": moment(saved, loss.product + (size.compute * counts.embedding), head, left),
+        "last layer": moment(saved + loss.held, extra, head, left - of_output),
+        "first layer": moment(
+            below + loss.held,
+            extra,
+            held.gradients - one_layer,
+            size.cast * counts.layer_matrices if left > of_output else 0,
+        ),
+        "embedding": moment(loss.held, stream + twice, held.gradients),
+        "optimizer": moment(loss.held, held.step, held.gradients),
+    }
+
+
+def _share(part: int, whole: int, of: int) -> int:
+    """A part of all gradients, cut as they are."""
+    return part * whole // of if of else 0

@@ -1,0 +1,218 @@
+"""A transformer's sizes out of a `config.json` as the transformers package writes it; the package is not needed.
+
+Each `model_type` has a row that says what it is beside its sizes; a type without a row is refused by its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sizing.errors import UsageError
+from sizing.model.transformer import LARGEST, ModelConfig, shown
+
+LONGEST = 4096
+"""Tokens of a sequence where a model could take more and the user says nothing (`s=`)."""
+
+Config = Mapping[str, Any]
+
+_SIZES = {
+    "hidden": ("hidden_size", "n_embd", "dim", "d_model"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "vocab": ("vocab_size",),
+}
+_LENGTH = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+_INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+_DROPOUT = (
+    "resid_pdrop",
+    "hidden_dropout",
+    "hidden_dropout_prob",
+    "dropout",
+    "residual_dropout",
+    "attn_pdrop",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is true of every model of a type. `tied` is what a file without `tie_word_embeddings` means.
+
+    `more` gives fields that follow from others of the file.
+    """
+
+    family: str
+    norm: str = "layer"
+    gated: bool = False
+    tied: bool = True
+    positions: bool = False
+    biased: tuple[bool, bool] = (True, True)
+    norms: int = 2
+    fused: bool = False
+    more: Callable[[Config], dict[str, Any]] = lambda _: {}
+
+
+def _rows(extra: int) -> Callable[[Config], dict[str, Any]]:
+    """Positions that the file says, and some more."""
+    return lambda config: {"position_rows": _whole(config, _first(config, _LENGTH)) + extra}
+
+
+def _llama(config: Config) -> dict[str, Any]:
+    return {"biased": (bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False)))}
+
+
+def _mixtral(config: Config) -> dict[str, Any]:
+    return {
+        "experts": _whole(config, "num_local_experts"),
+        "experts_used": _whole(config, "num_experts_per_tok"),
+    }
+
+
+def _qwen_moe(config: Config) -> dict[str, Any]:
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        raise UsageError(
+            "mlp_only_layers and decoder_sparse_step: layers that differ are not modelled; trace the step instead"
+        )
+    return {
+        "experts": _whole(config, "num_experts"),
+        "experts_used": _whole(config, "num_experts_per_tok"),
+        "ffn_hidden": _whole(config, "moe_intermediate_size"),
+        "shared_ffn": _whole(config, "shared_expert_intermediate_size", missing=0),
+    }
+
+
+def _opt(config: Config) -> dict[str, Any]:
+    if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
+        raise UsageError(
+            "word_embed_proj_dim is not hidden_size: such embeddings are not modelled; trace the step instead"
+        )
+    bias = bool(config.get("enable_bias", True))
+    return {"biased": (bias, bias), **_rows(2)(config)}
+
+
+def _falcon(config: Config) -> dict[str, Any]:
+    new = bool(config.get("new_decoder_architecture", False))
+    shared = 1 if config.get("multi_query", True) else None
+    bias = bool(config.get("bias", False))
+    kv = _whole(config, "num_kv_heads", missing=None) if new else shared
+    return {
+        "kv_heads": kv,
+        "biased": (bias, bias),
+        "norms": 2 if new or not config.get("parallel_attn", True) else 1,
+    }
+
+
+def _bigcode(config: Config) -> dict[str, Any]:
+    return {"kv_heads": 1 if config.get("multi_query", True) else None}
+
+
+def _starcoder(config: Config) -> dict[str, Any]:
+    bias = bool(config.get("use_bias", True))
+    return {"biased": (bias, bias)}
+
+
+def _stablelm(config: Config) -> dict[str, Any]:
+    return {"biased": (bool(config.get("use_qkv_bias", False)), False)}
+
+
+_NONE = (False, False)
+TYPES: Mapping[str, Row] = {
+    "gpt2": Row("gpt", positions=True, fused=True),
+    "gpt_bigcode": Row("gpt", positions=True, fused=True, more=_bigcode),
+    "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
+    "gpt_neox": Row("gpt", tied=False, fused=True),
+    "opt": Row("gpt", positions=True, more=_opt),
+    "bloom": Row("gpt", fused=True),
+    "falcon": Row("gpt", fused=True, more=_falcon),
+    "phi": Row("gpt", tied=False, norms=1),
+    "starcoder2": Row("gpt", more=_starcoder),
+    "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
+    "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
+    "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
+    "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
+    "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
+    "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
+    "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
+    "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
+    "bert": Row("bert", positions=True),
+    "roberta": Row("bert", positions=True),
+}
+
+
+def read(config: Config, *, name: str) -> ModelConfig:
+    """The model of a `config.json`, with one sequence a replica, as long as the model takes but at most `LONGEST`.
+
+    `name` is the file, for messages. Raises UsageError, one line, for a type that is not known and for sizes that are
+    missing or are none.
+    """
+    kind = config.get("model_type")
+    row = TYPES.get(kind) if isinstance(kind, str) else None
+    if row is None:
+        raise UsageError(f"{name}: {_refusal(kind)}")
+    try:
+        return _model(config, row)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def _refusal(kind: object) -> str:
+    if not isinstance(kind, str):
+        return "no model_type; is it the config.json of a model as transformers writes it?"
+    near = difflib.get_close_matches(kind, TYPES, n=1, cutoff=0.8)
+    hint = f" (it looks like {near[0]})" if near else ""
+    return (
+        f"model_type {shown(kind)} is not modelled{hint}; trace the step, or write it as --config gpt:... or llama:..."
+    )
+
+
+def _model(config: Config, row: Row) -> ModelConfig:
+    sizes: dict[str, Any] = {field: _whole(config, _first(config, keys)) for field, keys in _SIZES.items()}
+    length = next((key for key in _LENGTH if config.get(key) is not None), None)
+    sizes["seq"] = min(_whole(config, length), LONGEST) if length else LONGEST
+    inner = next((key for key in _INNER if config.get(key) is not None), None)
+    if inner:
+        sizes["ffn_hidden"] = _whole(config, inner)
+    if config.get("num_key_value_heads") is not None:
+        sizes["kv_heads"] = _whole(config, "num_key_value_heads")
+    if config.get("head_dim") is not None:
+        sizes["head_size"] = _whole(config, "head_dim")
+    if row.positions:
+        sizes.update(_rows(0)(config))
+    sizes.update(
+        name=row.family,
+        fused=row.fused,
+        gelu_new="gelu_new" in (config.get("activation_function"), config.get("hidden_act")),
+        norm=row.norm,
+        norms=row.norms,
+        gated=row.gated,
+        positions=row.positions,
+        biased=row.biased,
+        encoder=row.family == "bert",
+        tied=bool(config.get("tie_word_embeddings", row.tied)),
+        dropout=any(isinstance(rate := config.get(key), (int, float)) and rate > 0 for key in _DROPOUT),
+    )
+    sizes.update(row.more(config))
+    return ModelConfig(**sizes)
+
+
+def _first(config: Config, keys: tuple[str, ...]) -> str:
+    """The first of several names that the file has a value for; the first of all where it has none."""
+    return next((key for key in keys if config.get(key) is not None), keys[0])
+
+
+def _whole(config: Config, key: str, *, missing: Any = ...) -> Any:
+    value = config.get(key)
+    if value is None and missing is not ...:
+        return missing
+    if value is None:
+        raise UsageError(f"no {key}; a model needs one")
+    least = 0 if missing == 0 else 1
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+        raise UsageError(f"{key} is {shown(value)}: a whole number from {least} to {LARGEST}")
+    return value
