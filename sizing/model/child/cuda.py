@@ -13,6 +13,9 @@ from sizing.model.child.placing import names_gpu
 from sizing.model.child.refusal import Refusal
 
 
+_GENERATOR: Any = torch.Generator
+
+
 class Stream:
     """A stream or an event: nothing runs, so nothing waits."""
 
@@ -61,8 +64,7 @@ class Generator(torch.Generator):
     """A generator of random numbers, whatever the device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        made: Any = torch.Generator.__new__
-        return made(cls, "cpu")
+        return _GENERATOR.__new__(cls, "cpu")
 
 
 class Graph:

@@ -16,18 +16,21 @@ _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
 pow.Scalar softplus layer_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss2d hinge_embedding_loss
 kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
-binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.ScalarOpt_dim prod cumprod cumsum sum
-sum.dim_IntList linalg_vector_norm
+binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.ScalarOpt_dim
 """
+# Of these it reads what it is given, and writes fp32.
+_INTO_FP32 = "prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 # What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
 _AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d"
 
 
-def like_a_gpu(ledger: Any, tracker: Any) -> None:
+def like_a_gpu(tracker: Any) -> None:
     """Put the GPU's ways into the place of the CPU's, for this process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch tells of each kernel that it is replaced
         _register()
+    backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    tracker.scratch[backward] = _attention_backward_scratch
 
 
 def _register() -> None:
@@ -40,10 +43,21 @@ def _register() -> None:
         autograd.impl("rms_norm", _rms_norm)
     for name in _FP32.split():
         _put(autocast, name, _in_fp32(name))
+    for name in _INTO_FP32.split():
+        _put(autocast, name, _into_fp32(name))
     for name in _AS_IT_IS.split():
         _put(autocast, name, torch.library.fallthrough_kernel)
     for name, fused in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
         _put(autocast, f"{name}.int", _softmax_in_fp32(getattr(_aten, name).int, fused.default))
+
+
+def _attention_backward_scratch(args: Any) -> int:
+    """What the flash kernel adds up the queries' gradients in: fp32, rows and widths rounded up; fp32 needs none."""
+    query: torch.Tensor = args[1]
+    if query.dtype == torch.float32:
+        return 0
+    batch, heads, rows, width = query.shape
+    return 4 * batch * heads * (-(-rows // 128) * 128) * (-(-width // 32) * 32 + 1)
 
 
 def _put(library: Any, name: str, function: Any) -> None:
@@ -70,6 +84,19 @@ def _in_fp32(name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
             return operator(*map(_cast, args), **{key: _cast(value) for key, value in kwargs.items()})
+
+    return call
+
+
+def _into_fp32(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(_aten, packet), overload or "default")
+
+    def call(value: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        if value.dtype in (torch.float16, torch.bfloat16):
+            dtype = dtype or torch.float32
+        with _without_autocast():
+            return operator(value, *args, dtype=dtype, **kwargs)
 
     return call
 

@@ -17,9 +17,10 @@ from sizing.model.child.refusal import Refusal
 
 def load(path: str, function: str) -> Any:
     """The user's function, out of his file as `python FILE` would find its imports."""
-    sys.path.insert(0, os.path.dirname(path))
+    sys.path[:1] = [os.path.dirname(path)] if sys.path[:1] == [""] else [os.path.dirname(path), *sys.path[:1]]
     sys.argv = [path]
     name = os.path.splitext(os.path.basename(path))[0]
+    name = f"{name}_step" if name in sys.modules else name
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise Refusal(f"{path} is no Python file", usage=True)
@@ -59,7 +60,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     if on_cuda:
         cuda.pretend(gpus)
         private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
-        kernels.like_a_gpu(ledger, tracker)
+        kernels.like_a_gpu(tracker)
     torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
     torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
@@ -68,6 +69,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         spread.stand_alone(gpus, tracker)
         if not on_cuda:
             tracker.stand_ins.update(gloo.buffers(ledger))
+    else:
+        spread.join_when_asked(tracker)
     surroundings.no_network()
     surroundings.load_data_here(tracker)
     private.watch_resizing(tracker.resized)

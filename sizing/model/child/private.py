@@ -57,14 +57,15 @@ def flop_formulas() -> Any:
 
 def join_fake_group(size: int) -> None:
     """Stand as rank 0 of a process group in which nobody else is and collectives do nothing."""
-    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
 
-    if "fake" not in getattr(dist.Backend, "backend_list", []):
+    store = {}
+    if "fake" not in distributed_c10d.Backend.backend_list:  # before torch 2.5 its own tests bring it
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
-    else:
-        dist.init_process_group("fake", rank=0, world_size=size)
+        store["store"] = FakeStore()
+    with without_modes():
+        distributed_c10d.init_process_group("fake", rank=0, world_size=size, **store)
 
 
 def collectives() -> Any:

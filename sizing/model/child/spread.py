@@ -16,6 +16,9 @@ from sizing.model.child.ledger import GRADIENTS
 def stand_alone(gpus: int, tracker: Any) -> None:
     """Join a group of `gpus` ranks that do nothing, as rank 0, and replace what needs them to be there."""
     private.join_fake_group(gpus)
+    distributed: Any = torch.distributed
+    for name in ("init_process_group", "destroy_process_group", "barrier", "broadcast_object_list"):
+        setattr(distributed, name, _nothing)
     private.shield_sharding(tracker)
     for holder in private.meshes():
         for name, value in list(vars(holder).items()):
@@ -39,6 +42,16 @@ _MESH = (
     "_concatenate",
     "_get_or_create_default_group",
 )
+
+
+def join_when_asked(tracker: Any) -> None:
+    """Let a step that stands alone join a group of one, if it wants to."""
+    distributed: Any = torch.distributed
+    distributed.init_process_group = lambda *args, **kwargs: stand_alone(1, tracker)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
 
 
 def _real(function: Any) -> Any:

@@ -28,6 +28,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside = False
         self.blind = False
         self.stand_ins: dict[Any, Any] = {}
+        self.scratch: dict[Any, Any] = {}
         self._records: dict[int, Record] = {}
         self._watches: dict[int, Any] = {}
         self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -50,6 +51,9 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs) if stand_in is None else stand_in(func, args, kwargs)
             for value in private.tensors_in(out):
                 self.see(value, (args, kwargs))
+            scratch = self.scratch.get(func)
+            if scratch is not None:
+                self.ledger.scratch(scratch(args), self._lies((args, kwargs)))
             self.work.count(func, args, kwargs, out)
         finally:
             self.place, self.inside = before

@@ -1,7 +1,8 @@
-"""A user's step traced in a process of its own, under the Python that runs the tests; and what becomes of one that cannot be."""
+"""A user's step traced in a process of its own; and what becomes of one that cannot be traced."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -111,6 +112,7 @@ def make_step(batch_size):
                 high = norm(low)
                 assert low.dtype == dtype and high.dtype == torch.float32
                 assert torch.softmax(low, -1).dtype == torch.float32 and (low @ low.T).dtype == dtype
+                assert low.sum().dtype == low.cumsum(0).dtype == torch.float32 and low.sum(0).shape == (256,)
         high.sum().backward()
     return step
 """
@@ -148,15 +150,14 @@ def test_a_gpus_optimizer_takes_all_parameters_at_once(tmp_path: Path) -> None:
 
 
 def test_data_comes_from_a_loader_with_workers(tmp_path: Path) -> None:
-    text = step(
-        "batch = next(iter(loader))[0].cuda(non_blocking=True); loss = model(batch).mean()", to=".cuda()"
-    ).replace(
-        "    def step",
-        "    from torch.utils.data import DataLoader, TensorDataset\n"
-        "    loader = DataLoader(TensorDataset(torch.randn(100, 256)), batch_size, shuffle=True, num_workers=4, pin_memory=True)\n"
-        "    def step",
-    )
-    assert traced(tmp_path, text).by_category["parameters"] == WEIGHTS
+    text = step("batch = next(iter(loader))[0].cuda(non_blocking=True); loss = model(batch).mean()", to=".cuda()")
+    loader = """
+    from torch.utils.data import DataLoader, TensorDataset
+    rows = TensorDataset(torch.randn(100, 256))
+    loader = DataLoader(rows, batch_size, shuffle=True, num_workers=4, pin_memory=True)
+"""
+    found = traced(tmp_path, text.replace("    def step", f"{loader}    def step"))
+    assert found.by_category["parameters"] == WEIGHTS
 
 
 def test_a_replica_keeps_its_gradients_twice_and_hands_them_to_the_others(tmp_path: Path) -> None:
@@ -167,6 +168,21 @@ def test_a_replica_keeps_its_gradients_twice_and_hands_them_to_the_others(tmp_pa
     alone, replica = traced(tmp_path, text), traced(tmp_path, text, parallel=Parallel(dp=4))
     assert replica.by_category["gradients"] - alone.by_category["gradients"] == pytest.approx(WEIGHTS, rel=0.01)
     assert (alone.collectives, replica.collectives) == ({}, {"all_reduce": WEIGHTS})
+
+
+def test_a_step_may_join_its_group_itself_and_reduce(tmp_path: Path) -> None:
+    join = "    import torch.distributed as dist\n    dist.init_process_group('nccl')\n    model ="
+    text = step(
+        "total = loss.detach().clone(); dist.all_reduce(total); dist.barrier()", to=".cuda()", keywords=", dp=1"
+    )
+    text = text.replace("    model =", join)
+    assert traced(tmp_path, text, parallel=Parallel(dp=2)).collectives == {"all_reduce": 4}
+    assert traced(tmp_path, text).by_category["parameters"] == WEIGHTS
+
+
+def test_the_child_is_written_in_python_3_9() -> None:
+    for path in (Path(tracing.__file__).parent / "child").glob("*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 9))
 
 
 def test_a_sharded_model_has_its_share_of_the_state(tmp_path: Path) -> None:
@@ -268,11 +284,12 @@ def make_step(batch_size):
 
 
 def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None:
-    where = written(
-        tmp_path,
-        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\ndef make_step(b): pass\n",
+    told = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))"
+    where = written(tmp_path, f"import os, time\n{told}\ntime.sleep(60)\ndef make_step(batch_size): pass\n")
+    code = (
+        "from sizing.model import tracing\nfrom sizing.model.parallel import Parallel\n"
+        f"tracing.trace({where!r}, 1, Parallel(), python={sys.executable!r})"
     )
-    code = f"from sizing.model import tracing\nfrom sizing.model.parallel import Parallel\ntracing.trace({where!r}, 1, Parallel(), python={sys.executable!r})"
     asker = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     ends = time.monotonic() + 60
     while time.monotonic() < ends and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
