@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import inspect
@@ -33,12 +34,12 @@ def load(path: str, function: str) -> Any:
     return made
 
 
-def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Trace the step that the request names."""
+def set_up(target: str, gpus: int) -> tuple[Any, Any]:
+    """Prepare this process for a trace: the tracker, and the context in which the user's code runs."""
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, gloo, kernels, packages, private, spread, stand_ins, surroundings
+    from sizing.model.child import cuda, gloo, kernels, private, spread, stand_ins, surroundings
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -49,14 +50,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     cuda.no_scaler()
     torch.set_num_threads(1)
     private.quiet_compile()
-    gpus = request["dp"] * request["tp"] * request["fsdp"]
-    ledger = Ledger(512 if request["target"] == "cuda" else 1)
-    work = Work()
+    on_cuda = target == "cuda"
+    ledger = Ledger(512 if on_cuda else 1)
     fake = private.fake_mode()
-    tracker = Tracker(fake, ledger, work)
+    tracker = Tracker(fake, ledger, Work())
     tracker.stand_ins.update(stand_ins.table())
     stand_ins.quiet_init()
-    on_cuda = request["target"] == "cuda"
     if on_cuda:
         cuda.pretend(gpus)
         private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
@@ -74,47 +73,56 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     surroundings.no_network()
     surroundings.load_data_here(tracker)
     private.watch_resizing(tracker.resized)
-    backward = torch.autograd.backward
+    private.watch_backward(tracker)
+    modes = contextlib.ExitStack()
+    for mode in (fake, tracker, Placing(tracker, on_cuda)):
+        modes.enter_context(mode)
+    return tracker, modes
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        tracker.begin_backward()
-        try:
-            return backward(*args, **kwargs)
-        finally:
-            tracker.end_backward()
 
-    torch.autograd.backward = watched
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Trace the step that the request names."""
+    import torch
+
+    from sizing.model.child import packages
+
+    tracker, modes = set_up(request["target"], request["dp"] * request["tp"] * request["fsdp"])
     gc.freeze()
-    with fake, tracker, Placing(tracker, on_cuda):
-        make_step = load(request["path"], request["function"])
-        sizes = {name: request[name] for name in request["takes"]}
-        name = request["function"]
-        try:
-            inspect.signature(make_step).bind(request["batch"], **sizes)
-        except TypeError as error:
-            raise Refusal(
-                f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
-            ) from None
-        step = make_step(request["batch"], **sizes)
-        if not callable(step):
-            raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
+    with modes:
+        step = made(request)
         tracker.label_state()
         packages.as_without_a_trace()
-        step()
-        tracker.label_state()
-        work.counting = True
-        step()
-        tracker.label_state()
+        for counting in (False, True):  # what is set up in the first step is there in the second
+            tracker.work.counting = counting
+            step()
+            tracker.label_state()
         parameters = tracker.trainable()
-    peak, kinds = ledger.peak(gpu_only=on_cuda and tracker.named)
+    peak, kinds = tracker.ledger.peak(gpu_only=request["target"] == "cuda" and tracker.named)
     return {
         "peak_bytes": peak,
         "by_category": kinds,
         "parameters": parameters,
-        "operators": [[name, *row] for name, row in work.operators.items()],
-        "collectives": work.collectives,
+        "operators": [[name, *row] for name, row in tracker.work.operators.items()],
+        "collectives": tracker.work.collectives,
         "torch": torch.__version__,
     }
+
+
+def made(request: dict[str, Any]) -> Any:
+    """The step that the user's function makes."""
+    name = request["function"]
+    make_step = load(request["path"], name)
+    sizes = {size: request[size] for size in request["takes"]}
+    try:
+        inspect.signature(make_step).bind(request["batch"], **sizes)
+    except TypeError as error:
+        raise Refusal(
+            f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
+        ) from None
+    step = make_step(request["batch"], **sizes)
+    if not callable(step):
+        raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
+    return step
 
 
 def reason_of(error: BaseException, path: str) -> str:

@@ -59,6 +59,7 @@ class Placing(TorchFunctionMode):
         self._special: dict[Any, Callable[..., Any]] = {
             tensor.item: self._item,
             tensor.tolist: self._tolist,
+            tensor.numpy: self._numpy,
             tensor.__bool__: self._decided,
             tensor.__float__: self._as_float,
         }
@@ -168,6 +169,11 @@ class Placing(TorchFunctionMode):
             return func(*args, **kwargs)
         except (private.DataDependentOutputException, NotImplementedError, RuntimeError):
             raise Refusal("the step reads a tensor's numbers (tolist), which a trace does not know") from None
+
+    def _numpy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(private.local(args[0]), private.FakeTensor):
+            raise Refusal("the step hands a tensor to numpy, and a trace does not know its numbers")
+        return func(*args, **kwargs)
 
     def _decided(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:

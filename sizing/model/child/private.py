@@ -269,3 +269,17 @@ def _unseen(tracker: Any, function: Any) -> Any:
             tracker.blind = before
 
     return call
+
+
+def watch_backward(tracker: Any) -> None:
+    """Tell the tracker when a backward pass begins and ends."""
+    usual: Any = torch.autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        tracker.begin_backward()
+        try:
+            return usual(*args, **kwargs)
+        finally:
+            tracker.end_backward()
+
+    _torch.autograd.backward = backward

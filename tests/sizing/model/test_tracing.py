@@ -208,7 +208,7 @@ REFUSED = [
     ("if loss > 3: pass", r"train.py:11: the step decides on what a tensor holds"),
     ("if loss.item() > 3: pass", r"train.py:11: the step decides on a number"),
     ("model[0].weight[torch.zeros(3, dtype=torch.bool)]", r"train.py:11: .*aten.* depends on what tensors hold"),
-    ("loss.detach().cpu().numpy()", r"train.py:11: .*numpy"),
+    ("loss.detach().cpu().numpy()", r"train.py:11: the step hands a tensor to numpy"),
     ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
     ("import sys; sys.exit(0)", r"train.py:11: SystemExit"),
     ("import os; os._exit(0)", r"ended with 0 before it was done"),
@@ -274,7 +274,7 @@ def make_step(batch_size):
         os.write(2, b"x" * 65536)
 """
     began = time.monotonic()
-    assert "no end after 8 s" in reason(tmp_path, text, timeout_s=8.0)
+    assert "no end after 5 s" in reason(tmp_path, text, timeout_s=5.0)
     assert time.monotonic() - began < 20
     pid = int((tmp_path / "pid").read_text())
     ends = time.monotonic() + 10
