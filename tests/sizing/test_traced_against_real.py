@@ -57,3 +57,12 @@ def test_regression_a_learned_mask_of_attention_was_refused_for_a_gpu(tmp_path: 
     scores_bytes = 8 * 4 * 128 * 128 * 4
     # The gradient of the mask is there once for each sample, and no more than two such tensors at once.
     assert scores_bytes < traced.peak_bytes < 3 * scores_bytes
+
+
+def test_regression_layers_computed_anew_lost_their_autocast_on_a_gpu() -> None:
+    case = case_of("gpt:recompute_autocast_dropout")
+    anew, kept = (
+        tracing.trace(path, case.batch, Parallel(), target="cuda", python=sys.executable).peak_bytes
+        for path in (case.path, case_of("gpt:autocast_dropout").path)
+    )
+    assert anew < kept
