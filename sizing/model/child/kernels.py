@@ -143,7 +143,8 @@ def _attention(
     if attn_mask is not None and attn_mask.requires_grad:
         if key.size(-3) != query.size(-3):
             key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
-        return _Biased.apply(query, key, value, attn_mask.expand(*query.shape[:-1], key.size(-2)))
+        learned: Any = _Biased
+        return learned.apply(query, key, value, attn_mask.expand(*query.shape[:-1], key.size(-2)))
     if key.size(-3) != query.size(-3) and (attn_mask is not None or query.dtype == torch.float32):
         # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
         key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
