@@ -154,7 +154,10 @@ def main(words: Sequence[str] | None = None) -> None:
     rows = []
     for case in chosen:
         rows.append(measure(case, options.trace_only))
-        print(f"{case.name}: {rows[-1].of_allocated:.2%} {rows[-1].why}", file=sys.stderr, flush=True)
+        said = (
+            f"traced {rows[-1].traced_bytes / 2**30:.2f} GiB" if options.trace_only else f"{rows[-1].of_allocated:.2%}"
+        )
+        print(f"{case.name}: {said} {rows[-1].why}".rstrip(), file=sys.stderr, flush=True)
     if options.json:
         each = [
             asdict(row) | {"of_allocated": row.of_allocated, "of_reserved": row.of_reserved, "guarded": row.guarded}

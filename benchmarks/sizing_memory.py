@@ -5,8 +5,9 @@
 Each case of benchmarks/sizing_cases runs three steps for real (`benchmarks/sizing_real.py` says what counts), and is
 traced for a CPU's kernels. A case of two ranks runs in two processes joined by gloo and is traced as rank 0 of two.
 
-The accuracy is 1 - |estimate - real| / real. Beside it stand MARP's number, as printed in Frenzy, and our formula's,
-where the model is a language model: both of them mean a GPU. A case that fails counts as 0.
+The accuracy is 1 - |estimate - real| / real. Beside it stands that of MARP, as printed in Frenzy, where
+the model is a language model of one precision or another: MARP knows mixed precision alone. A case that fails counts as
+0.
 
 Last, a trace of a GPT-2 of 350 million parameters, alone: its time, and the most memory that its process has at once.
 """
@@ -31,7 +32,8 @@ from typing import Any
 
 from benchmarks.sizing_cases import CASES, QUICK, Case, case_of
 from sizing.errors import SizingError
-from sizing.model import tracing
+from sizing.memory import marp
+from sizing.model import config, tracing
 from sizing.model.parallel import Parallel
 
 LEAST_MEAN, LEAST_WORST = 0.99, 0.97
@@ -53,7 +55,6 @@ class Row:
     real_bytes: int = 0
     traced_bytes: int = 0
     marp_bytes: int | None = None
-    formula_bytes: int | None = None
     trace_s: float = 0.0
     why: str = ""
 
@@ -106,17 +107,13 @@ def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3, gpu: bo
     return found
 
 
-def formulas(case: Case) -> tuple[int | None, int | None]:
-    """MARP's number and our formula's, for what a case says of its sizes."""
+def marp_of(case: Case) -> int | None:
+    """MARP's number, for what a case says of its sizes."""
     if not case.config:
-        return None, None
-    from sizing.memory import formula
-    from sizing.model import config
-
+        return None
     sizes = case.parallel
-    spread = f",dp={sizes.dp},tp={sizes.tp},fsdp={sizes.fsdp}"
-    peak = formula.peak_of(config.parse(f"gpt:{case.config},b={case.batch}{spread}"))
-    return peak.marp_bytes, int(peak.peak.value)
+    spread = f"dp={sizes.dp},tp={sizes.tp},fsdp={sizes.fsdp}"
+    return marp.bytes_of(config.parse(f"gpt:{case.config},b={case.batch},{spread}"))
 
 
 def compare(case: Case) -> Row:
@@ -134,8 +131,7 @@ def compare(case: Case) -> Row:
         row = replace(row, traced_bytes=traced.peak_bytes, trace_s=traced.trace_s)
     except SizingError as error:
         why.append(str(error))
-    marp, formula = None, None  # TEMP
-    return replace(row, marp_bytes=marp, formula_bytes=formula, why="; ".join(why))
+    return replace(row, marp_bytes=marp_of(case), why="; ".join(why))
 
 
 def large() -> dict[str, Any]:
@@ -171,15 +167,12 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def show(found: dict[str, Any], rows: Sequence[Row]) -> None:
     """The table and the summary for people."""
     heads = f"{'case':46} {'batch':>5} {'ranks':7} {'real MB':>9} {'traced MB':>9}"
-    print(f"{heads} {'accuracy':>9} {'MARP':>8} {'formula':>8}")
+    print(f"{heads} {'accuracy':>9} {'MARP':>9}")
     for row in rows:
-        others = [
-            f"{accuracy(each, row.real_bytes):8.1%}" if each and row.real_bytes else f"{'':8}"
-            for each in (row.marp_bytes, row.formula_bytes)
-        ]
+        other = f"{accuracy(row.marp_bytes, row.real_bytes):9.1%}" if row.marp_bytes and row.real_bytes else " " * 9
         print(
             f"{row.name:46} {row.batch:5} {row.ranks:7} {row.real_bytes / 1e6:9.2f} {row.traced_bytes / 1e6:9.2f} "
-            f"{row.accuracy:9.2%} {' '.join(others)} {row.why}".rstrip()
+            f"{row.accuracy:9.2%} {other} {row.why}".rstrip()
         )
     for kind in ("traced", "marp"):
         if kind in (figures := found["accuracy"]):

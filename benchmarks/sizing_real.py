@@ -5,7 +5,7 @@
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
 allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
 bytes as asked for; the peak is that of the steps. gloo's threads let go of tensors when they come to it, so between
-ranks a rank pauses for a few milliseconds after each wait for a collective; without that the peak is another one each
+ranks a rank pauses for 20 ms after each wait for a collective; without that the peak is another one each
 time. What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
 thread computes, so that kernels keep buffers for one thread.
 
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 _STEPS = "the steps of the case"
-_PAUSE_S = 0.005
+_PAUSE_S = 0.02
 
 
 def function_of(step: str) -> Callable[..., Callable[[], Any]]:

@@ -167,7 +167,12 @@ def _autocast() -> None:
     def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, **kwargs: Any) -> None:
         on_gpu = names_gpu(device_type)
         made(self, "cpu", dtype or torch.float16, enabled and on_gpu, **kwargs)
+        self.idle = not on_gpu
 
+    # Recomputation enters one of each: that of the CPU must not turn the GPU's off.
+    entered, left = autocast.__enter__, autocast.__exit__
+    autocast.__enter__ = lambda self: self if self.idle else entered(self)
+    autocast.__exit__ = lambda self, *error: None if self.idle else left(self, *error)
     autocast.__init__ = init
     asked: Any = torch.is_autocast_enabled
     kind: Any = torch.get_autocast_dtype

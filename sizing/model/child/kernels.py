@@ -140,6 +140,11 @@ def _attention(
         )[0]
     if query.dim() == 3:
         return _attention(query[None], key[None], value[None], attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+    if attn_mask is not None and attn_mask.requires_grad:
+        if key.size(-3) != query.size(-3):
+            key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
+        learned: Any = _Biased
+        return learned.apply(query, key, value, attn_mask.expand(*query.shape[:-1], key.size(-2)))
     if key.size(-3) != query.size(-3) and (attn_mask is not None or query.dtype == torch.float32):
         # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
         key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
@@ -148,3 +153,19 @@ def _attention(
     return _aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
+
+
+class _Biased(torch.autograd.Function):
+    """Attention with a mask that is learned, which on a GPU takes the memory-efficient kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
+        """Keeps what that kernel keeps: its inputs, the result, and a sum for each row."""
+        out = query.new_empty(*query.shape[:-1], value.size(-1))
+        ctx.save_for_backward(query, key, value, bias, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """A gradient of each input; that of the mask for each sample and head, before they are added up."""
+        return tuple(torch.empty(each.shape, dtype=each.dtype) for each in ctx.saved_tensors[:4])

@@ -6,6 +6,7 @@ the user's code names a GPU; what comes out of it lies there too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,9 @@ class Unread(float):
     """The stand-in for a number that is in a tensor: may be printed and reckoned with, and not be decided on."""
 
     def _decide(self, *_: Any) -> Any:
+        # torch's own optimizers (Adafactor) bound their rates so, which changes no tensor's size.
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.optim."):
+            return True
         raise Refusal("the step decides on a number that a tensor holds, which a trace does not know")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = _decide

@@ -79,10 +79,27 @@ class DistributedDataParallel(torch.nn.Module):
             if value.requires_grad:
                 key = value.dtype, value.device
                 sizes[key] = sizes.get(key, 0) + value.numel()
-        self._buckets = [torch.empty(size, dtype=dtype, device=device) for (dtype, device), size in sizes.items()]
-        self._bytes = sum(bucket.numel() * bucket.element_size() for bucket in self._buckets)
+        buckets = {key: torch.empty(size, dtype=key[0], device=key[1]) for key, size in sizes.items()}
+        self._bytes = sum(bucket.numel() * bucket.element_size() for bucket in buckets.values())
+        self._buckets = list(buckets.values())
         for bucket in self._buckets:
             self.watch.label(bucket, GRADIENTS)
+        if gradient_as_bucket_view:
+            self._put_gradients_into(buckets)
+
+    def _put_gradients_into(self, buckets: Any) -> None:
+        """Each gradient moves into its place in a bucket as soon as it is there."""
+        ends = dict.fromkeys(buckets, 0)
+        for value in filter(lambda each: each.requires_grad, self.module.parameters()):
+            key = value.dtype, value.device
+            place = buckets[key][ends[key] : ends[key] + value.numel()].view(value.shape)
+            ends[key] += value.numel()
+
+            def move(parameter: Any, place: Any = place) -> None:
+                if self.require_backward_grad_sync:
+                    parameter.grad = place
+
+            value.register_post_accumulate_grad_hook(move)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own."""

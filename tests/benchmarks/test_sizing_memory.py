@@ -1,0 +1,156 @@
+"""The benchmarks of traced memory: their cases, what they count as real, and that a failure is no success."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_memory, sizing_memory
+from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, QUICK, case_of
+from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
+from sizing.model import tracing
+from sizing.model.parallel import Parallel
+
+KNOWN = """
+import torch
+
+def make_step(batch_size):
+    assert batch_size == 3
+    during = torch.ones(5_000_000)
+    del during
+    kept = torch.ones(1_000_000)
+
+    def step():
+        first = torch.ones(2_000_000)
+        del first
+        return kept.sum() + torch.ones(1_500_000).sum()
+
+    return step
+"""
+
+
+def test_every_case_has_a_name_of_its_own_and_a_function_that_takes_what_it_is_spread_over() -> None:
+    assert len(CASES) >= 36
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert len({(case.name, case.batch) for case in GPU_CASES}) == len(GPU_CASES) >= 24
+    for case in (*CASES, *GPU_CASES, sizing_memory.LARGE):
+        file, function = case.step.split(":")
+        assert f"\ndef {function}(batch_size: int" in (FOLDER / file).read_text()
+        spread = {part.partition("=")[0] for part in ranks_of(case.parallel).split(",") if part}
+        assert spread <= tracing.takes(case.path)
+    assert all(case_of(name) in CASES for name in QUICK)
+
+
+def test_the_models_that_were_asked_for_are_among_the_cases() -> None:
+    names = " ".join(case.name for case in CASES)
+    for model in ("gpt:", "llama:", "moe:", *(f"huggingface:{each}" for each in _PACKAGE)):
+        assert model in names
+    assert {ranks_of(case.parallel) for case in CASES} == {"", "dp=2", "tp=2", "fsdp=2"}
+
+
+_PACKAGE = ("gpt2", "bert", "vit", "resnet", "llama", "mixtral", "t5")
+
+
+def test_an_estimate_is_as_far_off_above_as_below() -> None:
+    assert accuracy(90, 100) == accuracy(110, 100) == pytest.approx(0.9)
+    assert accuracy(300, 100) == -1
+
+
+def test_a_case_that_fails_counts_as_nothing_right() -> None:
+    rows = [
+        Row("right", 1, "", 100, 100),
+        Row("refused", 1, "", 100, why="no"),
+        Row("not run", 1, "", 0, 100, why="no"),
+    ]
+    found = summary(rows)
+    assert (found["cases"], found["failed"]) == (3, 2)
+    assert found["traced"] == {"cases": 3, "mean": pytest.approx(1 / 3), "worst": 0.0}
+
+
+def test_marp_is_summed_up_only_where_the_sizes_of_the_model_are_known() -> None:
+    found = summary([Row("text", 1, "", 100, 100, marp_bytes=150), Row("pictures", 1, "", 100, 100)])
+    assert found["marp"] == {"cases": 1, "mean": 0.5, "worst": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--only", "gpt:nothing"], "no case is called 'gpt:nothing'"), (["--jobs", "0"], "at least one")],
+)
+def test_what_cannot_be_measured_is_told_at_once(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        sizing_memory.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_what_counts_as_real_is_the_most_that_the_steps_held_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "known.py"
+    file.write_text(KNOWN)
+    # What the step keeps and its largest moment; the larger one while the step was made is none of a step.
+    assert real_peak(f"{file}:make_step", 3, Parallel())["peak_bytes"] == 4 * 1_000_000 + 4 * 2_000_000
+    with pytest.raises(RuntimeError, match="the real run failed: AssertionError"):
+        real_peak(f"{file}:make_step", 4, Parallel())
+
+
+@pytest.mark.torch
+def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sizing_memory.main(["--only", "moe:fp32", "--no-large", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["rows"]
+    assert row["accuracy"] >= 0.999
+    assert row["marp_bytes"] > 0
+    assert found["accuracy"]["traced"]["cases"] == 1
+
+
+def test_without_a_gpu_the_benchmark_of_gpus_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_memory, "has_gpu", lambda: False)
+    gpu_memory.main([])
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gib = 2**30
+    real = {"peak_bytes": 10 * gib, "reserved_bytes": 11 * gib, "device_bytes": 13 * gib, "device": "GPU"}
+    monkeypatch.setattr(gpu_memory, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu_memory, "real_peak", lambda *words, **named: real)
+    monkeypatch.setattr(gpu_memory.tracing, "trace", lambda *words, **named: _Trace(10 * gib))
+    gpu_memory.main(["--only", "gpu:gpt_fp32"])
+    said = capsys.readouterr().out
+    assert "within the guard band: 0 of 1" in said
+    assert "allocated: mean 100.00%" in said
+    real["device_bytes"] = 11 * gib
+    gpu_memory.main(["--only", "gpu:gpt_fp32"])
+    assert "within the guard band: 1 of 1" in capsys.readouterr().out
+
+
+class _Trace:
+    def __init__(self, peak_bytes: int) -> None:
+        self.peak_bytes = peak_bytes
+        self.trace_s = 1.0
+
+
+def test_cases_of_a_package_that_is_not_there_are_told_as_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_memory.importlib.util, "find_spec", lambda name: None)
+    gpu_memory.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
+    printed = capsys.readouterr()
+    assert "left out, for want of transformers: gpu_huggingface:bert" in printed.err
+    assert json.loads(printed.out) == {"accuracy": {}, "left_out": ["gpu_huggingface:bert"], "rows": []}
+
+
+@pytest.mark.torch
+def test_a_trace_alone_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu_memory.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["traced_bytes"] > 2**30
+    assert row["allocated_bytes"] == 0
