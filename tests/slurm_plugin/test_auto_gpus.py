@@ -338,6 +338,72 @@ def test_whatever_the_answer_is_the_job_is_refused_or_has_one_of_its_plans(lua: 
     assert told.startswith("--auto-gpus")
 
 
+@pytest.mark.parametrize(
+    ("written", "code"),
+    [
+        ("tres_per_task = 'gres:gpu:a100:2', num_tasks = 8", "2002"),  # 16 GPUs, where plans have 8 and 2
+        ("tres_per_task = 'gres:gpu:a100:2', num_tasks = 4", "0"),
+        ("tres_per_task = 'gres:gpu:2', ntasks_per_node = 3", "2002"),
+        ("tres_per_socket = 'gres:gpu:a100:4', sockets_per_node = 2", "2002"),
+        ("tres_per_socket = 'gres:gpu:a100:2', sockets_per_node = 2", "0"),
+        ("tres_per_job = 'gres:gpu:a100:8,gres:gpu:v100:1'", "2002"),
+        ("tres_per_node = 'gres:gpu:a100:4,gres:gpu:v100:1'", "2002"),
+        ("tres_per_job = 'gres:gpu:8', tres_per_node = 'gres:gpu:4'", "0"),
+        ("tres_per_job = 'gres:gpu:8', tres_per_node = 'gres:gpu:2'", "2002"),
+    ],
+)
+def test_regression_a_plan_was_told_of_a_job_that_asks_for_other_gpus(lua: Lua, written: str, code: str) -> None:
+    assert submitted(lua, written)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("closed", "written"),
+    [
+        ("state_up = 2", ""),
+        ("state_up = 1", ""),
+        ("min_nodes = 3", ""),
+        ("max_nodes = 1", ""),
+        ("allow_accounts = 'phys,bio'", ""),
+        ("allow_accounts = 'phys,bio'", "account = 'chem'"),
+        ("deny_accounts = 'phys,chem'", "default_account = 'Chem'"),
+        ("allow_qos = 'high'", "qos = 'low'"),
+        ("deny_qos = 'low'", "qos = 'low'"),
+    ],
+)
+def test_regression_a_plan_of_a_partition_that_takes_no_such_job_kept_the_next_one_from_being_taken(
+    lua: Lua, closed: str, written: str
+) -> None:
+    try:
+        lua.run(f"open, gpu_parts.a100 = gpu_parts.a100, {{ {closed} }}")
+        assert "--partition=v100" in submitted(lua, written)[2]
+        lua.run("gpu_parts.a100 = { state_up = 3, max_nodes = 2, allow_accounts = 'Phys,bio', deny_qos = 'high' }")
+        assert "--partition=a100" in submitted(lua, "account = 'phys', qos = 'low'")[2]
+    finally:
+        lua.run("gpu_parts.a100 = open")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PLAN.replace("mem=64000", "mem=" + "9" * 30),
+        PLAN.replace("mem=64000", "mem=9223372036854775807"),
+        PLAN.replace("mem=64000", "mem=0"),
+        PLAN.replace("tasks=4", "tasks=60000").replace("cpus=8", "cpus=60000"),
+    ],
+)
+def test_regression_a_forged_plan_had_more_than_any_node_has(lua: Lua, answer: str) -> None:
+    code, made, *_ = submitted(lua, "ntasks_per_node = 1", answer=answer)
+    assert (code, made) == ("2002", "ntasks_per_node=1")
+
+
+@pytest.mark.parametrize("answer", ["x" + " why=" * 1630 + "\x01", ";" * 8191, " " * 8191, f"{PLAN} x" * 70])
+def test_regression_a_forged_answer_kept_the_controller_busy(lua: Lua, answer: str) -> None:
+    began = time.thread_time()
+    for _ in range(5):
+        assert submitted(lua, answer=answer)[0] == "2002"
+    assert time.thread_time() - began < 0.25  # five times 200 ms before
+
+
 def test_without_the_second_file_the_job_is_refused_and_others_are_let_through(tmp_path: Path) -> None:
     shutil.copy(LUA / "bftd.lua", tmp_path)
     state = Lua()
