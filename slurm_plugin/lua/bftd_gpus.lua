@@ -282,8 +282,13 @@ local function add_gres(job_desc, gres)
   end
 end
 
+-- What a job may have of a node in a partition: `value`, or the partition's own bound where that is less.
+local function at_most(value, bound)
+  return is_given(bound) and bound > 0 and bound < value and bound or value
+end
+
 -- Fills in what is left out and returns it as options.
-local function fill(job_desc, plan, gpus_by)
+local function fill(job_desc, partition, plan, gpus_by)
   local written = {}
   local function write(...)
     written[#written + 1] = string.format(...)
@@ -316,15 +321,17 @@ local function fill(job_desc, plan, gpus_by)
     write("--gres=%s", plan.gres)
   end
   if plan.cpus and tasks and not any_given(job_desc, CPU_FIELDS) then
-    local cpus = math.max(1, math.floor(plan.cpus * plan.tasks / tasks)) -- a plan has a task for each GPU
+    local of_node = at_most(plan.cpus * plan.tasks, partition.max_cpus_per_node) -- a plan has a task for each GPU
+    local cpus = math.max(1, math.floor(of_node / tasks))
     job_desc.cpus_per_task = cpus
     put(job_desc, "SLURM_CPUS_PER_TASK", cpus)
     write("--cpus-per-task=%d", cpus)
   end
   if plan.mem and not any_given(job_desc, MEMORY_FIELDS) then
-    job_desc.min_mem_per_node = plan.mem
-    put(job_desc, "SLURM_MEM_PER_NODE", plan.mem)
-    write("--mem=%dM", plan.mem)
+    local mem = at_most(plan.mem, partition.max_mem_per_node)
+    job_desc.min_mem_per_node = mem
+    put(job_desc, "SLURM_MEM_PER_NODE", string.format("%d", mem))
+    write("--mem=%dM", mem)
   end
   return table.concat(written, " ")
 end
@@ -342,7 +349,7 @@ function M.apply(job_desc, part_list)
     given.refuse("--auto-gpus: no plan came with the job: submit it with an sbatch that has bftd's plug-in")
   end
   local plan, gpus_by = first_that_agrees(job_desc, part_list, plans)
-  local written = fill(job_desc, plan, gpus_by)
+  local written = fill(job_desc, part_list[plan.partition], plan, gpus_by)
   local line = string.format("--auto-gpus chose %s (%s)", written, plan.why)
   if written == "" then
     line = string.format("--auto-gpus left all as it was written (%s)", plan.why)
