@@ -129,6 +129,17 @@ local function gpus_in(value)
   return kind, number
 end
 
+local function has_nodes(job_desc)
+  return is_given(job_desc.min_nodes) and job_desc.min_nodes > 0
+end
+
+-- How many tasks the user wants in all, nil where he does not say so. Where he wrote --ntasks-per-node and no --nodes, sbatch
+-- has put the tasks of one node there.
+local function all_tasks(job_desc)
+  local of_node = not has_nodes(job_desc) and is_given(job_desc.ntasks_per_node) and job_desc.ntasks_per_node
+  return is_given(job_desc.num_tasks) and job_desc.num_tasks ~= of_node and job_desc.num_tasks or nil
+end
+
 -- How many GPUs a job of a plan's nodes has where each node, task or socket has so many, or all together do; nil where
 -- that cannot be told.
 local function gpus_of_job(job_desc, field, count, plan)
@@ -138,8 +149,8 @@ local function gpus_of_job(job_desc, field, count, plan)
     return count * plan.nodes
   elseif field == "tres_per_socket" then
     return is_given(job_desc.sockets_per_node) and job_desc.sockets_per_node * count * plan.nodes or nil
-  elseif is_given(job_desc.num_tasks) then
-    return job_desc.num_tasks * count
+  elseif all_tasks(job_desc) then
+    return all_tasks(job_desc) * count
   end
   local tasks = is_given(job_desc.ntasks_per_node) and job_desc.ntasks_per_node > 0 and job_desc.ntasks_per_node
   return (tasks or plan.tasks) * count * plan.nodes
@@ -219,13 +230,13 @@ local function agrees(job_desc, part_list, plan)
   if is_given(limit) and is_given(longest) and limit > longest then
     return false
   end
-  if is_given(job_desc.min_nodes) and job_desc.min_nodes > 0 then
+  if has_nodes(job_desc) then
     local most = is_given(job_desc.max_nodes) and job_desc.max_nodes > 0 and job_desc.max_nodes or job_desc.min_nodes
     if plan.nodes ~= job_desc.min_nodes or plan.nodes ~= most then
       return false -- also where he gave a range: on fewer nodes the plan would have too few GPUs
     end
   end
-  if is_given(job_desc.num_tasks) and job_desc.num_tasks < plan.nodes then
+  if (all_tasks(job_desc) or plan.nodes) < plan.nodes then
     return false
   end
   return not (plan.features and is_given(job_desc.features) and job_desc.features ~= plan.features)
@@ -301,8 +312,8 @@ local function fill(job_desc, partition, plan, gpus_by)
     job_desc.features = plan.features
     write("--constraint=%s", plan.features)
   end
-  local tasks = tasks_given(job_desc, plan.nodes)
-  if not is_given(job_desc.min_nodes) or job_desc.min_nodes == 0 then
+  local tasks, all = tasks_given(job_desc, plan.nodes), all_tasks(job_desc)
+  if not has_nodes(job_desc) then
     job_desc.min_nodes, job_desc.max_nodes = plan.nodes, plan.nodes
     put(job_desc, "SLURM_NNODES", plan.nodes)
     put(job_desc, "SLURM_JOB_NUM_NODES", plan.nodes)
@@ -310,11 +321,15 @@ local function fill(job_desc, partition, plan, gpus_by)
   end
   if tasks == nil then
     tasks = plan.tasks
-    job_desc.num_tasks, job_desc.ntasks_per_node = plan.nodes * tasks, tasks
-    put(job_desc, "SLURM_NTASKS", plan.nodes * tasks)
-    put(job_desc, "SLURM_NPROCS", plan.nodes * tasks)
+    job_desc.ntasks_per_node = tasks
     put(job_desc, "SLURM_NTASKS_PER_NODE", tasks)
     write("--ntasks-per-node=%d", tasks)
+  end
+  if tasks and not all then
+    all = plan.nodes * tasks
+    job_desc.num_tasks = all
+    put(job_desc, "SLURM_NTASKS", string.format("%d", all))
+    put(job_desc, "SLURM_NPROCS", string.format("%d", all))
   end
   if gpus_by == "" then
     add_gres(job_desc, plan.gres)
@@ -326,6 +341,9 @@ local function fill(job_desc, partition, plan, gpus_by)
     job_desc.cpus_per_task = cpus
     put(job_desc, "SLURM_CPUS_PER_TASK", cpus)
     write("--cpus-per-task=%d", cpus)
+  end
+  if tasks and job_desc.overcommit ~= 1 then -- sbatch has worked it out without what is filled in
+    job_desc.min_cpus = all * (is_given(job_desc.cpus_per_task) and job_desc.cpus_per_task or 1)
   end
   if plan.mem and not any_given(job_desc, MEMORY_FIELDS) then
     local mem = at_most(plan.mem, partition.max_mem_per_node)

@@ -264,6 +264,29 @@ def test_regression_a_plan_of_a_partition_that_takes_no_such_job_kept_the_next_o
         lua.run("gpu_parts.a100 = open")
 
 
+@pytest.mark.parametrize(
+    ("written", "job"),
+    [
+        ("", "8 8 64 8"),
+        ("num_tasks = 1, ntasks_per_node = 1, min_cpus = 1", "2 2 64 32"),  # as sbatch writes --ntasks-per-node=1
+        ("num_tasks = 4, ntasks_per_node = 4, min_cpus = 4", "8 8 64 8"),
+        ("num_tasks = 8, ntasks_per_node = 4, min_nodes = 2, max_nodes = 2, min_cpus = 8", "8 nil 64 8"),
+        ("num_tasks = 4, min_cpus = 4", "4 nil 64 16"),
+        ("num_tasks = 4, cpus_per_task = 3, min_cpus = 12", "4 nil 12 3"),
+        ("overcommit = 1, min_cpus = 1", "8 8 1 8"),
+    ],
+)
+def test_regression_tasks_and_cpus_of_one_node_were_those_of_a_job_of_several(lua: Lua, written: str, job: str) -> None:
+    lua.set("answer", PLAN.encode())
+    chunk = f"""
+      local made = auto(answer, {{ {written} }})
+      bftd.job_submit(made, gpu_parts, 1000)
+      local shown = {{ made.num_tasks, made.environment.SLURM_NTASKS or "nil", made.min_cpus, made.cpus_per_task }}
+      for at, value in ipairs(shown) do shown[at] = tostring(value):gsub("%.0$", "") end
+      return table.concat(shown, " ")"""
+    assert lua.run(chunk).decode() == job
+
+
 def test_regression_a_partitions_own_bounds_on_a_node_made_slurm_refuse_the_job(lua: Lua) -> None:
     try:
         lua.run("open, gpu_parts.a100 = gpu_parts.a100, { max_cpus_per_node = 30, max_mem_per_node = 50000 }")
