@@ -72,19 +72,27 @@ def fit_words(value: str) -> list[str]:
 
 
 def answer(plans: Iterable[Mapping[str, Any]]) -> str:
-    """The plans that fit, in their order, one of each partition, type and number of GPUs; bounded in all."""
-    seen, said, length = set(), [], 0
+    """The plans that fit, in their order, one of each partition, type and number of GPUs; bounded in all.
+
+    Where there is no room for all, each partition and type comes before its further numbers of nodes, and those before
+    further numbers of GPUs: the user may have written a partition or a number of nodes that is far down.
+    """
+    found: dict[tuple[str, str, int, int], str] = {}
     for plan in plans:
-        text = _one(plan) if plan["fits"] else None
-        key = (plan["partition"], plan["gpu_type"], plan["gpus"], plan["nodes"])
-        if text is None or key in seen or length + len(text) + 1 > _BYTES_MOST:
-            continue
-        seen.add(key)
-        said.append(text)
-        length += len(text) + 1
-        if len(said) == _PLANS_MOST:
-            break
-    return ";".join(said)
+        key = (plan["partition"], plan["gpu_type"], plan["nodes"], plan["gpus"])
+        if plan["fits"] and key not in found and (text := _one(plan)) is not None:
+            found[key] = text
+    kept: set[tuple[str, str, int, int]] = set()
+    length = 0
+    for alike in (2, 3, 4):
+        seen = {key[:alike] for key in kept}
+        for key, text in found.items():
+            room = len(kept) < _PLANS_MOST and length + len(text) + 1 <= _BYTES_MOST
+            if room and key[:alike] not in seen:
+                seen.add(key[:alike])
+                kept.add(key)
+                length += len(text) + 1
+    return ";".join(text for key, text in found.items() if key in kept)
 
 
 def _one(plan: Mapping[str, Any]) -> str | None:

@@ -71,7 +71,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status()
-    step_batch = _step_batch(line.value("step-batch")) if step_batch is None else step_batch
+    step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as with sbatch's own
     spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
     header = scripts.Header(
         spec.format(),

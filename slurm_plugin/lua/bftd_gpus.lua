@@ -12,7 +12,11 @@ local OPTION = "^_SLURM_SPANK_OPTION_bftd_auto_gpus=(.*)$"
 local ANSWER = "^BFTD_AUTO_GPUS=(.*)$"
 local CHOSEN = "BFT_AUTO_GPUS" -- where the SPANK plug-in finds, in the job, what to write into its output
 local ANSWER_LETTERS = 8192
+local PLAN_LETTERS = 1200
 local WHY_LETTERS = 200
+local CPUS_MOST = 60000 -- of a node; Slurm counts those of a task in 16 bits
+local MEGABYTES_MOST = 2 ^ 30 -- of a node
+local PARTITION_UP = 3 -- the state of a partition that takes jobs and starts them
 
 -- Options that say which GPUs a job gets; the last two in other words than GPUs a node.
 local GPU_FIELDS = {
@@ -56,8 +60,9 @@ local FORMS = {
 
 -- One plan: fields of the form NAME=VALUE with a space between them, and at the end why=TEXT. nil where it is none.
 local function plan_of(text)
-  local front, why = text:match("^(.-) why=([^%c]*)$")
-  if not front or #why > WHY_LETTERS then
+  local at = #text <= PLAN_LETTERS and text:find(" why=", 1, true)
+  local front, why = text:sub(1, (at or 1) - 1), text:sub((at or 0) + #" why=")
+  if not at or #why > WHY_LETTERS or why:find("[^ -~]") then
     return nil
   end
   local plan = { why = why }
@@ -81,6 +86,9 @@ local function plan_of(text)
       return nil
     end
   end
+  if (plan.cpus or 1) * plan.tasks > CPUS_MOST or (plan.mem or 1) < 1 or (plan.mem or 1) > MEGABYTES_MOST then
+    return nil
+  end
   return plan
 end
 
@@ -95,35 +103,104 @@ local function plans_of(job_desc)
   return plans
 end
 
--- What a field of GPU_FIELDS says about GPUs, as (type or nil, number); nothing where it says nothing about them.
+-- What a field of GPU_FIELDS says about GPUs, as (type or nil, number); nothing where it says nothing about them. Where
+-- it names GPUs twice the type is false: no plan has several.
 local function gpus_in(value)
+  local kind, number
   for word in (value or ""):gmatch("[^,]+") do
     local rest = word:gsub("^gres[:/]", "")
+    local count
     if rest == "gpu" then
-      return nil, 1
+      count = 1
     elseif rest:find("^gpu[:=]") then
-      local kind, count = rest:match("^gpu[:=](.+)[:=](%d+)$")
+      local before = kind
+      kind, count = rest:match("^gpu[:=](.+)[:=](%d+)$")
       if not kind then
         count = rest:match("^gpu[:=](%d+)$")
-        kind = not count and rest:sub(5) or nil
+        kind = not count and rest:sub(5) or before
       end
-      return kind, tonumber(count or 1)
+      count = tonumber(count or 1)
     end
+    if count and number then
+      return false, number + count
+    end
+    number = number or count
   end
+  return kind, number
+end
+
+local function has_nodes(job_desc)
+  return is_given(job_desc.min_nodes) and job_desc.min_nodes > 0
+end
+
+-- How many tasks the user wants in all, nil where he does not say so. Where he wrote --ntasks-per-node and no --nodes, sbatch
+-- has put the tasks of one node there.
+local function all_tasks(job_desc)
+  local of_node = not has_nodes(job_desc) and is_given(job_desc.ntasks_per_node) and job_desc.ntasks_per_node
+  return is_given(job_desc.num_tasks) and job_desc.num_tasks ~= of_node and job_desc.num_tasks or nil
+end
+
+-- How many GPUs a job of a plan's nodes has where each node, task or socket has so many, or all together do; nil where
+-- that cannot be told.
+local function gpus_of_job(job_desc, field, count, plan)
+  if field == "tres_per_job" then
+    return count
+  elseif field == "tres_per_node" then
+    return count * plan.nodes
+  elseif field == "tres_per_socket" then
+    return is_given(job_desc.sockets_per_node) and job_desc.sockets_per_node * count * plan.nodes or nil
+  elseif all_tasks(job_desc) then
+    return all_tasks(job_desc) * count
+  end
+  local tasks = is_given(job_desc.ntasks_per_node) and job_desc.ntasks_per_node > 0 and job_desc.ntasks_per_node
+  return (tasks or plan.tasks) * count * plan.nodes
 end
 
 -- The option by which the user has chosen GPUs himself, "" by none; and whether a plan has the same ones.
 local function chosen_gpus(job_desc)
+  local by, wanted = "", {}
   for _, pair in ipairs(GPU_FIELDS) do
     local kind, count = gpus_in(job_desc[pair[1]])
     if count then
-      return pair[2], function(plan)
-        local wanted = ({ tres_per_node = plan.gpus, tres_per_job = plan.gpus * plan.nodes })[pair[1]]
-        return (not kind or kind == plan.type) and (not wanted or wanted == count)
-      end
+      by = by == "" and pair[2] or by
+      wanted[#wanted + 1] = { field = pair[1], kind = kind, count = count }
     end
   end
-  return "", function() return true end
+  return by, function(plan)
+    for _, each in ipairs(wanted) do
+      local gpus = gpus_of_job(job_desc, each.field, each.count, plan)
+      if gpus ~= plan.gpus * plan.nodes or (each.kind ~= nil and each.kind ~= plan.type) then
+        return false
+      end
+    end
+    return true
+  end
+end
+
+-- Whether a partition has nothing against a job of so many nodes, account and QOS: job_submit runs before Slurm looks, and
+-- a plan that Slurm refuses must not keep the next one from being taken. Who may not use it by its groups sees it not.
+local function is_open(job_desc, partition, nodes)
+  if is_given(partition.state_up) and partition.state_up ~= PARTITION_UP then
+    return false
+  end
+  if (is_given(partition.min_nodes) and nodes < partition.min_nodes)
+    or (is_given(partition.max_nodes) and nodes > partition.max_nodes) then
+    return false
+  end
+  local account = job_desc.account or job_desc.default_account
+  local qos = job_desc.qos or job_desc.default_qos
+  local function named(list, name)
+    return given.names_partition(list:lower(), name:lower())
+  end
+  local function refuses(allowed, denied, name)
+    return (is_given(allowed) and name and not named(allowed, name))
+      or (is_given(denied) and name and named(denied, name))
+  end
+  if is_given(partition.allow_accounts) and not account then
+    return false
+  end
+  return not refuses(partition.allow_accounts, partition.deny_accounts, account)
+    and not refuses(partition.allow_qos, partition.deny_qos, qos)
 end
 
 -- How many tasks a node has where the user says so, nil where he does not, false where that is not as many on each.
@@ -146,17 +223,20 @@ local function agrees(job_desc, part_list, plan)
   if is_given(job_desc.partition) and not given.names_partition(job_desc.partition, plan.partition) then
     return false
   end
+  if not is_open(job_desc, partition, plan.nodes) then
+    return false
+  end
   local limit, longest = job_desc.time_limit, partition.max_time
   if is_given(limit) and is_given(longest) and limit > longest then
     return false
   end
-  if is_given(job_desc.min_nodes) and job_desc.min_nodes > 0 then
+  if has_nodes(job_desc) then
     local most = is_given(job_desc.max_nodes) and job_desc.max_nodes > 0 and job_desc.max_nodes or job_desc.min_nodes
     if plan.nodes ~= job_desc.min_nodes or plan.nodes ~= most then
       return false -- also where he gave a range: on fewer nodes the plan would have too few GPUs
     end
   end
-  if is_given(job_desc.num_tasks) and job_desc.num_tasks < plan.nodes then
+  if (all_tasks(job_desc) or plan.nodes) < plan.nodes then
     return false
   end
   return not (plan.features and is_given(job_desc.features) and job_desc.features ~= plan.features)
@@ -176,8 +256,8 @@ local function first_that_agrees(job_desc, part_list, plans)
   if others then
     given.refuse("--auto-gpus: no plan has the GPUs that you ask for: leave %s out, or leave --auto-gpus out", by)
   end
-  given.refuse("--auto-gpus: no plan agrees with the partition, nodes, tasks or time that you ask for (there are plans "
-    .. "for %s): leave one of them out, or see `bft size fit`", M.partitions(plans))
+  given.refuse("--auto-gpus: no plan agrees with the partition, nodes, tasks or time that you ask for, in a partition that "
+    .. "takes the job (there are plans for %s): leave one of them out, or see `bft size fit`", M.partitions(plans))
 end
 
 --- The partitions of plans, for a message.
@@ -213,8 +293,13 @@ local function add_gres(job_desc, gres)
   end
 end
 
+-- What a job may have of a node in a partition: `value`, or the partition's own bound where that is less.
+local function at_most(value, bound)
+  return is_given(bound) and bound > 0 and bound < value and bound or value
+end
+
 -- Fills in what is left out and returns it as options.
-local function fill(job_desc, plan, gpus_by)
+local function fill(job_desc, partition, plan, gpus_by)
   local written = {}
   local function write(...)
     written[#written + 1] = string.format(...)
@@ -227,8 +312,8 @@ local function fill(job_desc, plan, gpus_by)
     job_desc.features = plan.features
     write("--constraint=%s", plan.features)
   end
-  local tasks = tasks_given(job_desc, plan.nodes)
-  if not is_given(job_desc.min_nodes) or job_desc.min_nodes == 0 then
+  local tasks, all = tasks_given(job_desc, plan.nodes), all_tasks(job_desc)
+  if not has_nodes(job_desc) then
     job_desc.min_nodes, job_desc.max_nodes = plan.nodes, plan.nodes
     put(job_desc, "SLURM_NNODES", plan.nodes)
     put(job_desc, "SLURM_JOB_NUM_NODES", plan.nodes)
@@ -236,26 +321,35 @@ local function fill(job_desc, plan, gpus_by)
   end
   if tasks == nil then
     tasks = plan.tasks
-    job_desc.num_tasks, job_desc.ntasks_per_node = plan.nodes * tasks, tasks
-    put(job_desc, "SLURM_NTASKS", plan.nodes * tasks)
-    put(job_desc, "SLURM_NPROCS", plan.nodes * tasks)
+    job_desc.ntasks_per_node = tasks
     put(job_desc, "SLURM_NTASKS_PER_NODE", tasks)
     write("--ntasks-per-node=%d", tasks)
+  end
+  if tasks and not all then
+    all = plan.nodes * tasks
+    job_desc.num_tasks = all
+    put(job_desc, "SLURM_NTASKS", string.format("%d", all))
+    put(job_desc, "SLURM_NPROCS", string.format("%d", all))
   end
   if gpus_by == "" then
     add_gres(job_desc, plan.gres)
     write("--gres=%s", plan.gres)
   end
   if plan.cpus and tasks and not any_given(job_desc, CPU_FIELDS) then
-    local cpus = math.max(1, math.floor(plan.cpus * plan.tasks / tasks)) -- a plan has a task for each GPU
+    local of_node = at_most(plan.cpus * plan.tasks, partition.max_cpus_per_node) -- a plan has a task for each GPU
+    local cpus = math.max(1, math.floor(of_node / tasks))
     job_desc.cpus_per_task = cpus
     put(job_desc, "SLURM_CPUS_PER_TASK", cpus)
     write("--cpus-per-task=%d", cpus)
   end
+  if tasks and job_desc.overcommit ~= 1 then -- sbatch has worked it out without what is filled in
+    job_desc.min_cpus = all * (is_given(job_desc.cpus_per_task) and job_desc.cpus_per_task or 1)
+  end
   if plan.mem and not any_given(job_desc, MEMORY_FIELDS) then
-    job_desc.min_mem_per_node = plan.mem
-    put(job_desc, "SLURM_MEM_PER_NODE", plan.mem)
-    write("--mem=%dM", plan.mem)
+    local mem = at_most(plan.mem, partition.max_mem_per_node)
+    job_desc.min_mem_per_node = mem
+    put(job_desc, "SLURM_MEM_PER_NODE", string.format("%d", mem))
+    write("--mem=%dM", mem)
   end
   return table.concat(written, " ")
 end
@@ -273,7 +367,7 @@ function M.apply(job_desc, part_list)
     given.refuse("--auto-gpus: no plan came with the job: submit it with an sbatch that has bftd's plug-in")
   end
   local plan, gpus_by = first_that_agrees(job_desc, part_list, plans)
-  local written = fill(job_desc, plan, gpus_by)
+  local written = fill(job_desc, part_list[plan.partition], plan, gpus_by)
   local line = string.format("--auto-gpus chose %s (%s)", written, plan.why)
   if written == "" then
     line = string.format("--auto-gpus left all as it was written (%s)", plan.why)

@@ -40,10 +40,13 @@ SPANK_PLUGIN(bftd, 1)
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
+#define ELASTIC_HANDED_ON "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
+#define AUTO_GPUS_HANDED_ON "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_auto_gpus"
+
 /* How Slurm hands the options on to the job's processes, and what was chosen for the job. */
 static const char *const inherited[] = {
-	"SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic",
-	"SLURM_SPANK__SLURM_SPANK_OPTION_bftd_auto_gpus",
+	ELASTIC_HANDED_ON,
+	AUTO_GPUS_HANDED_ON,
 	"SLURM_SPANK_" ANSWER,
 	CHOSEN,
 };
@@ -201,6 +204,15 @@ static bool has_driver(const char *script)
 	return found;
 }
 
+/* Whether the job has an option: a batch job with --export=NONE has it in its environment, and Slurm calls nothing for it. */
+static bool is_handed_on(spank_t spank, const char *name)
+{
+	char first_letter[2];
+	spank_err_t found = spank_getenv(spank, name, first_letter, sizeof(first_letter));
+
+	return found == ESPANK_SUCCESS || found == ESPANK_NOSPACE;
+}
+
 /* A line in the job's output on what was chosen; without one, slurmctld let the job through as it was. */
 static bool tell_chosen(spank_t spank)
 {
@@ -219,18 +231,20 @@ static bool tell_chosen(spank_t spank)
 int slurm_spank_task_init(spank_t spank, int ac, char *argv[])
 {
 	uint32_t step;
+	bool wants_gpus;
 	char **script;
 	int words;
 
 	(void)ac;
 	(void)argv;
-	if (!is_elastic && !auto_gpus)
-		return 0;
 	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT)
 		return 0;
-	if (auto_gpus && tell_chosen(spank))
+	wants_gpus = auto_gpus || is_handed_on(spank, AUTO_GPUS_HANDED_ON);
+	if (!wants_gpus && !is_elastic && !is_handed_on(spank, ELASTIC_HANDED_ON))
 		return 0;
-	if (auto_gpus) {
+	if (wants_gpus && tell_chosen(spank))
+		return 0;
+	if (wants_gpus) {
 		fprintf(stderr, "bft: --auto-gpus does not work here, Slurm's controller does not know it: put the lines that "
 				"`bft size fit` prints into the script, and tell your administrators\n");
 		_exit(1);

@@ -156,7 +156,7 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
         assert "too small are a100x2 (1.0 GiB); their nodes are left out (without=a100)" in done.stderr
         waits_until_lent(site, {done.stdout.strip(): V100})
         corrections.write_text(f'{{"types": {{"a100": {TINY}, "v100": {TINY}}}}}')
-        words = ("--elastic", "2-4,gpu=1", "--step-batch", "256", "sized.py")
+        words = ("--step-batch", "8", "--elastic", "2-4,gpu=1", "--step-batch", "256", "sized.py")
         refused = site.bft("sbatch", *words, timeout_s=PATIENCE_S)
         assert refused.returncode == 2
         assert "traced with a batch of 256, and no harvested nodes that the job may use have GPUs so" in refused.stderr

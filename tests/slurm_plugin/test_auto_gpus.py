@@ -1,13 +1,10 @@
-"""--auto-gpus short of a cluster: the program that the SPANK plug-in runs, and what bftd.lua makes of its answer."""
+"""--auto-gpus in slurmctld: what bftd.lua makes of a job and of the plans that came with it."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,125 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.slurm_plugin.lua_state import Lua
-from tests.slurm_plugin.plugins import CHECKOUT
 from tests.slurm_plugin.test_bftd_lua import LUA, SLURM
 
 PLAN = "partition=a100 nodes=2 tasks=4 gres=gpu:a100:4 cpus=8 mem=64000 why=61.0 of 80.0 GiB a GPU, traced"
 SMALL = "partition=v100 nodes=1 tasks=2 gres=gpu:v100:2 cpus=4 mem=32000 why=20.0 of 32.0 GiB a GPU, formula"
-
-Ask = Callable[..., tuple[str | None, str]]
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    made = tmp_path_factory.mktemp("spank") / "auto_gpus.so"
-    flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
-    flags += ["-fsanitize-undefined-trap-on-error"]
-    source = CHECKOUT / "slurm_plugin" / "spank" / "auto_gpus.c"
-    subprocess.run([compiler, *flags, "-o", str(made), str(source)], check=True)
-    return ctypes.CDLL(str(made))
-
-
-@pytest.fixture
-def ask(library: ctypes.CDLL, tmp_path: Path) -> Ask:
-    """Runs a shell script in place of bft; gives the answer or None, and the complaint."""
-
-    def ask(script: str, value: str = "step.py:make,global-batch=8", limit_s: int = 20) -> tuple[str | None, str]:
-        program = tmp_path / "bft"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        answer, why = ctypes.create_string_buffer(200), ctypes.create_string_buffer(512)
-        sizes = ctypes.c_size_t(len(answer)), ctypes.c_size_t(len(why))
-        words = str(program).encode(), limit_s, value.encode()
-        failed = library.auto_gpus_ask(*words, answer, sizes[0], why, sizes[1])
-        return (None if failed else answer.value.decode()), why.value.decode()
-
-    return ask
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_the_value_reaches_the_program_as_one_word_and_its_line_is_the_answer(ask: Ask) -> None:
-    assert ask('echo "$# $1 $2 $3 $4"') == ("4 size auto -- step.py:make,global-batch=8", "")
-
-
-def test_the_program_has_a_process_group_of_its_own_and_no_input(ask: Ask) -> None:
-    answer, _ = ask('echo "$(ps -o pgid= -p $$ | tr -d " ") $$ $(wc -c)"')
-    assert answer is not None
-    group, pid, read = answer.split()
-    assert (group, read) == (pid, "0")
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo chatter >&2; echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
-        ("exit 3", "failed without a word"),
-        ("kill -9 $$", "failed without a word"),
-        ("true", "no answer that can be read"),
-        ("echo one; echo two", "no answer that can be read"),
-        ("printf 'a\\033[2Jb\\n'", "no answer that can be read"),
-        ("head -c 100000 /dev/zero | tr '\\0' x", "no answer that can be read"),
-        ("printf 'bad\\033[2J\\n' >&2; exit 1", "--auto-gpus: bad?[2J"),
-        ("head -c 100000 /dev/zero | tr '\\0' x >&2; printf '\\nlast words\\n' >&2; exit 1", "--auto-gpus: last words"),
-    ],
-)
-def test_a_program_that_gives_no_answer_is_told_of_in_one_line(ask: Ask, script: str, said: str) -> None:
-    answer, why = ask(script)
-    assert answer is None
-    assert said in why
-    assert why.isprintable()
-
-
-def test_a_program_that_is_not_there_is_named(library: ctypes.CDLL) -> None:
-    answer, why = ctypes.create_string_buffer(9), ctypes.create_string_buffer(512)
-    assert library.auto_gpus_ask(b"/nowhere/bft", 1, b"x", answer, ctypes.c_size_t(9), why, ctypes.c_size_t(512)) == -1
-    assert b"/nowhere/bft cannot be run" in why.value
-
-
-def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp_path: Path) -> None:
-    began = time.monotonic()
-    answer, why = ask(f"sleep 60 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 60", limit_s=1)
-    assert answer is None
-    assert "no answer in 1 s" in why
-    assert time.monotonic() - began < 10
-    assert not alive(int((tmp_path / "pid").read_text()))
-
-
-def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
-    began = time.monotonic()
-    assert ask(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
-    assert time.monotonic() - began < 5
-    deadline_s = time.monotonic() + 5
-    while alive(pid := int((tmp_path / "pid").read_text())) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    assert not alive(pid)
-
-
-def test_no_open_file_is_left(ask: Ask) -> None:
-    ask("echo done")
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        ask("echo done")
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.parametrize("value", ["", "-v", "a b", "a;b", "a$b", "a'b", 'a"b', "a\\b", "é", "a\nb", "a" * 1001])
-def test_a_value_that_would_not_travel_is_refused_with_an_example(library: ctypes.CDLL, value: str) -> None:
-    why = ctypes.create_string_buffer(512)
-    assert library.auto_gpus_check(value.encode(), why, ctypes.c_size_t(512)) == -1
-    assert b"for example --auto-gpus=step.py:make_step,global-batch=256" in why.value
-
-
-@pytest.mark.parametrize("value", ["s.py:f,global-batch=8", "/a/b_c.py:f", "gpt:h=1,l=2,global-batch=8"])
-def test_steps_and_sizes_travel(library: ctypes.CDLL, value: str) -> None:
-    assert library.auto_gpus_check(value.encode(), ctypes.create_string_buffer(512), ctypes.c_size_t(512)) == 0
 
 
 PARTS = 'gpu_parts = { a100 = { max_time = 600 }, v100 = {}, batch = {}, elastic = {}, ["bft-driver"] = {} }\n'
@@ -336,6 +218,105 @@ def test_whatever_the_answer_is_the_job_is_refused_or_has_one_of_its_plans(lua: 
     assert code in ("0", "2002")
     assert bool(made) == (code == "0")
     assert told.startswith("--auto-gpus")
+
+
+@pytest.mark.parametrize(
+    ("written", "code"),
+    [
+        ("tres_per_task = 'gres:gpu:a100:2', num_tasks = 8", "2002"),  # 16 GPUs, where plans have 8 and 2
+        ("tres_per_task = 'gres:gpu:a100:2', num_tasks = 4", "0"),
+        ("tres_per_task = 'gres:gpu:2', ntasks_per_node = 3", "2002"),
+        ("tres_per_socket = 'gres:gpu:a100:4', sockets_per_node = 2", "2002"),
+        ("tres_per_socket = 'gres:gpu:a100:2', sockets_per_node = 2", "0"),
+        ("tres_per_job = 'gres:gpu:a100:8,gres:gpu:v100:1'", "2002"),
+        ("tres_per_node = 'gres:gpu:a100:4,gres:gpu:v100:1'", "2002"),
+        ("tres_per_job = 'gres:gpu:8', tres_per_node = 'gres:gpu:4'", "0"),
+        ("tres_per_job = 'gres:gpu:8', tres_per_node = 'gres:gpu:2'", "2002"),
+    ],
+)
+def test_regression_a_plan_was_told_of_a_job_that_asks_for_other_gpus(lua: Lua, written: str, code: str) -> None:
+    assert submitted(lua, written)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("closed", "written"),
+    [
+        ("state_up = 2", ""),
+        ("state_up = 1", ""),
+        ("min_nodes = 3", ""),
+        ("max_nodes = 1", ""),
+        ("allow_accounts = 'phys,bio'", ""),
+        ("allow_accounts = 'phys,bio'", "account = 'chem'"),
+        ("deny_accounts = 'phys,chem'", "default_account = 'Chem'"),
+        ("allow_qos = 'high'", "qos = 'low'"),
+        ("deny_qos = 'low'", "qos = 'low'"),
+    ],
+)
+def test_regression_a_plan_of_a_partition_that_takes_no_such_job_kept_the_next_one_from_being_taken(
+    lua: Lua, closed: str, written: str
+) -> None:
+    try:
+        lua.run(f"open, gpu_parts.a100 = gpu_parts.a100, {{ {closed} }}")
+        assert "--partition=v100" in submitted(lua, written)[2]
+        lua.run("gpu_parts.a100 = { state_up = 3, max_nodes = 2, allow_accounts = 'Phys,bio', deny_qos = 'high' }")
+        assert "--partition=a100" in submitted(lua, "account = 'phys', qos = 'low'")[2]
+    finally:
+        lua.run("gpu_parts.a100 = open")
+
+
+@pytest.mark.parametrize(
+    ("written", "job"),
+    [
+        ("", "8 8 64 8"),
+        ("num_tasks = 1, ntasks_per_node = 1, min_cpus = 1", "2 2 64 32"),  # as sbatch writes --ntasks-per-node=1
+        ("num_tasks = 4, ntasks_per_node = 4, min_cpus = 4", "8 8 64 8"),
+        ("num_tasks = 8, ntasks_per_node = 4, min_nodes = 2, max_nodes = 2, min_cpus = 8", "8 nil 64 8"),
+        ("num_tasks = 4, min_cpus = 4", "4 nil 64 16"),
+        ("num_tasks = 4, cpus_per_task = 3, min_cpus = 12", "4 nil 12 3"),
+        ("overcommit = 1, min_cpus = 1", "8 8 1 8"),
+    ],
+)
+def test_regression_tasks_and_cpus_of_one_node_were_those_of_a_job_of_several(lua: Lua, written: str, job: str) -> None:
+    lua.set("answer", PLAN.encode())
+    chunk = f"""
+      local made = auto(answer, {{ {written} }})
+      bftd.job_submit(made, gpu_parts, 1000)
+      local shown = {{ made.num_tasks, made.environment.SLURM_NTASKS or "nil", made.min_cpus, made.cpus_per_task }}
+      for at, value in ipairs(shown) do shown[at] = tostring(value):gsub("%.0$", "") end
+      return table.concat(shown, " ")"""
+    assert lua.run(chunk).decode() == job
+
+
+def test_regression_a_partitions_own_bounds_on_a_node_made_slurm_refuse_the_job(lua: Lua) -> None:
+    try:
+        lua.run("open, gpu_parts.a100 = gpu_parts.a100, { max_cpus_per_node = 30, max_mem_per_node = 50000 }")
+        assert "--cpus-per-task=7 --mem=50000M (" in submitted(lua)[2]
+        lua.run("gpu_parts.a100 = { max_cpus_per_node = 4294967295, max_mem_per_node = 2 ^ 63 + 9 }")  # a bound by CPU
+        assert "--cpus-per-task=8 --mem=64000M (" in submitted(lua)[2]
+    finally:
+        lua.run("gpu_parts.a100 = open")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PLAN.replace("mem=64000", "mem=" + "9" * 30),
+        PLAN.replace("mem=64000", "mem=9223372036854775807"),
+        PLAN.replace("mem=64000", "mem=0"),
+        PLAN.replace("tasks=4", "tasks=60000").replace("cpus=8", "cpus=60000"),
+    ],
+)
+def test_regression_a_forged_plan_had_more_than_any_node_has(lua: Lua, answer: str) -> None:
+    code, made, *_ = submitted(lua, "ntasks_per_node = 1", answer=answer)
+    assert (code, made) == ("2002", "ntasks_per_node=1")
+
+
+@pytest.mark.parametrize("answer", ["x" + " why=" * 1630 + "\x01", ";" * 8191, " " * 8191, f"{PLAN} x" * 70])
+def test_regression_a_forged_answer_kept_the_controller_busy(lua: Lua, answer: str) -> None:
+    began = time.thread_time()
+    for _ in range(5):
+        assert submitted(lua, answer=answer)[0] == "2002"
+    assert time.thread_time() - began < 0.25  # five times 200 ms before
 
 
 def test_without_the_second_file_the_job_is_refused_and_others_are_let_through(tmp_path: Path) -> None:

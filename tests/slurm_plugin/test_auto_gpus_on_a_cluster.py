@@ -80,6 +80,17 @@ def test_a_job_is_filled_in_runs_so_and_says_so_and_what_it_submits_is_not_fille
     assert "auto" not in inner
 
 
+def test_regression_a_job_without_the_users_environment_said_nothing_of_its_gpus(user: User) -> None:
+    done = user.run("sbatch", "--wait", "-t1", "--export=NONE", "-o", "bare", VALUE, "--wrap", "/bin/true")
+    assert done.returncode == 0, done.stderr
+    assert f"bft: {TOLD}" in (user.home / "bare").read_text().splitlines()
+
+
+def test_regression_a_job_with_one_task_a_node_found_no_plan_of_several_nodes(user: User) -> None:
+    job = job_of(user, user.run("sbatch", "-H", VALUE, "--ntasks-per-node=1", "job.sh"))
+    assert (job["NumTasks"], job["NumCPUs"]) == ("2", "8")
+
+
 def test_the_scripts_own_line_counts_and_the_command_line_wins(user: User, gpu_site: SandboxSite) -> None:
     answers(gpu_site, f"echo '{PLAN.split(' why=')[0]} why='\"$4 by $(id -u)\"")
     (user.home / "inside.sh").write_text("#!/bin/sh\n#SBATCH --auto-gpus=a.py:f,global-batch=8\ntrue\n")

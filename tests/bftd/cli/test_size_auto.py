@@ -60,6 +60,22 @@ def test_the_answer_is_bounded_and_has_no_letter_that_separates() -> None:
     assert said.isprintable()
 
 
+def test_regression_many_plans_of_one_partition_left_no_room_for_another_that_the_user_wrote() -> None:
+    def asked(partition: str, nodes: int, per_node: int) -> dict[str, Any]:
+        lines = [
+            f"#SBATCH --{option}" for option in (f"partition={partition}", f"nodes={nodes}", f"gres=gpu:{per_node}")
+        ]
+        return plan(partition=partition, nodes=nodes, gpus=nodes * per_node, sbatch=lines)
+
+    plans = [asked("cheap", nodes, per_node) for nodes in range(1, 11) for per_node in range(1, 9)]
+    said = answer([*plans, asked("rare", 1, 1), asked("rare", 3, 1)]).split(";")
+    shown = [tuple(text.split(" ")[:2]) for text in said]
+    assert len(said) == 40
+    assert {("partition=cheap", f"nodes={nodes}") for nodes in range(1, 11)} <= set(shown)
+    assert shown[-2:] == [("partition=rare", "nodes=1"), ("partition=rare", "nodes=3")]
+    assert said[0] == answer(plans[:1])  # the best is the first
+
+
 def test_memory_that_is_not_understood_is_an_error_and_not_a_guess() -> None:
     with pytest.raises(BftError, match="not understood"):
         answer([plan(sbatch=[*plan()["sbatch"], "#SBATCH --mem=much"])])

@@ -1,0 +1,134 @@
+"""The program that the SPANK plug-in runs for --auto-gpus, and the values that it takes: answers, failures, end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.slurm_plugin.plugins import CHECKOUT
+
+Ask = Callable[..., tuple[str | None, str]]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    made = tmp_path_factory.mktemp("spank") / "auto_gpus.so"
+    flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
+    flags += ["-fsanitize-undefined-trap-on-error"]
+    source = CHECKOUT / "slurm_plugin" / "spank" / "auto_gpus.c"
+    subprocess.run([compiler, *flags, "-o", str(made), str(source)], check=True)
+    return ctypes.CDLL(str(made))
+
+
+@pytest.fixture
+def ask(library: ctypes.CDLL, tmp_path: Path) -> Ask:
+    """Runs a shell script in place of bft; gives the answer or None, and the complaint."""
+
+    def ask(script: str, value: str = "step.py:make,global-batch=8", limit_s: int = 20) -> tuple[str | None, str]:
+        program = tmp_path / "bft"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        answer, why = ctypes.create_string_buffer(200), ctypes.create_string_buffer(512)
+        sizes = ctypes.c_size_t(len(answer)), ctypes.c_size_t(len(why))
+        words = str(program).encode(), limit_s, value.encode()
+        failed = library.auto_gpus_ask(*words, answer, sizes[0], why, sizes[1])
+        return (None if failed else answer.value.decode()), why.value.decode()
+
+    return ask
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    """Whether a process that was killed, and is nobody's child here, is gone in a moment."""
+    deadline_s = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_the_value_reaches_the_program_as_one_word_and_its_line_is_the_answer(ask: Ask) -> None:
+    assert ask('echo "$# $1 $2 $3 $4"') == ("4 size auto -- step.py:make,global-batch=8", "")
+
+
+def test_the_program_has_a_process_group_of_its_own_and_no_input(ask: Ask) -> None:
+    answer, _ = ask('echo "$(ps -o pgid= -p $$ | tr -d " ") $$ $(wc -c)"')
+    assert answer is not None
+    group, pid, read = answer.split()
+    assert (group, read) == (pid, "0")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo chatter >&2; echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
+        ("exit 3", "failed without a word"),
+        ("kill -9 $$", "failed without a word"),
+        ("true", "no answer that can be read"),
+        ("echo one; echo two", "no answer that can be read"),
+        ("printf 'a\\033[2Jb\\n'", "no answer that can be read"),
+        ("head -c 100000 /dev/zero | tr '\\0' x", "no answer that can be read"),
+        ("printf 'bad\\033[2J\\n' >&2; exit 1", "--auto-gpus: bad?[2J"),
+        ("head -c 100000 /dev/zero | tr '\\0' x >&2; printf '\\nlast words\\n' >&2; exit 1", "--auto-gpus: last words"),
+    ],
+)
+def test_a_program_that_gives_no_answer_is_told_of_in_one_line(ask: Ask, script: str, said: str) -> None:
+    answer, why = ask(script)
+    assert answer is None
+    assert said in why
+    assert why.isprintable()
+
+
+def test_a_program_that_is_not_there_is_named(library: ctypes.CDLL) -> None:
+    answer, why = ctypes.create_string_buffer(9), ctypes.create_string_buffer(512)
+    assert library.auto_gpus_ask(b"/nowhere/bft", 1, b"x", answer, ctypes.c_size_t(9), why, ctypes.c_size_t(512)) == -1
+    assert b"/nowhere/bft cannot be run" in why.value
+
+
+def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp_path: Path) -> None:
+    began = time.monotonic()
+    answer, why = ask(f"sleep 60 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 60", limit_s=1)
+    assert answer is None
+    assert "no answer in 1 s" in why
+    assert time.monotonic() - began < 10
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert ask(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
+    assert time.monotonic() - began < 5
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_no_open_file_is_left(ask: Ask) -> None:
+    ask("echo done")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        ask("echo done")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("value", ["", "-v", "a b", "a;b", "a$b", "a'b", 'a"b', "a\\b", "é", "a\nb", "a" * 1001])
+def test_a_value_that_would_not_travel_is_refused_with_an_example(library: ctypes.CDLL, value: str) -> None:
+    why = ctypes.create_string_buffer(512)
+    assert library.auto_gpus_check(value.encode(), why, ctypes.c_size_t(512)) == -1
+    assert b"for example --auto-gpus=step.py:make_step,global-batch=256" in why.value
+
+
+@pytest.mark.parametrize("value", ["s.py:f,global-batch=8", "/a/b_c.py:f", "gpt:h=1,l=2,global-batch=8"])
+def test_steps_and_sizes_travel(library: ctypes.CDLL, value: str) -> None:
+    assert library.auto_gpus_check(value.encode(), ctypes.create_string_buffer(512), ctypes.c_size_t(512)) == 0
