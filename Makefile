@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 export PYTHON
+# pytest keeps the tests that it has rewritten: ten seconds a process
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
@@ -12,6 +14,8 @@ BACKENDS := build/spank/backends.h
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n auto --dist loadfile
+# Many of them wait for processes: one more than there are cores keeps all of these at work.
+NO_CLUSTER := $(BIN)/python -m pytest -q -n $(shell echo $$(($$(nproc) + 1))) --dist loadfile
 PURE_TESTS := $(SIDE_BY_SIDE) -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
@@ -73,7 +77,7 @@ setup-test:
 
 test: setup-test lint
 	@$(MAKE) --silent plugins
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "not ($(CLUSTER))"
+	@BFTD_REQUIRE_ALL=1 $(NO_CLUSTER) -m "not ($(CLUSTER))"
 	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "$(CLUSTER)"
 
 # What needs no cluster, no process and no time of its own, on all cores.

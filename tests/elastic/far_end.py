@@ -9,7 +9,8 @@ from elastic.link.seal import PROOF_BYTES, Examination
 from elastic.link.wire import Message
 
 SECRET = "5e5a3e"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
+"""No answer for so long is none: two cores may be busy with other tests."""
 
 
 class FarEnd(BlockingChannel):
