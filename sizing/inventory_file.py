@@ -57,14 +57,17 @@ def parse(text: str, *, name: str = "the inventory") -> Inventory:
     whole = Fields(name, decoded(text, name), frozenset({"types", "partitions", "unknown", "notes"}))
     types = {key: _type(Fields(f"{name}, types, {key}", item, _TYPE), key) for key, item in whole.items("types")}
     offers = tuple(_offer(item, types) for item in whole.each("partitions", _OFFER))
-    names = [offer.partition for offer in offers]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
-        raise UsageError(f"{name}: partition {twice[0]} is there twice: remove one")
+    seen: set[str] = set()
+    for offer in offers:
+        if offer.partition in seen:
+            raise UsageError(f"{name}: partition {offer.partition} is there twice: remove one")
+        seen.add(offer.partition)
     return Inventory(types, offers, whole.texts("unknown", plain=False), whole.texts("notes", plain=False))
 
 
 def _type_json(known: GpuType) -> dict[str, Any]:
     shown: dict[str, Any] = {
+        **({"like": known.like} if known.like else {}),
         "memory_bytes": known.memory_bytes,
         "flops": dict(known.flops),
         **{key: getattr(known, key) for key in _RATES},
@@ -129,6 +132,7 @@ def _type(given: Fields, name: str) -> GpuType:
         assumed=_assumed(given, values, base),
         names=given.texts("names"),
         slice=given.flag("slice", bool(base and base.slice)),
+        like=base.name if base is not None and "like" in given else "",
     )
 
 
@@ -152,7 +156,7 @@ def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
             seen.add((node, group.gres_type))
     most = given.number_or_none("max_nodes", least=1)
     return Offer(
-        given.text("partition"),
+        given.word("partition"),
         groups,
         None if most is None else int(most),
         given.number_or_none("max_time_s", least=1.0),
@@ -180,8 +184,8 @@ def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
         gpus=gpus,
         cpus=cpus,
         memory_bytes=memory_bytes,
-        gres_type=given.text("gres_type", ""),
-        features=given.texts("features"),
+        gres_type=given.word("gres_type", ""),
+        features=given.words("features"),
         network_bytes_s=given.number("network_bytes_s", 1.25e10, least=1.0),
         idle={node: idle.get(node, gpus) for node in nodes},
         idle_cpus=given.counts_by_node("idle_cpus", nodes, cpus),

@@ -95,7 +95,14 @@ def fit(
     size_trace.refuse_precision(precision)
     asked = size_model.asked(step, text)
     size_model.refuse_batch(global_batch)
+    if into is None and output:
+        raise UsageError("--output names the copy of a script: give the script by --into")
     script = None if into is None else size_script.read(into)
+    target = None if script is None else (Path(output) if output else script.copy)
+    if script is not None and target is not None:
+        size_script.refuse_target(script, target, overwrite=overwrite)
+    if inventory and partitions != "auto":
+        raise UsageError("--partitions and --inventory name the same thing: give one of them")
     file = inventory or (None if partitions == "auto" else partitions)
     there = size_inventory.found(file)
     notes = list(there.notes)
@@ -134,8 +141,7 @@ def fit(
         restricted = len(chosen) < len(everything) or max_gpus is not None
         others = candidates(everything, global_batch, spread) if restricted else ()
         raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
-    if script is not None:
-        target = Path(output) if output else script.copy
+    if script is not None and target is not None:
         _write(script, best[0], target, overwrite=overwrite, yes=yes, quiet=as_json)
 
 

@@ -28,11 +28,16 @@ class Script:
     text: str
     options: dict[str, str | None]
 
-    @property
-    def tasks_per_node(self) -> int | None:
-        """How many tasks it has on a node, None where it does not say."""
-        said = self.options.get("ntasks-per-node")
-        return int(said) if said is not None and said.isdigit() and int(said) > 0 else None
+    def tasks_per_node(self, nodes: int) -> int | None:
+        """How many tasks it has on a node, of all its tasks on so many nodes; None where it does not say."""
+        said = self._count("ntasks-per-node")
+        if said is None and (tasks := self._count("ntasks")) is not None:
+            return -(-tasks // (self._count("nodes") or nodes))
+        return said
+
+    def _count(self, option: str) -> int | None:
+        said = self.options.get(option) or ""
+        return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
 
     @property
     def copy(self) -> Path:
@@ -60,7 +65,7 @@ def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     from sizing import emit
     from sizing.script import agree, insert
 
-    lines = emit.written(choice.plan, choice.candidate.pool, script.tasks_per_node)
+    lines = emit.written(choice.plan, choice.candidate.pool, script.tasks_per_node(choice.plan.nodes))
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
     return insert(script.text, new), [each.sentence() for each in kept]
@@ -72,10 +77,21 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
     return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
 
 
+def refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:
+    """Raise UsageError where the copy must not go: over the script itself, another file, or what is no file at all."""
+    if not os.path.lexists(target):
+        return
+    if target.exists() and target.samefile(script.path):
+        raise UsageError(f"{target} is the script itself, which stays as it is; give another --output")
+    if not target.is_file():
+        raise UsageError(f"{target} is there already and is no file; give another --output")
+    if not overwrite:
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
+
+
 def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
     """Write the copy whole or not at all, with the script's permissions; raises UsageError."""
-    if target.exists() and (not overwrite or target.samefile(script.path)):
-        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
+    refuse_target(script, target, overwrite=overwrite)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:

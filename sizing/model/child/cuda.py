@@ -12,7 +12,6 @@ from sizing.model.child import private
 from sizing.model.child.placing import names_gpu
 from sizing.model.child.refusal import Refusal
 
-
 _GENERATOR: Any = torch.Generator
 
 

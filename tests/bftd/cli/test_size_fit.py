@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import stat
 import sys
@@ -206,6 +207,8 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         ([*STEP, "--partitions", "none.json"], "none.json"),
         ([*STEP, "--top", "0"], "--top"),
         ([*STEP, "--into", "none.sh"], "No such file"),
+        ([*STEP, "-o", "job.sh"], "give the script by --into"),
+        ([*STEP, "--partitions", "a.json", "--inventory", "b.json"], "give one of them"),
         ([*STEP, "--into", "train.py"], "its first line must name its shell"),
         (["--config", f"{GPT},heads=3", "--global-batch", "8"], "heads"),
     ],
@@ -299,3 +302,39 @@ def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
     assert {plan["partition"] for plan in ended.json["plans"]} == {"old"}
     assert "--gpus=1 is the script's and stays; the plan would have --gres=gpu:v100:" in ended.err
     assert "gres" not in (bft.folder / "job.gpus.sh").read_text()
+
+
+def test_regression_a_device_was_replaced_by_the_copy(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    os.mkfifo(bft.folder / "pipe")
+    (bft.folder / "dangling").symlink_to("nowhere/at/all")
+    for name in ("pipe", "dangling", "."):
+        ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", name)
+        assert (ended.code, ended.out) == (2, ""), "before anything is traced"
+        assert "is there already and is no file; give another --output" in ended.err
+    assert (bft.folder / "pipe").is_fifo()
+    assert (bft.folder / "dangling").is_symlink()
+
+
+def test_regression_whoever_named_the_script_itself_was_told_to_overwrite_it(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "bft: job.sh is the script itself, which stays as it is; give another --output\n"
+
+
+def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Terminal) -> None:
+    header = "#SBATCH --part old\n  # indented\n# form\x0cfeed\n#SBATCH -Hc3 --tasks-per-node=1\n"
+    (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{header}srun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    made = (bft.folder / "job.gpus.sh").read_text()
+    assert made.startswith(f"#!/bin/bash\n{header}#SBATCH --nodes="), "behind the last of his lines"
+    assert not re.search("--(partition|ntasks-per-node|cpus-per-task)=", made)
+    assert "--cpus-per-task=3 is the script's and stays" in ended.out
+
+
+def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -n 8\nsrun a\n")
+    assert bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1").code == 0
+    # 16 CPUs go with a GPU
+    assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
