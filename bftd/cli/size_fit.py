@@ -127,16 +127,17 @@ def fit(
     notes += more
     best = best_of(choices, top)
     if asks_start and best:
-        said, told = _starts(best)
+        said, unasked = _starts(best)
         choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
         best = best_of(choices, top)
-        notes += told
+        notes += unasked
+    told = tuple(_shortened(choices))
     if as_json:
-        click.echo(
-            json.dumps({"plans": [each.plan.to_json() for each in _shortened(choices)], "notes": notes}, indent=2)
-        )
+        if left := len(choices) - len(told):
+            notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
+        click.echo(json.dumps({"plans": [each.plan.to_json() for each in told], "notes": notes}, indent=2))
     else:
-        common.echo(size_shown.lines(choices, best, notes, everything))
+        common.echo(size_shown.lines(choices, best, notes, everything, len(told)))
     if not best:
         restricted = len(chosen) < len(everything) or max_gpus is not None
         others = candidates(everything, global_batch, spread) if restricted else ()

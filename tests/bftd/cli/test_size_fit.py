@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.cli import size_script
+from bftd.cli import size_fit, size_script
 from bftd.errors import UsageError as BftUsageError
 from sizing.errors import UsageError
 from sizing.model import tracing
@@ -338,3 +338,16 @@ def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Termin
     assert bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1").code == 0
     # 16 CPUs go with a GPU
     assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
+
+
+def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--config", GPT, "--global-batch", "64")
+    everything = bft.fit(*words, "--json").json
+    assert not any("left out" in note for note in everything["notes"])
+    monkeypatch.setattr(size_fit, "_PLANS_MOST", 3)
+    some = bft.fit(*words, "--json").json
+    assert some["plans"][:3] == everything["plans"][:3]
+    left = len(everything["plans"]) - len(some["plans"])
+    assert left > 0
+    assert any(note.startswith(f"{left} other plans are left out") for note in some["notes"])
+    assert f"(--json has the best {len(some['plans'])} in all)" in bft.fit(*words).out
