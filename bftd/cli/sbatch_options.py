@@ -30,6 +30,7 @@ _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
     "signal", "sockets-per-node", "switches", "tasks-per-node", "thread-spec", "threads-per-core", "time", "time-min",
     "tmp", "uid", "wait-all-nodes", "wckey", "wrap",
 })  # fmt: skip
+_FOREIGN = ("#PBS", "#BSUB")
 _SAME = {"tasks-per-node": "ntasks-per-node"}
 
 # What says how many nodes a job gets, and which: for an elastic job that is the daemon's to decide.
@@ -83,13 +84,12 @@ def of_script(source: str) -> tuple[Option, ...]:
     """The options of a script's `#SBATCH` lines, up to its first line of code."""
     from elastic.script import words_of
 
-    words: list[str] = []
-    for line in source.split("\n"):  # a form feed ends no line for sbatch
-        if line.startswith("#SBATCH"):
-            words += words_of(line)
-        elif line.strip() and not line.lstrip().startswith("#"):
-            break
-    return parse(words).options
+    return parse([word for line in _header(source) if line.startswith("#SBATCH") for word in words_of(line)]).options
+
+
+def foreign(source: str) -> str:
+    """The marks of other systems' options in a script that sbatch reads too, "" where there are none."""
+    return " and ".join(mark for mark in _FOREIGN if any(line.startswith(mark) for line in _header(source)))
 
 
 def refuse_decided(options: Sequence[Option], where: str) -> None:
@@ -101,6 +101,14 @@ def refuse_decided(options: Sequence[Option], where: str) -> None:
             raise UsageError(
                 f"{where}: {' '.join(option.words)}: --elastic says how many nodes a job gets; leave it out"
             )
+
+
+def _header(source: str) -> Iterator[str]:
+    """The lines in which sbatch looks for options: those before the first line of code. A form feed ends none."""
+    for line in source.split("\n"):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield line
 
 
 def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:

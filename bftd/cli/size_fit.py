@@ -153,7 +153,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _within(everything: Sequence[Pool], limits: Limits) -> tuple[Pool, ...]:
     """The pools that the user allows; raises UsageError for a name that is not there."""
     if not everything:
-        raise BftError("no partition has GPUs of a known type; bft size inventory shows what there is")
+        raise BftError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")
     for name in limits.partitions:
         _refuse_unknown("partition with GPUs", name, {pool.partition for pool in everything})
     kinds = {name for pool in everything for name in (pool.gpu.name, pool.gres_type) if name}
@@ -174,7 +174,8 @@ def _within(everything: Sequence[Pool], limits: Limits) -> tuple[Pool, ...]:
 def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    same = [each for each in known if each.lower() == name.lower()]
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
     raise UsageError(f"no {what} {name}: {hint}")
 

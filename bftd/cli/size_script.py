@@ -65,10 +65,17 @@ def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     from sizing import emit
     from sizing.script import agree, insert
 
-    lines = emit.written(choice.plan, choice.candidate.pool, script.tasks_per_node(choice.plan.nodes))
+    pool = choice.candidate.pool
+    lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
+    if "ntasks-per-node" not in script.options:  # all its tasks share the CPUs, but the plan's own number is told
+        own = {line.option: line for line in emit.written(choice.plan, pool)}
+        lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
-    return insert(script.text, new), [each.sentence() for each in kept]
+    told = [each.sentence() for each in kept]
+    if others := sbatch_options.foreign(script.text):
+        told.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
+    return insert(script.text, new), told
 
 
 def diff(script: Script, text: str, target: Path) -> Iterator[str]:

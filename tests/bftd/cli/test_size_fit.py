@@ -198,6 +198,7 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         (["train.py:make_step", "--global-batch", "1" + 30 * "0"], "at most 1000000000"),
         (["--config", f"{GPT},b=4", "--global-batch", "7"], "a global batch of 7 cannot be cut in micro-batches of 4"),
         ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
+        ([*STEP, "--gpu", "A100"], "no GPU type A100: did you mean a100?"),
         ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
         ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),
         ([*STEP, "-p", "old", "--gpu", "a100"], "no a100 in partition old"),
@@ -335,7 +336,8 @@ def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Termina
 
 def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Terminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -n 8\nsrun a\n")
-    assert bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1").code == 0
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1")
+    assert "--ntasks=8 is the script's and stays; the plan would have --ntasks-per-node=1" in ended.out
     # 16 CPUs go with a GPU
     assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
 
@@ -351,3 +353,10 @@ def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkey
     assert left > 0
     assert any(note.startswith(f"{left} other plans are left out") for note in some["notes"])
     assert f"(--json has the best {len(some['plans'])} in all)" in bft.fit(*words).out
+
+
+def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_over(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\n#PBS -l nodes=2\nsrun a\n#BSUB -n 3\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    assert "sbatch reads #PBS lines too, and what they ask for was not looked at" in ended.out
+    assert "#PBS and #BSUB" not in ended.out, "behind the first line of code it is none"
