@@ -25,6 +25,7 @@ _TYPE = frozenset({"like", "names", "slice", "assumed", *_CORRECTED})
 _GROUP = frozenset(field.name for field in fields(NodeGroup))
 _OFFER = frozenset(field.name for field in fields(Offer))
 _IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
+_MOST_GPUS = 1024  # of a node: none has so many, and plans are made for every number of them
 _FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the least that joins GPUs that are still in use
 
 
@@ -176,6 +177,8 @@ def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
     if not nodes:
         raise given.wrong("nodes", "at least one node")
     gpus, cpus = given.count("gpus", least=1), given.count("cpus")
+    if gpus > _MOST_GPUS:
+        raise given.wrong("gpus", f"a whole number from 1 to {_MOST_GPUS}, of each node")
     memory_bytes = given.count("memory_bytes")
     idle: Mapping[str, int] = given.counts_by_node("idle", nodes, gpus)
     return NodeGroup(

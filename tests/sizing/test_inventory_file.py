@@ -172,6 +172,12 @@ def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: st
     assert "\n" not in str(error.value)
 
 
+def test_regression_plans_were_made_without_end_for_nodes_of_any_number_of_gpus() -> None:
+    with pytest.raises(UsageError, match="gpus is 9223372036854775807: give a whole number from 1 to 1024, of each"):
+        parse(file_of(gpus=2**63 - 1))
+    assert parse(file_of(gpus=1024)).offers[0].groups[0].gpus == 1024
+
+
 def test_a_node_in_two_groups_with_the_same_gpus_is_refused() -> None:
     text = json.dumps({"partitions": [{"partition": "gpu", "groups": [GROUP, {**GROUP, "nodes": "n3"}]}]})
     with pytest.raises(UsageError, match="n3 is in two groups with the same GPUs"):
