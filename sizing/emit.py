@@ -49,7 +49,7 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
         lines.append(Line("mem", _size(memory_bytes), f"{of_node} memory (proportional share)"))
     if pool.constraint:
         lines.append(
-            Line("constraint", pool.constraint, f"keeps other GPUs away that Slurm calls {gres.split(':')[1]}")
+            Line("constraint", pool.constraint, f"keeps other GPUs away that Slurm calls {pool.gres_type or 'gpu'}")
         )
     return tuple(lines)
 

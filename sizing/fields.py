@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
 
 _MOST = 2**63 - 1  # of a number: more than any cluster has, and none that a float could not hold
+# A name that Slurm takes as it is: none of these can be in one, or they mean something else in an option of sbatch's.
+_WORD = re.compile(r"[^\s#,'\"\\|&()\[\]*]*")
 
 
 class _Repeated(ValueError):
@@ -83,6 +86,20 @@ class Fields:
         value = self._data.get(key, default)
         if not isinstance(value, str) or not value.isprintable():
             raise self.wrong(key, "a text of one line")
+        return value
+
+    def word(self, key: str, default: str | None = None) -> str:
+        """A name as it stands in an option of sbatch's, which without a default must be there and not be empty."""
+        value = self.text(key, default)
+        if not _WORD.fullmatch(value) or (not value and default is None):
+            raise self.wrong(key, "a name as Slurm has it, without spaces and marks")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of such names, by default an empty one."""
+        value = self.texts(key)
+        if not all(item and _WORD.fullmatch(item) for item in value):
+            raise self.wrong(key, "a list of names as Slurm has them, without spaces and marks")
         return value
 
     def texts(self, key: str, *, plain: bool = True) -> tuple[str, ...]:

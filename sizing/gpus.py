@@ -28,6 +28,7 @@ class GpuType:
     joins the GPUs of a node, `cost` is what an hour of it is worth beside other types (any unit). `assumed` names the
     fields that come from data sheets and not from the site, and `names` are those in Slurm's gres that the site said
     mean this type. A `slice` is a part of a GPU (MIG): a job has one of them, as they cannot speak to each other.
+    `like` is the type of the catalogue that the site named for all that it does not say, "" where it named none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class GpuType:
     assumed: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
     slice: bool = False
+    like: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _TYPE = frozenset({"like", "names", "slice", "assumed", *_CORRECTED})
 _GROUP = frozenset(field.name for field in fields(NodeGroup))
 _OFFER = frozenset(field.name for field in fields(Offer))
 _IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
+_MOST_GPUS = 1024  # of a node: none has so many, and plans are made for every number of them
 _FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the least that joins GPUs that are still in use
 
 
@@ -57,14 +58,17 @@ def parse(text: str, *, name: str = "the inventory") -> Inventory:
     whole = Fields(name, decoded(text, name), frozenset({"types", "partitions", "unknown", "notes"}))
     types = {key: _type(Fields(f"{name}, types, {key}", item, _TYPE), key) for key, item in whole.items("types")}
     offers = tuple(_offer(item, types) for item in whole.each("partitions", _OFFER))
-    names = [offer.partition for offer in offers]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
-        raise UsageError(f"{name}: partition {twice[0]} is there twice: remove one")
+    seen: set[str] = set()
+    for offer in offers:
+        if offer.partition in seen:
+            raise UsageError(f"{name}: partition {offer.partition} is there twice: remove one")
+        seen.add(offer.partition)
     return Inventory(types, offers, whole.texts("unknown", plain=False), whole.texts("notes", plain=False))
 
 
 def _type_json(known: GpuType) -> dict[str, Any]:
     shown: dict[str, Any] = {
+        **({"like": known.like} if known.like else {}),
         "memory_bytes": known.memory_bytes,
         "flops": dict(known.flops),
         **{key: getattr(known, key) for key in _RATES},
@@ -129,6 +133,7 @@ def _type(given: Fields, name: str) -> GpuType:
         assumed=_assumed(given, values, base),
         names=given.texts("names"),
         slice=given.flag("slice", bool(base and base.slice)),
+        like=base.name if base is not None and "like" in given else "",
     )
 
 
@@ -152,7 +157,7 @@ def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
             seen.add((node, group.gres_type))
     most = given.number_or_none("max_nodes", least=1)
     return Offer(
-        given.text("partition"),
+        given.word("partition"),
         groups,
         None if most is None else int(most),
         given.number_or_none("max_time_s", least=1.0),
@@ -172,6 +177,8 @@ def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
     if not nodes:
         raise given.wrong("nodes", "at least one node")
     gpus, cpus = given.count("gpus", least=1), given.count("cpus")
+    if gpus > _MOST_GPUS:
+        raise given.wrong("gpus", f"a whole number from 1 to {_MOST_GPUS}, of each node")
     memory_bytes = given.count("memory_bytes")
     idle: Mapping[str, int] = given.counts_by_node("idle", nodes, gpus)
     return NodeGroup(
@@ -180,8 +187,8 @@ def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
         gpus=gpus,
         cpus=cpus,
         memory_bytes=memory_bytes,
-        gres_type=given.text("gres_type", ""),
-        features=given.texts("features"),
+        gres_type=given.word("gres_type", ""),
+        features=given.words("features"),
         network_bytes_s=given.number("network_bytes_s", 1.25e10, least=1.0),
         idle={node: idle.get(node, gpus) for node in nodes},
         idle_cpus=given.counts_by_node("idle_cpus", nodes, cpus),

@@ -124,7 +124,8 @@ def check(asks: Sequence[Ask], inventory: Inventory) -> None:
 
 def _known(index: int, what: str, name: str, known: Collection[str]) -> None:
     if name and name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+        same = [each for each in known if each.lower() == name.lower()]
+        near = same or difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
         raise UsageError(f"plan {index + 1}: no {what} {name} in the inventory: {hint}")
 

@@ -87,7 +87,7 @@ def _place(parts: Sequence[str]) -> int:
     """Before which line the new ones go: sbatch looks for options up to the first line of code."""
     at = 1
     for index, line in enumerate(parts):
-        if index and line.strip() and not line.startswith("#"):
+        if index and line.strip() and not line.lstrip().startswith("#"):
             break
         if line.startswith("#SBATCH"):
             at = index + 1

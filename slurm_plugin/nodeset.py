@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
-from ClusterShell.NodeSet import expand as _expand
 
 from slurm_plugin.errors import SlurmError
 
-# Of the numbers in a range: a wider one would take minutes to write out, and no cluster has it.
+# Of a range's numbers, and of all nodes: more would take minutes to write out, and no cluster has them.
 _WIDEST = 1_000_000
 
 
@@ -37,6 +36,9 @@ def _expanded(text: str) -> tuple[str, ...]:
     if any(int(last) - int(first) >= _WIDEST for first, last in re.findall(r"(\d{1,18})-(\d{1,18})", text)):
         raise SlurmError(f"{text} is a wider range than any cluster has")
     try:
-        return tuple(_expand(text))
+        nodes = NodeSet(text)
     except NodeSetException as error:
         raise SlurmError(f"not a node set: {text!r} ({error})") from error
+    if len(nodes) > _WIDEST:  # of two ranges, as in r[1-9999]n[1-9999], it is the product
+        raise SlurmError(f"{text} are more nodes than any cluster has")
+    return tuple(nodes)

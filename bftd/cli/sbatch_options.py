@@ -19,6 +19,20 @@ _LONG_OF_SHORT = {
     "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
 }  # fmt: skip
 
+# All its long options (sbatch --help, and some that this leaves out): sbatch takes as few letters as tell one apart.
+_LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
+    "account", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "container", "core-spec",
+    "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot", "dependency", "distribution", "error",
+    "export", "export-file", "gid", "gpu-bind", "gpu-freq", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres",
+    "gres-flags", "hint", "input", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu",
+    "mem-per-gpu", "mincpus", "network", "nodefile", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
+    "ntasks-per-socket", "open-mode", "output", "power", "prefer", "priority", "profile", "qos", "reservation",
+    "signal", "sockets-per-node", "switches", "tasks-per-node", "thread-spec", "threads-per-core", "time", "time-min",
+    "tmp", "uid", "wait-all-nodes", "wckey", "wrap",
+})  # fmt: skip
+_FOREIGN = ("#PBS", "#BSUB")
+_SAME = {"tasks-per-node": "ntasks-per-node"}
+
 # What says how many nodes a job gets, and which: for an elastic job that is the daemon's to decide.
 _DECIDED = {
     "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
@@ -70,13 +84,12 @@ def of_script(source: str) -> tuple[Option, ...]:
     """The options of a script's `#SBATCH` lines, up to its first line of code."""
     from elastic.script import words_of
 
-    words: list[str] = []
-    for line in source.splitlines():
-        if line.startswith("#SBATCH"):
-            words += words_of(line)
-        elif line.strip() and not line.startswith("#"):
-            break
-    return parse(words).options
+    return parse([word for line in _header(source) if line.startswith("#SBATCH") for word in words_of(line)]).options
+
+
+def foreign(source: str) -> str:
+    """The marks of other systems' options in a script that sbatch reads too, "" where there are none."""
+    return " and ".join(mark for mark in _FOREIGN if any(line.startswith(mark) for line in _header(source)))
 
 
 def refuse_decided(options: Sequence[Option], where: str) -> None:
@@ -90,21 +103,38 @@ def refuse_decided(options: Sequence[Option], where: str) -> None:
             )
 
 
+def _header(source: str) -> Iterator[str]:
+    """The lines in which sbatch looks for options: those before the first line of code. A form feed ends none."""
+    for line in source.split("\n"):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield line
+
+
 def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
+        name = _whole(name)
         if equals or name in _FLAGS:
             return Option(name, value if equals else None, (word,))
         following = _next(word, rest)
         return Option(name, following, (word, following))
-    letter = word[1]
+    letters = word[1:].lstrip("".join(_SHORT_FLAGS))  # one with a value may stand behind some without, as in -Hpgpu
+    letter = letters[:1] or word[1]
     name = _LONG_OF_SHORT.get(letter, letter)
-    if letter in _SHORT_FLAGS:
+    if not letters:
         return Option(name, None, (word,))
-    if len(word) > 2:
-        return Option(name, word[2:], (word,))
+    if len(letters) > 1:
+        return Option(name, letters[1:], (word,))
     following = _next(word, rest)
     return Option(name, following, (word, following))
+
+
+def _whole(name: str) -> str:
+    """The option that a long name means, which may be the first letters of just one."""
+    found = [name] if name in _LONG else [each for each in _LONG if each.startswith(name)]
+    whole = found[0] if len(found) == 1 else name
+    return _SAME.get(whole, whole)
 
 
 def _next(word: str, rest: Iterator[tuple[int, str]]) -> str:

@@ -85,8 +85,12 @@ def fit(
     size_trace.refuse_precision(precision)
     asked = size_model.asked(step, text)
     size_model.refuse_batch(global_batch)
+    if into is None and output:
+        raise UsageError("--output names the copy of a script: give the script by --into")
     script = None if into is None else size_script.read(into)
     target = None if script is None else size_script.target(script, output, overwrite=overwrite)
+    if inventory and partitions != "auto":
+        raise UsageError("--partitions and --inventory name the same thing: give one of them")
     there = size_inventory.found(inventory or (None if partitions == "auto" else partitions))
     notes = [*there.notes, *_noted(asked, script, partition)]
     own = script.options.get("partition") if script is not None else None
@@ -104,16 +108,17 @@ def fit(
     notes += more
     best = best_of(choices, top)
     if asks_start and best:
-        said, told = _starts(best)
+        said, unasked = _starts(best)
         choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
         best = best_of(choices, top)
-        notes += told
+        notes += unasked
+    told = tuple(_shortened(choices))
     if as_json:
-        click.echo(
-            json.dumps({"plans": [each.plan.to_json() for each in _shortened(choices)], "notes": notes}, indent=2)
-        )
+        if left := len(choices) - len(told):
+            notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
+        click.echo(json.dumps({"plans": [each.plan.to_json() for each in told], "notes": notes}, indent=2))
     else:
-        common.echo(size_shown.lines(choices, best, notes, everything))
+        common.echo(size_shown.lines(choices, best, notes, everything, len(told)))
     if not best:
         restricted = len(chosen) < len(everything) or max_gpus is not None
         others = candidates(everything, global_batch, spread) if restricted else ()
@@ -137,7 +142,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
     """The pools that the user allows; raises UsageError for a name that is not there."""
     if not everything:
-        raise BftError("no partition has GPUs of a known type; bft size inventory shows what there is")
+        raise BftError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")
     for name in partitions:
         _refuse_unknown("partition with GPUs", name, {pool.partition for pool in everything})
     kinds = {name for pool in everything for name in (pool.gpu.name, pool.gres_type) if name}
@@ -157,7 +162,8 @@ def _within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: s
 def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    same = [each for each in known if each.lower() == name.lower()]
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
     raise UsageError(f"no {what} {name}: {hint}")
 

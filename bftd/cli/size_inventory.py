@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CORRECTIONS = "gpus.json"
 """The file of corrections, beside the configuration that counts here: /etc/bftd/gpus.json."""
 
+_MOST_BYTES = 16 * 2**20
+"""Of a file of GPUs or plans: those of ten thousand nodes, each a group of its own, have a quarter of that."""
+
 
 def found(path: str | None = None, config_path: str | None = None) -> Inventory:
     """What a file says where one is named, and else what Slurm shows, less bftd's own partitions.
@@ -63,7 +66,13 @@ def text_of(path: str) -> str:
     """The text of a file or, for "-", of standard input."""
     where = "standard input" if path == "-" else path
     try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        if path == "-":
+            raw = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise UsageError(f"{where} has more than {_MOST_BYTES >> 20} MiB: no file of GPUs or plans is so large")
         return raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {where}: {error.strerror}") from None

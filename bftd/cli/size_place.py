@@ -105,7 +105,7 @@ def _shown(found: Inventory) -> Iterable[str]:
     if rows:
         yield from common.table(columns, rows)
     else:
-        yield "no partition has GPUs of a type that is known"
+        yield "no partition that is up has GPUs of a type that is known"
     yield from found.notes
 
 

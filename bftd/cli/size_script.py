@@ -29,11 +29,16 @@ class Script:
     text: str
     options: dict[str, str | None]
 
-    @property
-    def tasks_per_node(self) -> int | None:
-        """How many tasks it has on a node, None where it does not say."""
-        said = self.options.get("ntasks-per-node")
-        return int(said) if said is not None and said.isdigit() and int(said) > 0 else None
+    def tasks_per_node(self, nodes: int) -> int | None:
+        """How many tasks it has on a node, of all its tasks on so many nodes; None where it does not say."""
+        said = self._count("ntasks-per-node")
+        if said is None and (tasks := self._count("ntasks")) is not None:
+            return -(-tasks // (self._count("nodes") or nodes))
+        return said
+
+    def _count(self, option: str) -> int | None:
+        said = self.options.get(option) or ""
+        return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
 
     @property
     def copy(self) -> Path:
@@ -59,9 +64,8 @@ def read(name: str) -> Script:
 def target(script: Script, output: str | None, *, overwrite: bool) -> Path:
     """Where the copy goes; raises UsageError before minutes of work where it cannot."""
     path = script.copy if output is None else Path(output)
+    _refuse_target(script, path, overwrite=overwrite)
     refuse_unwritable(path)
-    if path.exists() and (not overwrite or path.samefile(script.path)):
-        raise UsageError(f"{path} is there already; give --overwrite, or another --output")
     return path
 
 
@@ -70,10 +74,17 @@ def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     from sizing import emit
     from sizing.script import agree, insert
 
-    lines = emit.written(choice.plan, choice.candidate.pool, script.tasks_per_node)
+    pool = choice.candidate.pool
+    lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
+    if "ntasks-per-node" not in script.options:  # all its tasks share the CPUs, but the plan's own number is told
+        own = {line.option: line for line in emit.written(choice.plan, pool)}
+        lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
-    return insert(script.text, new), [each.sentence() for each in kept]
+    told = [each.sentence() for each in kept]
+    if others := sbatch_options.foreign(script.text):
+        told.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
+    return insert(script.text, new), told
 
 
 def diff(script: Script, text: str, target: Path) -> Iterator[str]:
@@ -82,8 +93,21 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
     return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
 
 
+def _refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:
+    """Raise UsageError where the copy must not go: over the script itself, another file, or what is no file at all."""
+    if not os.path.lexists(target):
+        return
+    if target.exists() and target.samefile(script.path):
+        raise UsageError(f"{target} is the script itself, which stays as it is; give another --output")
+    if not target.is_file():
+        raise UsageError(f"{target} is there already and is no file; give another --output")
+    if not overwrite:
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
+
+
 def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
     """Write the copy whole or not at all, with the script's permissions; raises UsageError."""
+    _refuse_target(script, target, overwrite=overwrite)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:

@@ -18,9 +18,13 @@ _ROWS = 12
 
 
 def lines(
-    choices: Sequence[Choice], best: Sequence[Choice], notes: Sequence[str], everything: Sequence[Pool]
+    choices: Sequence[Choice],
+    best: Sequence[Choice],
+    notes: Sequence[str],
+    everything: Sequence[Pool],
+    in_json: int,
 ) -> Iterator[str]:
-    """The table, then Slurm's word and the lines for each of the best."""
+    """The table, then Slurm's word and the lines for each of the best. `in_json` is how many plans JSON has."""
     from bftd.tables import Column
     from sizing import emit
 
@@ -40,7 +44,8 @@ def lines(
     ]
     yield from common.table(columns, [_row(at, choice.plan) for at, choice in shown])
     if len(choices) > len(shown):
-        yield f"and {len(choices) - len(shown)} other plans (--json has them)"
+        which = "them" if in_json == len(choices) else f"the best {in_json} in all"
+        yield f"and {len(choices) - len(shown)} other plans (--json has {which})"
     yield "batch, peak, peak with the guard band (assumed) and what it is of (data sheet or site) are of one GPU"
     yield "cost: GPUs x seconds of a step x what the type is worth, all assumed: good for ranking only"
     mixed = sorted({pool.gpu.name for pool in everything if pool.mixed})

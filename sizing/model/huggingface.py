@@ -62,7 +62,7 @@ def _rows(extra: int) -> Callable[[Config], dict[str, Any]]:
 
 
 def _llama(config: Config) -> dict[str, Any]:
-    return {"biased": (bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False)))}
+    return {"biased": (_flag(config, "attention_bias", missing=False), _flag(config, "mlp_bias", missing=False))}
 
 
 def _mixtral(config: Config) -> dict[str, Any]:
@@ -90,33 +90,33 @@ def _opt(config: Config) -> dict[str, Any]:
         raise UsageError(
             "word_embed_proj_dim is not hidden_size: such embeddings are not modelled; trace the step instead"
         )
-    bias = bool(config.get("enable_bias", True))
+    bias = _flag(config, "enable_bias", missing=True)
     return {"biased": (bias, bias), **_rows(2)(config)}
 
 
 def _falcon(config: Config) -> dict[str, Any]:
-    new = bool(config.get("new_decoder_architecture", False))
-    shared = 1 if config.get("multi_query", True) else None
-    bias = bool(config.get("bias", False))
+    new = _flag(config, "new_decoder_architecture", missing=False)
+    shared = 1 if _flag(config, "multi_query", missing=True) else None
+    bias = _flag(config, "bias", missing=False)
     kv = _whole(config, "num_kv_heads", missing=None) if new else shared
     return {
         "kv_heads": kv,
         "biased": (bias, bias),
-        "norms": 2 if new or not config.get("parallel_attn", True) else 1,
+        "norms": 2 if new or not _flag(config, "parallel_attn", missing=True) else 1,
     }
 
 
 def _bigcode(config: Config) -> dict[str, Any]:
-    return {"kv_heads": 1 if config.get("multi_query", True) else None}
+    return {"kv_heads": 1 if _flag(config, "multi_query", missing=True) else None}
 
 
 def _starcoder(config: Config) -> dict[str, Any]:
-    bias = bool(config.get("use_bias", True))
+    bias = _flag(config, "use_bias", missing=True)
     return {"biased": (bias, bias)}
 
 
 def _stablelm(config: Config) -> dict[str, Any]:
-    return {"biased": (bool(config.get("use_qkv_bias", False)), False)}
+    return {"biased": (_flag(config, "use_qkv_bias", missing=False), False)}
 
 
 _NONE = (False, False)
@@ -194,8 +194,8 @@ def _model(config: Config, row: Row) -> ModelConfig:
         positions=row.positions,
         biased=row.biased,
         encoder=row.family == "bert",
-        tied=bool(config.get("tie_word_embeddings", row.tied)),
-        dropout=any(isinstance(rate := config.get(key), (int, float)) and rate > 0 for key in _DROPOUT),
+        tied=_flag(config, "tie_word_embeddings", missing=row.tied),
+        dropout=any(_rate(config, key) > 0 for key in _DROPOUT),
     )
     sizes.update(row.more(config))
     return ModelConfig(**sizes)
@@ -214,5 +214,28 @@ def _whole(config: Config, key: str, *, missing: Any = ...) -> Any:
         raise UsageError(f"no {key}; a model needs one")
     least = 0 if missing == 0 else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-        raise UsageError(f"{key} is {shown(value)}: a whole number from {least} to {LARGEST}")
+        raise UsageError(f"{key} is {_told(value)}: a whole number from {least} to {LARGEST}")
     return value
+
+
+def _flag(config: Config, key: str, *, missing: bool) -> bool:
+    value = config.get(key)
+    if value is None:
+        return missing
+    if not isinstance(value, bool):
+        raise UsageError(f"{key} is {_told(value)}: true or false")
+    return value
+
+
+def _rate(config: Config, key: str) -> float:
+    value = config.get(key)
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise UsageError(f"{key} is {_told(value)}: a rate from 0 to 1")
+    return float(value)
+
+
+def _told(value: object) -> str:
+    """A value of the file as a message has it: a text in quotes, for "4096" is no number."""
+    return repr(value)[:50] if isinstance(value, str) else shown(value)

@@ -79,3 +79,14 @@ def test_every_line_says_where_its_number_comes_from() -> None:
     assert reasons["mem"].endswith("(proportional share)")
     shown = emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
     assert len({line.index("  # ") for line in shown}) == 1
+
+
+def test_regression_gpus_without_a_name_were_called_by_their_number() -> None:
+    kept = group("a", gpus=4, gres_type="", features=("big",))
+    other = replace(group("v", gpus=4, gres_type="", features=("old",)), gpu_type="v100")
+    pool = one_pool(kept, other)
+    constraint = emit.written(plan_of(pool, 2, 1, Parallel(2)), pool)[-1]
+    assert (constraint.text, constraint.why) == (
+        "#SBATCH --constraint=big",
+        "keeps other GPUs away that Slurm calls gpu",
+    )

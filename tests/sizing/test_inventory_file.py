@@ -88,6 +88,18 @@ def test_a_value_that_the_site_corrects_is_no_longer_assumed() -> None:
     assert "memory_bytes" not in parse(json.dumps(data)).types["t4"].assumed
 
 
+def test_regression_a_data_sheets_figure_counted_as_measured_after_it_was_written_and_read() -> None:
+    # a name that could mean several boards, and one that the catalogue takes for another than the site does
+    types = {"a100": {"like": "a100-sxm-80gb"}, "l40": {"like": "l40s"}, "turbo": {"like": "h100", "cost": 7}}
+    inventory = parse(file_of(types))
+    assert inventory.types["a100"].assumed == CATALOGUE["a100-sxm-80gb"].assumed
+    again = parse(text_of(inventory))
+    assert again == inventory
+    assert {name: known.assumed for name, known in again.types.items()} == {
+        name: known.assumed for name, known in inventory.types.items()
+    }
+
+
 def test_a_file_may_say_only_what_is_other_than_the_catalogue_has_it() -> None:
     text = json.dumps({"types": {"big": {"like": "h100-sxm-80gb", "names": ["h100x"], "cost": 9}}})
     known = parse(text).types["big"]
@@ -145,6 +157,12 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         (file_of(gres_type="a100\n#SBATCH -x"), "give a text of one line"),
         (file_of(features=["a\x1b[0m"]), "give a list of texts"),
         (file_of(features="ib"), 'features is "ib": give a list of texts'),
+        (file_of(features=["a&b"]), 'features is ["a&b"]: give a list of names as Slurm has them'),
+        (file_of(gres_type="a100 --wrap=x"), 'gres_type is "a100 --wrap=x": give a name as Slurm has it'),
+        (file_of().replace('"gpu"', '"gpu #"'), 'partition is "gpu #": give a name as Slurm has it'),
+        (file_of().replace('"gpu"', '"gpu*"'), 'partition is "gpu*": give a name as Slurm has it'),
+        (file_of().replace('"gpu"', '""'), 'partition is "": give a name as Slurm has it'),
+        (file_of(nodes="v[1-9999]w[1-9999]"), "v[1-9999]w[1-9999] are more nodes than any cluster has"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: str) -> None:
@@ -152,6 +170,12 @@ def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: st
         parse(text, name="gpus.json")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_regression_plans_were_made_without_end_for_nodes_of_any_number_of_gpus() -> None:
+    with pytest.raises(UsageError, match="gpus is 9223372036854775807: give a whole number from 1 to 1024, of each"):
+        parse(file_of(gpus=2**63 - 1))
+    assert parse(file_of(gpus=1024)).offers[0].groups[0].gpus == 1024
 
 
 def test_a_node_in_two_groups_with_the_same_gpus_is_refused() -> None:

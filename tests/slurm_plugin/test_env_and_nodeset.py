@@ -50,3 +50,9 @@ def test_regression_a_range_wider_than_any_cluster_was_written_out_for_minutes()
     with pytest.raises(SlurmError, match=r"^n\[1-100000000\] is a wider range than any cluster has$"):
         expand("n[1-100000000]")
     assert len(expand("n[1-100000]")) == 100_000
+
+
+def test_regression_two_ranges_in_a_name_were_multiplied_for_minutes() -> None:
+    with pytest.raises(SlurmError, match="are more nodes than any cluster has"):
+        expand("r[1-9999]n[1-9999]")
+    assert expand("r[1-2]n[1-2]") == ["r1n1", "r1n2", "r2n1", "r2n2"]

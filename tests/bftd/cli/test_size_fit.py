@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import stat
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.cli import size_script
+from bftd.cli import size_fit, size_script
 from bftd.errors import UsageError as BftUsageError
 from sizing.errors import UsageError
 from sizing.model import tracing
@@ -197,6 +198,7 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         (["train.py:make_step", "--global-batch", "1" + 30 * "0"], "at most 1000000000"),
         (["--config", f"{GPT},b=4", "--global-batch", "7"], "a global batch of 7 cannot be cut in micro-batches of 4"),
         ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
+        ([*STEP, "--gpu", "A100"], "no GPU type A100: did you mean a100?"),
         ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
         ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),
         ([*STEP, "-p", "old", "--gpu", "a100"], "no a100 in partition old"),
@@ -206,6 +208,8 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         ([*STEP, "--partitions", "none.json"], "none.json"),
         ([*STEP, "--top", "0"], "--top"),
         ([*STEP, "--into", "none.sh"], "No such file"),
+        ([*STEP, "-o", "job.sh"], "give the script by --into"),
+        ([*STEP, "--partitions", "a.json", "--inventory", "b.json"], "give one of them"),
         ([*STEP, "--into", "train.py"], "its first line must name its shell"),
         (["--config", f"{GPT},heads=3", "--global-batch", "8"], "heads"),
     ],
@@ -298,3 +302,60 @@ def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
     assert {plan["partition"] for plan in ended.json["plans"]} == {"old"}
     assert "--gpus=1 is the script's and stays; the plan would have --gres=gpu:v100:" in ended.err
     assert "gres" not in (bft.folder / "job.gpus.sh").read_text()
+
+
+def test_regression_a_device_was_replaced_by_the_copy(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    os.mkfifo(bft.folder / "pipe")
+    (bft.folder / "dangling").symlink_to("nowhere/at/all")
+    for name in ("pipe", "dangling", "."):
+        ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", name)
+        assert (ended.code, ended.out) == (2, ""), "before anything is traced"
+        assert "is there already and is no file; give another --output" in ended.err
+    assert (bft.folder / "pipe").is_fifo()
+    assert (bft.folder / "dangling").is_symlink()
+
+
+def test_regression_whoever_named_the_script_itself_was_told_to_overwrite_it(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "bft: job.sh is the script itself, which stays as it is; give another --output\n"
+
+
+def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Terminal) -> None:
+    header = "#SBATCH --part old\n  # indented\n# form\x0cfeed\n#SBATCH -Hc3 --tasks-per-node=1\n"
+    (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{header}srun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    made = (bft.folder / "job.gpus.sh").read_text()
+    assert made.startswith(f"#!/bin/bash\n{header}#SBATCH --nodes="), "behind the last of his lines"
+    assert not re.search("--(partition|ntasks-per-node|cpus-per-task)=", made)
+    assert "--cpus-per-task=3 is the script's and stays" in ended.out
+
+
+def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -n 8\nsrun a\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1")
+    assert "--ntasks=8 is the script's and stays; the plan would have --ntasks-per-node=1" in ended.out
+    # 16 CPUs go with a GPU
+    assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
+
+
+def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--config", GPT, "--global-batch", "64")
+    everything = bft.fit(*words, "--json").json
+    assert not any("left out" in note for note in everything["notes"])
+    monkeypatch.setattr(size_fit, "_PLANS_MOST", 3)
+    some = bft.fit(*words, "--json").json
+    assert some["plans"][:3] == everything["plans"][:3]
+    left = len(everything["plans"]) - len(some["plans"])
+    assert left > 0
+    assert any(note.startswith(f"{left} other plans are left out") for note in some["notes"])
+    assert f"(--json has the best {len(some['plans'])} in all)" in bft.fit(*words).out
+
+
+def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_over(bft: Terminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\n#PBS -l nodes=2\nsrun a\n#BSUB -n 3\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    assert "sbatch reads #PBS lines too, and what they ask for was not looked at" in ended.out
+    assert "#PBS and #BSUB" not in ended.out, "behind the first line of code it is none"

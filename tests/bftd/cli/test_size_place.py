@@ -165,6 +165,15 @@ def test_a_file_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> Non
     assert (code, err) == (2, "bft: inventory.json: no field partitons: did you mean partitions?\n")
 
 
+def test_regression_a_file_without_an_end_was_read_into_all_memory(run: Run, tmp_path: Path) -> None:
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room
+    for words in (("place", "large.json", "inventory.json"), ("inventory", "--inventory", "large.json")):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "")
+        assert err == "bft: large.json has more than 16 MiB: no file of GPUs or plans is so large\n"
+
+
 def test_a_peak_without_its_guard_band_gets_one(run: Run) -> None:
     plan = {"gpus": 1, "peak_bytes": 10 * GIB}
     assert "1 x 11.5 GiB" in run("place", "plans.json", "inventory.json", plans=[plan])[1]

@@ -92,8 +92,11 @@ def test_a_sequence_is_as_long_as_the_model_takes_but_no_longer_than_4096() -> N
         ({"model_type": None}, "no model_type"),
         ({"model_type": ["llama"]}, "no model_type"),
         ({"hidden_size": None}, "no hidden_size"),
-        ({"hidden_size": "4096"}, "hidden_size is 4096"),
+        ({"hidden_size": "4096"}, "hidden_size is '4096'"),
         ({"hidden_size": "40\n96"}, "hidden_size is '40"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false': true or false"),
+        ({"attention_dropout": "0.1"}, "attention_dropout is '0.1': a rate"),
+        ({"attention_dropout": float("nan")}, "attention_dropout is nan: a rate"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": -3}, "num_hidden_layers is -3"),
@@ -114,3 +117,8 @@ def test_layers_that_differ_are_refused() -> None:
     fields = {**LLAMA, "model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}
     with pytest.raises(UsageError, match="mlp_only_layers"):
         huggingface.read({**fields, "moe_intermediate_size": 1408}, name="c")
+
+
+def test_regression_null_for_whether_a_matrix_is_shared_meant_no() -> None:
+    tied = huggingface.read({**LLAMA, "model_type": "gemma", "tie_word_embeddings": None}, name="x").tied
+    assert tied is huggingface.TYPES["gemma"].tied
