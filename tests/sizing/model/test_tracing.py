@@ -269,7 +269,9 @@ def test_a_step_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: P
 import os, sys, time
 def make_step(batch_size):
     if os.fork() == 0:
+        os.setsid()
         open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+        time.sleep(600)
     while True:
         os.write(2, b"x" * 65536)
 """
