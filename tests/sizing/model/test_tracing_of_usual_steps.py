@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +11,8 @@ from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
-from tests.sizing.model import warm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 HEAD = "import sys, torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 LINEAR = """
@@ -30,17 +27,6 @@ def make_step(batch_size):
         optimizer.zero_grad()
     return step
 """
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[Any]:
-    with warm.traces() as run:
-        yield run
-
-
-@pytest.fixture(autouse=True)
-def _warm(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_run", run)
 
 
 def traced(folder: Path, text: str) -> StepTrace:

@@ -26,7 +26,8 @@ for line in sys.stdin:
     if child == 0:
         os.environ.update(env)
         main.main(request, reply)
-    os.waitpid(child, 0)
+    if os.waitpid(child, 0)[1]:
+        os.write(reply, bytes([10]))
 """
 
 
