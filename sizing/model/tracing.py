@@ -23,6 +23,7 @@ TIMEOUT_S = 120.0
 MEMORY_BYTES = 8 * 2**30
 _MOST_REPLY_BYTES = 8 * 2**20
 _LAST_WORDS_BYTES = 8192
+_MARK = "BFT_TRACE"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 # Runs under the user's Python: it knows our package `sizing` by its file alone, so that nothing else that lies beside
@@ -124,10 +125,18 @@ def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes
     """The child's reply (b"" for none), how it ended, and the last that it said on its error output."""
     mine, its = os.pipe()
     arguments = [str(_PACKAGE), str(os.getpid()), str(its), str(memory_bytes), json.dumps(request)]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    mark = f"{os.getpid()}-{os.urandom(8).hex()}"
+    env = {
+        **os.environ,
+        _MARK: mark,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     if request["dp"] != 1 or request["tp"] != 1 or request["fsdp"] != 1:
         size = int(str(request["dp"])) * int(str(request["tp"])) * int(str(request["fsdp"]))
-        env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size)}
+        env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     try:
         child = subprocess.Popen(
             [python, "-c", _BOOT, *arguments],
@@ -173,5 +182,19 @@ def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        _end_marked(f"{_MARK}={mark}".encode())
         child.stderr.close()
         os.close(mine)
+
+
+def _end_marked(mark: bytes) -> None:
+    """Kill what a traced process started in sessions of their own, known by the environment that they have from it."""
+    for _ in range(10):  # one of them may have started another meanwhile
+        killed = False
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if entry.stat().st_uid == os.getuid() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    killed = True
+        if not killed:
+            return

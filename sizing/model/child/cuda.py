@@ -162,18 +162,19 @@ def _accelerator() -> None:
 def _autocast() -> None:
     """The autocast of a GPU is that of the traced tensors, and one of the CPU does nothing to them."""
     autocast: Any = torch.amp.autocast_mode.autocast
-    made = autocast.__init__
+    made, entered, left = autocast.__init__, autocast.__enter__, autocast.__exit__
 
     def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, **kwargs: Any) -> None:
-        on_gpu = names_gpu(device_type)
-        made(self, "cpu", dtype or torch.float16, enabled and on_gpu, **kwargs)
-        self.idle = not on_gpu
+        self.of_gpu = names_gpu(device_type)
+        made(self, "cpu", dtype or torch.float16, enabled and self.of_gpu, **kwargs)
 
-    # Recomputation enters one of each: that of the CPU must not turn the GPU's off.
-    entered, left = autocast.__enter__, autocast.__exit__
-    autocast.__enter__ = lambda self: self if self.idle else entered(self)
-    autocast.__exit__ = lambda self, *error: None if self.idle else left(self, *error)
-    autocast.__init__ = init
+    def enter(self: Any) -> Any:
+        return entered(self) if self.of_gpu else self  # recomputation enters both, the CPU's within the GPU's
+
+    def leave(self: Any, *error: Any) -> Any:
+        return left(self, *error) if self.of_gpu else None
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = init, enter, leave
     asked: Any = torch.is_autocast_enabled
     kind: Any = torch.get_autocast_dtype
     everything: Any = torch

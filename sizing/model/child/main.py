@@ -71,6 +71,7 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     else:
         spread.join_when_asked(tracker)
     surroundings.no_network()
+    surroundings.no_checkpoints()
     surroundings.load_data_here(tracker)
     private.watch_resizing(tracker.resized)
     private.watch_backward(tracker)
@@ -94,10 +95,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         packages.as_without_a_trace()
         for counting in (False, True):  # what is set up in the first step is there in the second
             tracker.work.counting = counting
-            step()
+            do(step)
             tracker.label_state()
         parameters = tracker.trainable()
     peak, kinds = tracker.ledger.peak(gpu_only=request["target"] == "cuda" and tracker.named)
+    if not peak:
+        raise Refusal("the step makes no tensor: return a function that does one training step", True)
     return {
         "peak_bytes": peak,
         "by_category": kinds,
@@ -106,6 +109,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "collectives": tracker.work.collectives,
         "torch": torch.__version__,
     }
+
+
+def do(step: Any) -> None:
+    """One step; what it returns is let go, as a training loop does."""
+    kind = type(step()).__name__
+    if kind in ("coroutine", "generator"):
+        raise Refusal(f"the step is a {kind}, which does nothing by itself: write def step()", usage=True)
 
 
 def made(request: dict[str, Any]) -> Any:
@@ -125,6 +135,9 @@ def made(request: dict[str, Any]) -> Any:
     return step
 
 
+_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def reason_of(error: BaseException, path: str) -> str:
     """The last words of an error with the user's own line that led to it."""
     lines = str(error).strip().splitlines() or [""]
@@ -133,11 +146,13 @@ def reason_of(error: BaseException, path: str) -> str:
     if isinstance(error, Refusal):
         return f"{place}{error}"[:400]
     kind = type(error).__name__
+    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _OF_TORCHRUN:
+        return f"{place}{error.args[0]} is set where there are more GPUs than one; os.environ.get has a default"[:400]
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
         return f"{place}the result of {lines[0]} depends on what tensors hold, which a trace does not know"[:400]
     if isinstance(error, MemoryError) or "allocate memory" in lines[0]:
         return f"{place}the traced process took more memory than it may have: make tensors with torch, not arrays"
-    return f"{place}{kind}: {lines[0]}"[:400]
+    return f"{place}{kind}{lines[0] and ': '}{lines[0]}"[:400]
 
 
 def main(request: dict[str, Any], reply: int) -> None:

@@ -38,8 +38,11 @@ class Unread(float):
         raise Refusal("the step decides on a number that a tensor holds, which a trace does not know")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = _decide
-    __trunc__ = __round__ = __floor__ = __ceil__ = is_integer = _decide
+    __trunc__ = __floor__ = __ceil__ = is_integer = _decide
     __hash__ = float.__hash__
+
+    def __round__(self, digits: Any = None) -> Any:
+        return self._decide() if digits is None else Unread(1.0)
 
     def _reckon(self, *_: Any) -> Unread:
         return Unread(1.0)
@@ -62,11 +65,13 @@ class Placing(TorchFunctionMode):
             tensor.numpy: self._numpy,
             tensor.__bool__: self._decided,
             tensor.__float__: self._as_float,
+            tensor.__format__: self._formatted,
         }
         if gpus:
             self._special.update(
                 {
                     tensor.to: self._to,
+                    torch._C._nn._parse_to: self._parsed,
                     tensor.cuda: lambda func, args, kwargs: self._moved(args[0], True),
                     tensor.cpu: lambda func, args, kwargs: self._moved(args[0], False),
                     tensor.device.__get__: self._device,
@@ -112,28 +117,28 @@ class Placing(TorchFunctionMode):
     def _device(self, func: Any, args: Any, kwargs: Any) -> Any:
         return GPU if self.tracker.on_gpu(args[0]) else func(*args)
 
+    def _parsed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a module's `to` was given; torch takes a number alone only where there is a GPU."""
+        first, rest = args[:1], args[1:]
+        return func(*("cuda" if names_gpu(each) else each for each in first), *rest, **kwargs)
+
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
-        tensor, rest = args[0], list(args[1:])
+        tensor, rest = args[0], args[1:]
+        order = ["device", "dtype", "non_blocking", "copy"]
         if rest and isinstance(rest[0], torch.Tensor):
-            gpu, rest = self.tracker.on_gpu(rest[0]), [rest[0].dtype, *rest[1:]]
-        elif rest and (rest[0] is None or isinstance(rest[0], (str, torch.device, int))):
-            named, rest = rest[0], rest[1:]
-            if named is None:
-                return func(tensor, *rest, **kwargs)
-            gpu = names_gpu(named)
-            if not gpu and torch.device(named).type != "cpu":
-                return func(*args, **kwargs)
-        elif kwargs.get("device") is not None:
-            gpu = names_gpu(kwargs["device"])
-            if not gpu and torch.device(kwargs["device"]).type != "cpu":
-                return func(*args, **kwargs)
-            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-        else:
+            order = ["other", "non_blocking", "copy"]
+        elif rest and isinstance(rest[0], torch.dtype):
+            order = order[1:]
+        given = {**{order[at]: value for at, value in enumerate(rest)}, **kwargs}
+        device, other = given.pop("device", None), given.pop("other", None)
+        given = {name: value for name, value in given.items() if name != "non_blocking" and value is not None}
+        if other is not None:
+            return self._moved(tensor, self.tracker.on_gpu(other), **{"dtype": other.dtype, **given})
+        if device is None:
+            return func(tensor, **{"dtype": tensor.dtype, **given})
+        if not names_gpu(device) and torch.device(device).type != "cpu":
             return func(*args, **kwargs)
-        kwargs = {name: value for name, value in kwargs.items() if name != "non_blocking"}
-        if rest and isinstance(rest[0], torch.dtype):
-            kwargs["dtype"] = rest[0]
-        return self._moved(tensor, gpu, **{name: value for name, value in kwargs.items() if name in ("dtype", "copy")})
+        return self._moved(tensor, names_gpu(device), **given)
 
     def _moved(self, tensor: Any, gpu: bool, **kwargs: Any) -> Any:
         """A tensor on the GPU or on the host; a parameter moves with all its views, as a module's do."""
@@ -154,9 +159,19 @@ class Placing(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except private.DataDependentOutputException:
+            if self.tracker.in_optimizer(args[0]):
+                return 100.0  # as of training under way: some optimizers do otherwise in their first steps
             if args[0].is_floating_point():
                 return Unread(1.0)
             raise Refusal("the step reads a whole number out of a tensor (item), which a trace does not know") from None
+
+    def _formatted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except (private.DataDependentOutputException, TypeError):  # of a fake one torch formats no number
+            if args[0].dim() or args[0].is_complex():
+                raise
+            return format(1.0 if args[0].is_floating_point() else 1, *args[1:])
 
     def _as_float(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:

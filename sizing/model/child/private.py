@@ -52,7 +52,32 @@ def flop_formulas() -> Any:
     """Operators to functions that count their floating point operations."""
     from torch.utils.flop_counter import flop_registry
 
-    return flop_registry
+    aten: Any = torch.ops.aten
+    known: Any = dict(flop_registry)
+    for name, products in (("", 2), ("_backward", 5)):  # backward computes the scores again
+        packet = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{name}", None)
+        if packet is not None:
+            known.setdefault(packet, _attention_flops(products))
+    grouped = getattr(aten, "_grouped_mm", None)
+    if grouped is not None:
+        known.setdefault(grouped, _grouped_flops)
+    return known
+
+
+def _grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
+    """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
+    cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
+    return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
+
+
+def _attention_flops(products: int) -> Any:
+    """Of the kernel that keeps no scores, which torch's table leaves out; keys may have fewer heads than queries."""
+
+    def count(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+        query, key = args[products == 5 :][:2]
+        return 2 * products * int(query.numel()) * int(key.shape[-2])
+
+    return count
 
 
 def join_fake_group(size: int) -> None:
@@ -117,10 +142,13 @@ def without_dynamo() -> None:
     def plain(function: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
         return function if function is not None else (lambda each: each)
 
-    wrapper = getattr(FakeTensorMode.__torch_dispatch__, "__code__", None)
+    wrapped: Any = _torch._disable_dynamo(plain)
+    wrapper = getattr(wrapped, "__code__", None)
     for each in gc.get_objects():
-        if type(each) is types.FunctionType and each.__code__ is wrapper and hasattr(each, "__wrapped__"):
-            setattr(each.__wrapped__, "__dynamo_disable", each.__wrapped__)
+        if type(each) is types.FunctionType and each.__code__ is wrapper:
+            for cell in each.__closure__ or ():  # not __wrapped__, which a decorator below may have set
+                if callable(cell.cell_contents):
+                    setattr(cell.cell_contents, "__dynamo_disable", cell.cell_contents)
     compiler: Any = _compile
     compiler._disable_dynamo = _torch._disable_dynamo = plain
     if "torch._dynamo" not in sys.modules:
@@ -130,19 +158,65 @@ def without_dynamo() -> None:
             late.__spec__, late.__file__ = spec, spec.origin
             late.__path__ = list(spec.submodule_search_locations or ())
             sys.modules["torch._dynamo"] = _torch._dynamo = late
+            sys.meta_path.insert(0, _Whole())
+            sys.modules["torch._dynamo.source"] = _Sources("torch._dynamo.source")
 
 
 class _Late(types.ModuleType):
     """A package whose parts can be imported while it is itself not run before something of it is asked for."""
 
+    @staticmethod
+    def graph_break(*_: Any, **__: Any) -> None:
+        """Optimizers call it at each step; outside of the compiler it does nothing."""
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         object.__setattr__(self, "__class__", types.ModuleType)
+        sys.modules.pop("torch._dynamo.source", None)
         assert self.__spec__ is not None
         assert self.__spec__.loader is not None
         self.__spec__.loader.exec_module(self)
         return getattr(self, name)
+
+
+class _Whole:
+    """Finds a part of that package by running the package first, as an import does: its parts need each other."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The part that the package imported itself; None leaves it to the usual finders."""
+        if not name.startswith("torch._dynamo.") or name.startswith("torch._dynamo.config"):
+            return None
+        if isinstance(_torch._dynamo, _Late):
+            getattr(_torch._dynamo, "disable", None)
+        return importlib.util.spec_from_loader(name, self) if name in sys.modules else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> Any:
+        """The part, which is there."""
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: Any) -> None:
+        """It has run."""
+
+
+class _Sources(types.ModuleType):
+    """In the place of that package's names for values, which constants are given and nobody reads."""
+
+    class ConstantSource:
+        """The name of a constant."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    class RandomValueSource:
+        """The name of a random number; nothing is one here."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if isinstance(_torch._dynamo, _Late):
+            getattr(_torch._dynamo, "disable", None)
+        return getattr(sys.modules[self.__name__], name)
 
 
 @contextlib.contextmanager

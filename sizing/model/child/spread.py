@@ -25,12 +25,7 @@ def stand_alone(gpus: int, tracker: Any) -> None:
             public = isinstance(holder, type) and not name.startswith("_")
             if isinstance(value, types.FunctionType) and (public or name in _MESH):
                 setattr(holder, name, _real(value))
-
-    class Replica(DistributedDataParallel):
-        watch = tracker
-
-    parallel: Any = torch.nn.parallel
-    parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Replica
+    replicas(tracker)
 
 
 _MESH = (
@@ -44,8 +39,21 @@ _MESH = (
 )
 
 
+def replicas(tracker: Any) -> None:
+    """Put the replica here into the place of torch's, before anybody imports that by name."""
+
+    class Replica(DistributedDataParallel):
+        watch = tracker
+
+    parallel: Any = torch.nn.parallel
+    parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Replica
+
+
 def join_when_asked(tracker: Any) -> None:
     """Let a step that stands alone join a group of one, if it wants to."""
+    replicas(tracker)
+    whole: Any = torch.nn.DataParallel
+    whole.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)  # with one GPU nothing is cut
     distributed: Any = torch.distributed
     distributed.init_process_group = lambda *args, **kwargs: stand_alone(1, tracker)
 

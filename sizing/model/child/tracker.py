@@ -9,6 +9,7 @@ import torch
 
 from sizing.model.child import private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+from sizing.model.child.refusal import Refusal
 
 _DEVICE: Any = torch.ops.prim.device.default
 _CPU = torch.device("cpu")
@@ -27,6 +28,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.named = False
         self.inside = False
         self.blind = False
+        self._stepping: Any = None
         self.stand_ins: dict[Any, Any] = {}
         self.scratch: dict[Any, Any] = {}
         self._records: dict[int, Record] = {}
@@ -66,6 +68,8 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if tensor.fake_mode is not self.fake:  # torch reckons a sharding by the shapes of all ranks together
             return None
+        if tensor.layout is not torch.strided:
+            raise Refusal("the step makes a sparse tensor, which a trace cannot follow; sparse=False for embeddings")
         storage = tensor.untyped_storage()
         key = storage._cdata
         record = self._records.get(key)
@@ -141,6 +145,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer is about to step."""
+        self._stepping = optimizer
         for group in optimizer.param_groups:
             for value in group["params"]:
                 self.label(value, PARAMETERS)
@@ -149,8 +154,18 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer has stepped, and has its state by now."""
+        self._stepping = None
         for value in private.tensors_in([dict(state) for state in optimizer.state.values()]):
             self.label(value, OPTIMIZER)
+
+    def in_optimizer(self, tensor: Any) -> bool:
+        """Whether a number is read by an optimizer for what it reckons: the steps taken, or any by torch's own."""
+        if self._stepping is None:
+            return False
+        own = f"{type(self._stepping).__module__}.".startswith("torch.optim.")
+        if own and not isinstance(self._stepping, torch.optim.LBFGS):  # which searches until it finds
+            return True
+        return any(isinstance(state, dict) and state.get("step") is tensor for state in self._stepping.state.values())
 
     def begin_backward(self) -> None:
         """Backward begins, or one within it."""

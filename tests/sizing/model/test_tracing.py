@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +73,7 @@ def test_a_step_is_told_by_what_its_memory_is_for_and_by_its_work(tmp_path: Path
     assert {each.name for each in found.operators} >= {"addmm", "mm", "threshold_backward"}
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_lies_on_the_host_is_not_on_the_gpu(tmp_path: Path) -> None:
     host = step().replace("    def step", "    kept = torch.zeros(50_000_000)\n    def step")
     assert traced(tmp_path, host).peak_bytes > 200_000_000  # no GPU is named: all of it lies there
@@ -85,6 +85,7 @@ def test_what_lies_on_the_host_is_not_on_the_gpu(tmp_path: Path) -> None:
     assert found.by_category["parameters"] == WEIGHTS
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_asks_for_a_gpu_is_answered(tmp_path: Path) -> None:
     text = step(
         'loss = loss * (1 if torch.cuda.is_available() and data.is_cuda and data.device.type == "cuda" else None)\n'
@@ -97,6 +98,7 @@ def test_what_asks_for_a_gpu_is_answered(tmp_path: Path) -> None:
     assert traced(tmp_path, text).by_category["parameters"] == WEIGHTS
 
 
+@pytest.mark.usefixtures("forked")
 def test_autocast_of_a_gpu_computes_a_layer_norm_in_fp32(tmp_path: Path) -> None:
     text = """
 import torch
@@ -133,12 +135,14 @@ def make_step(batch_size):
 """
 
 
+@pytest.mark.usefixtures("forked")
 def test_attention_on_a_gpu_keeps_no_scores_but_where_the_plain_kernel_is_asked_for(tmp_path: Path) -> None:
     scores = 4 * 4 * 8 * 1024 * 1024
     assert traced(tmp_path, ATTENTION.format(kernel="FLASH_ATTENTION")).peak_bytes < scores
     assert traced(tmp_path, ATTENTION.format(kernel="MATH")).peak_bytes > 2 * scores
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_gpus_optimizer_takes_all_parameters_at_once(tmp_path: Path) -> None:
     many = step(to='.to("cuda")').replace(
         "nn.Linear(1024, 256))", "nn.Linear(1024, 256), *[nn.Linear(256, 256) for _ in range(40)])"
@@ -149,6 +153,7 @@ def test_a_gpus_optimizer_takes_all_parameters_at_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("forked")
 def test_data_comes_from_a_loader_with_workers(tmp_path: Path) -> None:
     text = step("batch = next(iter(loader))[0].cuda(non_blocking=True); loss = model(batch).mean()", to=".cuda()")
     loader = """
@@ -160,6 +165,7 @@ def test_data_comes_from_a_loader_with_workers(tmp_path: Path) -> None:
     assert found.by_category["parameters"] == WEIGHTS
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_replica_keeps_its_gradients_twice_and_hands_them_to_the_others(tmp_path: Path) -> None:
     text = step(keywords=", *, dp=1").replace(
         "    optimizer =",
@@ -170,6 +176,7 @@ def test_a_replica_keeps_its_gradients_twice_and_hands_them_to_the_others(tmp_pa
     assert (alone.collectives, replica.collectives) == ({}, {"all_reduce": WEIGHTS})
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_step_may_join_its_group_itself_and_reduce(tmp_path: Path) -> None:
     join = "    import torch.distributed as dist\n    dist.init_process_group('nccl')\n    model ="
     text = step(
@@ -185,6 +192,7 @@ def test_the_child_is_written_in_python_3_9() -> None:
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_sharded_model_has_its_share_of_the_state(tmp_path: Path) -> None:
     text = step(keywords=", *, fsdp=1", to='.to("cuda")').replace(
         "    optimizer =",
@@ -211,26 +219,31 @@ REFUSED = [
     ("loss.detach().cpu().numpy()", r"train.py:11: the step hands a tensor to numpy"),
     ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
     ("import sys; sys.exit(0)", r"train.py:11: SystemExit"),
+    ("import socket; socket.create_connection(('127.0.0.1', 9))", r"no network"),
+    ("torch.cuda.CUDAGraph()", r"train.py:11: a CUDA graph cannot be traced"),
+]
+ENDED = [
+    ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
     ("import os; os._exit(0)", r"ended with 0 before it was done"),
     ("import os; os.kill(os.getpid(), 11)", r"killed by signal 11"),
-    ("import socket; socket.create_connection(('127.0.0.1', 9))", r"no network"),
     ("import numpy; numpy.ones(4_000_000_000)", r"more memory than it may have"),
-    ("torch.cuda.CUDAGraph()", r"train.py:11: a CUDA graph cannot be traced"),
 ]
 
 
-def test_a_step_that_cannot_be_followed_is_refused_with_its_line(tmp_path: Path) -> None:
-    def check(number: int) -> None:
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        middle, said = REFUSED[number]
-        found = reason(folder, step(middle))
-        assert re.search(said, found), found
-
-    with ThreadPoolExecutor(2) as pool:  # each is a process of seconds
-        list(pool.map(check, range(len(REFUSED))))
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(("middle", "said"), REFUSED)
+def test_a_step_that_cannot_be_followed_is_refused_with_its_line(tmp_path: Path, middle: str, said: str) -> None:
+    found = reason(tmp_path, step(middle))
+    assert re.search(said, found), found
 
 
+@pytest.mark.parametrize(("middle", "said"), ENDED)
+def test_a_step_that_ends_its_process_is_refused(tmp_path: Path, middle: str, said: str) -> None:
+    found = reason(tmp_path, step(middle))
+    assert re.search(said, found), found
+
+
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -269,7 +282,9 @@ def test_a_step_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: P
 import os, sys, time
 def make_step(batch_size):
     if os.fork() == 0:
+        os.setsid()
         open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+        time.sleep(600)
     while True:
         os.write(2, b"x" * 65536)
 """

@@ -1,0 +1,156 @@
+"""Steps as people write them can be traced, and come out right: each of these once did not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sizing.errors import Untraceable, UsageError
+from sizing.model import tracing
+from sizing.model.parallel import Parallel
+from sizing.model.trace import StepTrace
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+
+HEAD = "import sys, torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+LINEAR = """
+def make_step(batch_size):
+    model, x = nn.Linear(64, 64).cuda(), torch.randn(batch_size, 64).cuda()
+    optimizer = torch.optim.{optimizer}
+    def step():
+        loss = model(x).square().mean()
+        loss.backward()
+        {middle}
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+"""
+
+
+def traced(folder: Path, text: str) -> StepTrace:
+    path = folder / "train.py"
+    path.write_text(HEAD + text)
+    return tracing.trace(f"{path}:make_step", 4, Parallel(), python=sys.executable)
+
+
+def linear(middle: str = "pass", optimizer: str = "AdamW(model.parameters())") -> str:
+    return LINEAR.format(middle=middle, optimizer=optimizer)
+
+
+ATTENTION = """
+from torch.utils.checkpoint import checkpoint
+def make_step(batch_size):
+    project, x = nn.Linear(256, 384).cuda(), torch.randn(batch_size, 128, 256, device="cuda")
+    def block(x):
+        q, k, v = project(x).split([256, 64, 64], -1)
+        q, k, v = (each.view(batch_size, 128, -1, 32).transpose(1, 2) for each in (q, k, v))
+        assert q.dtype == torch.bfloat16
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    def step():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = {call}.float().sum()
+        loss.backward()
+    return step
+"""
+
+
+def test_regression_autocast_was_off_while_activations_were_computed_again(tmp_path: Path) -> None:
+    traced(tmp_path, ATTENTION.format(call="checkpoint(block, x, use_reentrant=False)"))
+
+
+def test_regression_flash_attention_counted_no_operations(tmp_path: Path) -> None:
+    found = traced(tmp_path, ATTENTION.format(call="block(x)"))
+    scores, projection = 2 * 4 * 8 * 128 * 128 * 32, 2 * 4 * 128 * 256 * 384
+    assert found.flops == (2 + 5) * scores + 2 * projection
+
+
+def test_regression_products_by_groups_counted_no_operations(tmp_path: Path) -> None:
+    if not hasattr(pytest.importorskip("torch").ops.aten, "_grouped_mm"):
+        pytest.skip("no such operator in this torch")
+    text = """
+def make_step(batch_size):
+    x, w = torch.randn(32, 16, device="cuda", dtype=torch.bfloat16), torch.randn(4, 16, 64, device="cuda").bfloat16()
+    ends = torch.arange(8, 33, 8, device="cuda", dtype=torch.int32)
+    def step():
+        by_row = torch.ops.aten._grouped_mm(x, w, ends)
+        torch.ops.aten._grouped_mm(x.t(), by_row, ends)
+    return step
+"""
+    assert traced(tmp_path, text).flops == 2 * (2 * 32 * 16 * 64)
+
+
+def test_regression_a_layout_of_memory_was_refused(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).to(memory_format=torch.channels_last).to(0)
+    model.to(torch.bfloat16)
+    x = torch.randn(batch_size, 3, 16, 16).to("cuda", memory_format=torch.channels_last, dtype=torch.bfloat16)
+    assert x.is_cuda and x.is_contiguous(memory_format=torch.channels_last)
+    assert all(each.is_cuda for each in [*model.parameters(), *model.buffers()])
+    assert model[0].weight.dtype == torch.bfloat16 and model[1].num_batches_tracked.dtype == torch.int64
+    return lambda: model(x).sum().backward()
+"""
+    traced(tmp_path, text)
+
+
+def test_regression_a_number_could_not_be_formatted_nor_rounded_for_a_log(tmp_path: Path) -> None:
+    traced(tmp_path, linear('print(f"{loss:.3f} {loss.argmax():3d}", round(loss.item(), 3))'))
+
+
+def test_regression_a_checkpoint_could_not_be_written_and_is_not(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pt"
+    kept.write_text("my own")
+    traced(tmp_path, linear(f"torch.save(model.state_dict(), {str(kept)!r})"))
+    assert kept.read_text() == "my own"
+
+
+@pytest.mark.parametrize("optimizer", ["ASGD(model.parameters())", "Adafactor(model.parameters())"])
+def test_regression_optimizers_that_reckon_with_their_steps_were_refused(tmp_path: Path, optimizer: str) -> None:
+    traced(tmp_path, linear(optimizer=optimizer))
+
+
+def test_regression_a_group_of_one_could_not_replicate_by_a_name_imported_before(tmp_path: Path) -> None:
+    text = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def make_step(batch_size):
+    dist.init_process_group("nccl")
+    model = DDP(nn.Linear(64, 64).to(dist.get_rank()), device_ids=[0])
+    whole = nn.DataParallel(nn.Linear(64, 64).cuda())
+    x = torch.randn(batch_size, 64).to(0)
+    return lambda: whole(model(x)).sum().backward()
+"""
+    assert traced(tmp_path, text).by_category["gradients"] >= 4 * 65 * 64
+
+
+def test_regression_the_compiler_was_imported_for_names_that_nobody_reads(tmp_path: Path) -> None:
+    loaded = "assert 'torch._dynamo.guards' not in sys.modules, 'loaded'"
+    text = linear(f"torch.tensor(3.0); loss.normal_(); {loaded}")
+    traced(tmp_path, text)
+    part = "from torch._dynamo.source import AttrSource; import torch._dynamo.utils as u; assert u.counters is not None"
+    traced(tmp_path, linear(f"torch.tensor(3.0); {part}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "kind"),
+    [
+        (
+            "def make_step(batch_size):\n    async def step(): pass\n    return step",
+            "coroutine, which does",
+            UsageError,
+        ),
+        ("def make_step(batch_size):\n    return lambda: None", "makes no tensor", UsageError),
+        ("import os\nos.environ['LOCAL_RANK']", "LOCAL_RANK is set where there are more", Untraceable),
+        (
+            "def make_step(batch_size):\n    e = nn.EmbeddingBag(9, 4, sparse=True).cuda()\n"
+            "    return lambda: e(torch.ones(2, 2, device='cuda', dtype=torch.int64)).sum().backward()",
+            "sparse tensor",
+            Untraceable,
+        ),
+    ],
+)
+def test_a_step_that_comes_to_nothing_is_told_why(tmp_path: Path, text: str, said: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=said):
+        traced(tmp_path, text)
