@@ -13,10 +13,10 @@ BACKENDS := build/spank/backends.h
 # work would make its daemons late.
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
-SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n auto --dist loadfile
+SIDE_BY_SIDE := $(BIN)/python -m pytest -q --dist loadfile
 # Many of them wait for processes: one more than there are cores keeps all of these at work.
-NO_CLUSTER := $(BIN)/python -m pytest -q -n $(shell echo $$(($$(nproc) + 1))) --dist loadfile
-PURE_TESTS := $(SIDE_BY_SIDE) -m "not ($(NOT_PURE))"
+WORKERS := -n $(shell echo $$(($$(nproc) + 1)))
+PURE_TESTS := $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
@@ -77,8 +77,8 @@ setup-test:
 
 test: setup-test lint
 	@$(MAKE) --silent plugins
-	@BFTD_REQUIRE_ALL=1 $(NO_CLUSTER) -m "not ($(CLUSTER))"
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -m "$(CLUSTER)"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "not ($(CLUSTER))"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "$(CLUSTER)"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv
