@@ -80,7 +80,7 @@ class Driver:
         self.leases: dict[str, LeaseView] = {}
         self.rules: Rules | None = None
         self.lines: list[str] = []
-        self.fenced = False
+        self.welcome = self.fenced = False
         settings = settings_for(folder, "1-1,sizes=1,weight=2,up=20,down=5,workers=1", "torchrun")
         trainer = trainer_for(settings, self.lines.append, FakeStarter(), FakeDaemon())
         registration = replace(_registration(settings, trainer), id=f"run-{folder.name}-1")
@@ -89,6 +89,7 @@ class Driver:
         self.task = asyncio.create_task(self.link.run())
 
     def _take(self, listed: Leases) -> None:
+        self.welcome = True
         self.leases = {lease.id: lease for lease in listed.leases}
         self.rules = Rules(listed.min_window_s, looked_of(listed))
 
@@ -159,6 +160,8 @@ async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:
     # A second driver of the same trainer fences the first one.
     second = Driver(folder)
     await until("the first is fenced", lambda: driver.fenced)
+    # the first may hear of it sooner than the second of its own number, without which it cannot finish
+    await until("the second is welcome", lambda: second.welcome)
     assert not second.fenced
     await driver.hang_up()
     await second.hang_up()
