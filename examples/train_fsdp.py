@@ -60,5 +60,5 @@ while step < arguments.steps:
         elastic.save(state(step))
 
 if rank == 0:
-    print(f"done: step {step}, loss {loss.item():.3f}", flush=True)
+    print(f"done: step {step}", flush=True)
 dist.destroy_process_group()

@@ -50,5 +50,5 @@ while step < arguments.steps:
         elastic.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
 
 if rank == 0:
-    print(f"done: step {step}, loss {loss.item():.3f}", flush=True)
+    print(f"done: step {step}", flush=True)
 dist.destroy_process_group()
