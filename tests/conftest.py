@@ -34,6 +34,7 @@ _SLOW = (
     "tests/bftd/http/",
     "tests/bftd/pool/backfill/test_against_slurm.py",
     "tests/bftd/pool/backfill/test_planner_properties.py",
+    "tests/bftd/pool/test_one_rule.py",
     "tests/bftd/shadow/test_shadow.py",
     "tests/bftd/test_daemon.py",
     "tests/bftd/test_sandbox_site.py",
