@@ -12,13 +12,17 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from math import inf
 
 _PASSES = 20
 """A process that forks while it is looked for is found on the next pass; a fork bomb is left to Slurm."""
 
 _SETTLE_S = 0.5
 _LOOK_S = 0.002
+
+_TRACKER_S = 10.0
+"""What calls itself a tracker and has not ended so long after its worker is none, or hangs."""
 
 
 def parents() -> dict[int, int]:
@@ -70,6 +74,9 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._own = set(_children())
+        self._trackers: dict[int, float] = {}
+        self.remain = False
+        """Whether something was still there when it was looked last."""
 
     def clear(self, workers: Iterable[int]) -> None:
         """Ends what workers left that are not among the living ones, and buries what has ended.
@@ -77,27 +84,27 @@ class Leftovers:
         Python's resource trackers are left to end by themselves: they remove a dead worker's named semaphores and
         shared memory as soon as nobody else of its processes lives.
         """
-        self._end(workers, but=_is_tracker)
-
-    def settle(self, workers: Iterable[int]) -> None:
-        """As `clear`, and waits a moment until they are gone: a process that ends holds its GPU's memory until then."""
-        workers = list(workers)
-        deadline_s = time.monotonic() + _SETTLE_S
-        while self._end(workers, but=_is_tracker):
-            if time.monotonic() > deadline_s:
-                self._end(workers, but=lambda _: False)
-                return
-            time.sleep(_LOOK_S)
-
-    def _end(self, workers: Iterable[int], but: Callable[[int], bool]) -> bool:
-        """Whether anything was still there."""
         known = self._own | set(workers)
         left = [pid for pid in _children() if pid not in known]
-        kill_trees(pid for pid in left if not but(pid))
+        now_s = time.monotonic()
+        self._trackers = {pid: self._trackers.get(pid, now_s) for pid in left if _is_tracker(pid)}
+        kill_trees(pid for pid in left if now_s - self._trackers.get(pid, -inf) > _TRACKER_S)
         for pid in left:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        return bool(left)
+        self.remain = bool(left)
+
+    def settle(self, workers: Iterable[int]) -> None:
+        """As `clear`, and waits a moment until they are gone: a process that ends holds its GPU's memory until then.
+
+        What remains has to be cleared again later: a machine may be so busy that a tracker needs seconds.
+        """
+        workers = list(workers)
+        deadline_s = time.monotonic() + _SETTLE_S
+        self.clear(workers)
+        while self.remain and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+            self.clear(workers)
 
 
 def _children() -> list[int]:

@@ -35,11 +35,12 @@ class Upkeep:
         # Forgotten as soon as it is gone: its number may be another worker's one day.
         self._doomed = {pid for pid in self._doomed if _lives(pid)}
         ended = {pid: rc for pid in workers if (rc := exit_code(pid)) is not None}
-        if ended:
+        due = time.monotonic() >= self._next_s
+        if ended or (due and self._leftovers.remain):
             # Forks of a worker hold what its parent waits on: while one lives, nobody hears that the worker ended.
             self._leftovers.clear((*workers, *self._helpers()))
             self._segments.ended(set(workers) - ended.keys())
-        if time.monotonic() >= self._next_s:
+        if due:
             self.sample(workers)
         return list(ended.values())
 

@@ -45,17 +45,21 @@ if os.fork() == 0:
 os.wait()
 if os.fork() == 0:
     time.sleep(1000)
-memory = shared_memory.SharedMemory(f"resizes-{os.getpid()}", create=True, size=1 << 20)
+memory = shared_memory.SharedMemory(f"{sys.argv[2]}{os.getpid()}", create=True, size=1 << 20)
 lock = multiprocessing.get_context("spawn").Lock()
 with open(f"{sys.argv[1]}/semaphores", "a") as names:
     print(lock._semlock.name.strip("/"), file=names)
-with open(f"/dev/shm/resizes-library-{os.getpid()}", "w+b") as file:
+with open(f"/dev/shm/{sys.argv[2]}library-{os.getpid()}", "w+b") as file:
     file.truncate(1 << 20)
     library = mmap.mmap(file.fileno(), 0)
 files = [open(f"{sys.argv[1]}/file{number}", "w") for number in range(5)]
 elastic.step()
 time.sleep(1000)
 """
+
+
+OURS = f"resizes-{os.getpid()}-"
+"""How the names of the workers' shared memory begin; another run of this test has its own."""
 
 
 class Node:
@@ -74,7 +78,7 @@ class Node:
             "TMPDIR": str(folder),
         }
         argv = [sys.executable, "-c", NODE.format(module=module, kind=kind), str(theirs.fileno()), str(script)]
-        self.process = subprocess.Popen([*argv, str(folder)], env=environ, pass_fds=[theirs.fileno()])
+        self.process = subprocess.Popen([*argv, str(folder), OURS], env=environ, pass_fds=[theirs.fileno()])
         theirs.close()
         self._socket = ours
         self._socket.settimeout(LIMIT_S)
@@ -124,7 +128,7 @@ def until(what: str, condition: Callable[[], object]) -> None:
 def shared_memory(folder: Path) -> set[str]:
     """What is there of the workers'; other programs have their own."""
     semaphores = {f"sem.{name}" for name in (folder / "semaphores").read_text().split()}
-    return {name for name in os.listdir("/dev/shm") if name.startswith("resizes-") or name in semaphores}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(OURS) or name in semaphores}
 
 
 @pytest.fixture
@@ -153,7 +157,7 @@ def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_b
             node.tell({"op": "kill", "host": f"n1.1.{resize}"})
         else:
             # shared memory of a library's is looked for every two seconds; see elastic.node.segments
-            os.unlink(f"/dev/shm/resizes-library-{worker}")
+            os.unlink(f"/dev/shm/{OURS}library-{worker}")
             os.kill(worker, signal.SIGKILL)
         assert node.hear("exit")["rc"] == -signal.SIGKILL
         if resize == 5:

@@ -97,6 +97,60 @@ print(os.path.exists(f"/dev/shm/{name}"))
     assert said_by_node(body) == "False\n"
 
 
+def test_regression_a_tracker_that_a_busy_machine_kept_waiting_was_killed_and_what_it_should_remove_stayed() -> None:
+    body = """
+from multiprocessing import resource_tracker, shared_memory
+from elastic.node import leftovers, upkeep as module
+
+def waits(names):
+    name = shared_memory.SharedMemory(create=True, size=4096).name
+    names.send((name, resource_tracker._resource_tracker._pid))
+    time.sleep(1000)
+
+ours, theirs = multiprocessing.Pipe()
+worker = started(waits, theirs)
+name, tracker = ours.recv()
+os.kill(tracker, signal.SIGSTOP)
+os.kill(worker.pid, signal.SIGKILL)
+worker.join()
+leftovers._SETTLE_S = module.SAMPLE_S = 0.01
+upkeep.settle([])
+print(os.path.exists(f"/proc/{tracker}"), os.path.exists(f"/dev/shm/{name}"))
+os.kill(tracker, signal.SIGCONT)
+deadline_s = time.monotonic() + 20
+while os.path.exists(f"/proc/{tracker}") and time.monotonic() < deadline_s:
+    upkeep.look([])
+    time.sleep(0.01)
+print(os.path.exists(f"/proc/{tracker}"), os.path.exists(f"/dev/shm/{name}"))
+"""
+    assert said_by_node(body) == "True True\nFalse False\n"
+
+
+def test_what_only_calls_itself_a_tracker_is_ended_after_a_while() -> None:
+    body = """
+import subprocess
+from elastic.node import leftovers, upkeep as module
+
+def leaves(pids):
+    argv = [sys.executable, "-c", "import time; time.sleep(1000)", "multiprocessing.resource_tracker"]
+    pids.send(subprocess.Popen(argv).pid)
+    os._exit(0)
+
+ours, theirs = multiprocessing.Pipe()
+worker = started(leaves, theirs)
+pid = ours.recv()
+worker.join()
+leftovers._SETTLE_S = leftovers._TRACKER_S = module.SAMPLE_S = 0.01
+deadline_s = time.monotonic() + 20
+upkeep.settle([])
+while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline_s:
+    upkeep.look([])
+    time.sleep(0.02)
+print(os.path.exists(f"/proc/{pid}"))
+"""
+    assert said_by_node(body) == "False\n"
+
+
 def test_a_worker_that_takes_its_time_to_die_is_waited_for_before_the_next_one_starts() -> None:
     """With gigabytes of pinned memory a killed process is there for seconds, and its GPU's memory with it."""
     body = """
