@@ -21,3 +21,11 @@ class Untraceable(SizingError):
 
 class DoesNotFit(SizingError):
     """A model fits none of the GPUs that there are; the message says by how much, and what would help."""
+
+
+class NoTable(SizingError):
+    """No communication table for a link, or none that reaches so far; the message says how to make one."""
+
+
+class NoProfile(SizingError):
+    """A stage was not profiled on a device; the message says how to profile it."""
