@@ -1,1 +1,1 @@
-"""Cells (Crius): a job with its GPU type, GPU count and pipeline stages fixed; how fast it is, and which plan it runs."""
+"""Cells (Crius): a job with GPU type, GPU count and pipeline stages fixed; how fast it is, and which plan it runs."""
