@@ -102,7 +102,10 @@ def test_trainers_get_the_gpus_and_features_that_they_ask_for_by_either_way(site
 
 @pytest.mark.usefixtures("nobody_trains")
 def test_a_trainer_runs_on_one_class_of_nodes_unless_it_says_mix(site: SandboxSite) -> None:
-    ib, plain = bft_sbatch(site, "--elastic=1-4", "inside.py"), sbatch(site, "--elastic=1-5", "train.py")
+    ib = bft_sbatch(site, "--elastic=1-4", "inside.py")
+    # whoever comes first may take the class that the other needs, and nobody is moved
+    waits_until_lent(site, {ib: V100})
+    plain = sbatch(site, "--elastic=1-5", "train.py")
     waits_until_lent(site, {ib: V100, plain: A100})
     site.slurm("scancel", ib, plain)
     # with fewer it might stay as it is, where the fifth comes too late to outweigh a resize
