@@ -100,7 +100,8 @@ class TrainerHost:
     def printed(self, pilot: Pilot, line: str) -> bool:
         """A line of the node's output; whether it is the first of its group that tells of a step."""
         self._words.printed(pilot.lease, line)
-        if self._told or not self._printed.reads:
+        # The last lines of a stopped worker may come after the first worker of the next group.
+        if self._told or not self._printed.reads or self._silence.outlived(pilot.lease):
             return False
         message = self._printed.read(pilot.lease, line, time.time(), self._group)
         if self._printed.gave_up:

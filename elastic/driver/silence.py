@@ -42,6 +42,10 @@ class Silence:
         self._group.add(lease)
         return first
 
+    def outlived(self, lease: str) -> bool:
+        """Whether others have begun since the last group ended, and nobody on this pilot: what it says is the old's."""
+        return bool(self._group) and lease not in self._group
+
     def ended(self, at_s: float) -> bool:
         """The group is stopped for another one; whether there was one."""
         if not self._group:

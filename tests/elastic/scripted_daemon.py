@@ -15,7 +15,7 @@ from aiohttp import web
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import Registration, Welcome
-from bftd.protocol.reports import Finish, LeaseReport, NoteReport, Report, Reports
+from bftd.protocol.reports import Finish, LeaseReport, NoteReport, ProgressReport, Report, Reports
 from tests.elastic.fakes import SomeReport, reports_of
 
 
@@ -107,7 +107,8 @@ class ScriptedDaemon:
             if result := condition():
                 return result
             time.sleep(0.05)
-        last = "\n".join(map(str, self.reports[-15:]))
+        told = [report for report in self.reports if not isinstance(report, ProgressReport)][-30:]
+        last = "\n".join(map(str, [*told, *self.of(ProgressReport)[-3:]]))
         raise AssertionError(f"{what} did not happen within {timeout_s:g} s; the last reports:\n{last}")
 
     # -- the API ---

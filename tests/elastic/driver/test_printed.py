@@ -13,7 +13,7 @@ from elastic.driver.printed import TOO_LONG, UNMATCHED, Printed
 from elastic.driver.silence import SILENT
 from elastic.link.wire import Message
 from elastic.timing import MATCH_S
-from tests.elastic.driver.test_faults import begins, resized, trains
+from tests.elastic.driver.test_faults import begins, resized, trains, trains_also
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 
@@ -168,6 +168,26 @@ def test_a_script_with_checkpoints_of_its_own_loses_nothing_by_a_suspension_that
         last = stage.reports(ProgressReport)[-1]
         assert (last.step, last.steps_lost) == (41, 0)
         assert not stage.reports(ResizeReport)
+
+    play(body, "1-8,progress=" + STEP)
+
+
+def test_regression_the_last_line_of_a_stopped_worker_was_the_first_of_the_next_group_and_its_resize_cost_nothing(
+    play: Play,  # noqa: F811
+) -> None:
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        await begins(stage, "n1")
+        await prints(stage, "n1", "step 1", "step 40")
+        await ends(stage, "n1")
+        await trains_also(stage, "n1", "n2")
+        await begins(stage, "n2")
+        await prints(stage, "n1", "step 41")
+        assert not stage.reports(ResizeReport)
+        await begins(stage, "n1")
+        await prints(stage, "n1", "step 31")
+        [resize] = stage.reports(ResizeReport)
+        assert (resize.from_nodes, resize.to_nodes, resize.steps_lost) == (1, 2, 10)
 
     play(body, "1-8,progress=" + STEP)
 
