@@ -61,7 +61,8 @@ def _shown(replays: tuple[Replay, ...]) -> Iterable[str]:
     scores = search_log.accuracies(replays)
     tried, there = (sum(getattr(each.tuned, name) for each in replays) for name in ("tried", "candidates"))
     if scores:
-        yield f"tuned plans: {sum(scores) / len(scores):.1%} of the best on average, {min(scores):.1%} in the worst cell"
+        mean = sum(scores) / len(scores)
+        yield f"tuned plans: {mean:.1%} of the best on average, {min(scores):.1%} in the worst cell"
     yield (
         f"{len(replays)} cells, {len(feasible)} of them feasible, {search_log.missed(replays)} of these missed; "
         f"{tried} of {there} splits tried"
