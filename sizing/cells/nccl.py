@@ -25,14 +25,7 @@ _ROW = re.compile(r"\s*\d+\s+\d+\s")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _BAD = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
 # Bytes on the busiest link over those of the tensor, as its documentation has it: what busbw is to algbw.
-_FACTORS = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda ranks: 1.0,
-    "send_recv": lambda ranks: 1.0,
-}
+_OF_OTHERS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}  # times (ranks - 1) / ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +182,7 @@ def _shape(run: _Reading, where: str) -> tuple[int, int]:
 
 def _doubts(run: _Reading, kind: str, ranks: int) -> Iterator[str]:
     """What the bandwidths say of another collective or number of ranks than the text."""
-    expected = _FACTORS[kind](ranks)
+    expected = _OF_OTHERS[kind] * (ranks - 1) / ranks if kind in _OF_OTHERS else 1.0
     if run.ratios and not any(math.isclose(ratio, expected, rel_tol=0.02) for ratio in run.ratios[-3:]):
         yield (
             f"its bus bandwidth is {run.ratios[-1]:.3g} of the algorithm's, where {kind} of {ranks} ranks has "

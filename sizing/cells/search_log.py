@@ -83,7 +83,7 @@ def replay(cells: Mapping[LogCell, Grid]) -> tuple[Replay, ...]:
     found = []
     for cell, grid in cells.items():
         options = {split: lambda variants=variants: best_of(variants) for split, variants in grid.items()}
-        found.append(Replay(cell, grid, tune(options)))  # type: ignore[arg-type]
+        found.append(Replay(cell, grid, tune(options)))
     return tuple(found)
 
 

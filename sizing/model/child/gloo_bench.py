@@ -45,8 +45,8 @@ def _measured(request: dict[str, Any]) -> dict[str, Any]:
             os._exit(0)
         children.append(child)
     import torch
-    import torch.distributed as dist
 
+    dist: Any = torch.distributed
     if not dist.is_available() or not dist.is_gloo_available():
         raise Refusal("this torch has no gloo; name another Python by --python", usage=True)
     store = dist.TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
@@ -60,8 +60,8 @@ def _measured(request: dict[str, Any]) -> dict[str, Any]:
 def _rank(rank: int, port: int, request: dict[str, Any], store: Any = None) -> tuple[dict[str, Any], list[str]]:
     """One rank's part; what it returns is the same on each."""
     import torch
-    import torch.distributed as dist
 
+    dist: Any = torch.distributed
     torch.set_num_threads(1)
     ranks = int(request["ranks"])
     if store is None:
