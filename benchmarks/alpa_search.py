@@ -269,9 +269,10 @@ def _line(each: Mapping[str, Any]) -> str:
         f"{each['log']}: {each['feasible']} of {each['cells']} cells feasible, mean {each['mean_accuracy']:.1%}, worst "
         f"{each['worst_accuracy']:.1%}, missed {each['missed_feasible']}, tried {each['tried']} of "
         f"{each['candidates']} ({each['samples']} of them samples; rows {each['rows_tried']} of {each['rows']}); "
-        f"of 3 splits and more {many['mean']:.1%} on {many['feasible']}; as printed {printed['mean_accuracy']:.1%}, worst "
-        f"{printed['worst_accuracy']:.1%}, missed {printed['missed_feasible']}, ran {printed['tried']}; better extreme "
-        f"{extreme['mean_accuracy']:.1%}, worst {extreme['worst_accuracy']:.1%}, missed {extreme['missed_feasible']}"
+        f"of 3 splits and more {many['mean']:.1%} on {many['feasible']}; as printed {printed['mean_accuracy']:.1%}, "
+        f"worst {printed['worst_accuracy']:.1%}, missed {printed['missed_feasible']}, ran {printed['tried']}; "
+        f"better extreme {extreme['mean_accuracy']:.1%}, "
+        f"worst {extreme['worst_accuracy']:.1%}, missed {extreme['missed_feasible']}"
     )
 
 
