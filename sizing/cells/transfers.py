@@ -45,7 +45,8 @@ def _one_way(
     sent_bytes: float, source: Split, target: Split, comm: Communication, peers: Link, gathering: Link
 ) -> Estimate:
     into = sent_bytes / target.dp
-    out = sent_bytes / source.dp * max(1, target.tp // source.tp)
+    # each of a target's tensor-parallel ranks is sent all that its replica needs, and all sources take part in it
+    out = sent_bytes * target.tp / source.gpus
     whole = comm.time_s("send_recv", max(into, out), peers)
     if target.tp == 1:
         return whole

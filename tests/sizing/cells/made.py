@@ -84,4 +84,4 @@ def with_peak(profile: ShardProfile, peak_bytes: int) -> ShardProfile:
     return replace(profile, peak_bytes=peak_bytes)
 
 
-DATA, TENSOR, BOTH = Split(4, 1), Split(1, 4), Split(2, 2)
+DATA, TENSOR = Split(4, 1), Split(1, 4)
