@@ -228,7 +228,7 @@ def seconds(do: Callable[[], Any]) -> float:
 def main() -> None:
     """Measures all rounds."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    case = next(each for each in cells_cases.CASES if each.name == sys.argv[4])
+    case = Case(**json.loads(sys.argv[4]))
     known = {plan.name: plan for plan in (*cells_cases.TWO, *cells_cases.FOUR)}
     plans, rounds = [known[name] for name in json.loads(sys.argv[5])], int(sys.argv[6])
     cores = sorted(os.sched_getaffinity(0))
