@@ -51,11 +51,11 @@ CASES = (
     Case("GPT 1.3B", "gpt:h=2048,l=24,a=32,s=1024,V=50257", 4),
     Case("LLaMA-like 1.1B", "llama:h=2048,l=22,a=32,kv=4,ffn=5632,s=2048,V=32000", 2),
     Case("mixture of 8 experts", "gpt:h=1024,l=12,a=16,s=1024,V=50257,experts=8,topk=2", 8),
-    Case("wide ResNet-28-10", "wresnet:width=10,blocks=4,image=32", 256),
+    Case("wide ResNet-28-10", "wresnet:k=10,n=4,s=32", 256),
 )
 TINY = (
     Case("tiny GPT", "gpt:h=64,l=4,a=4,s=32,V=256", 4, 2, precision="fp32"),
-    Case("tiny wide ResNet", "wresnet:width=2,blocks=1,image=16", 8, precision="fp32"),
+    Case("tiny wide ResNet", "wresnet:k=2,n=1,s=16", 8, precision="fp32"),
 )
 """For a trial on a CPU."""
 

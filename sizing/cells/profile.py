@@ -146,10 +146,8 @@ def device_name(said: str) -> str:
 
 
 def _of(source: Source, graph: Graph | None) -> dict[str, Any]:
-    if isinstance(source, ModelConfig):
-        return {"sizes": {"kind": "transformer", **_sizes(source)}}
-    if isinstance(source, WideResNet):
-        return {"sizes": {"kind": "wide_resnet", **asdict(source)}}
+    if isinstance(source, (ModelConfig, WideResNet)):
+        return {"sizes": sizes_of(source)}
     path, name = launch.parts(source)
     found: dict[str, Any] = {"path": str(path), "function": name}
     if graph is not None:
@@ -161,11 +159,12 @@ def _of(source: Source, graph: Graph | None) -> dict[str, Any]:
     return found
 
 
-def _sizes(model: ModelConfig) -> dict[str, Any]:
+def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
     """What a model is, without how it is spread, its batch and what a setting says."""
-    said: Mapping[str, Any] = asdict(model)
+    said: Mapping[str, Any] = asdict(source)
     left_out = ("parallel", "batch", "precision", "optimizer", "zero", "accumulation", "name")
-    return {key: value for key, value in said.items() if key not in left_out}
+    kind = "transformer" if isinstance(source, ModelConfig) else "wide_resnet"
+    return {"kind": kind, **{key: value for key, value in said.items() if key not in left_out}}
 
 
 def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
