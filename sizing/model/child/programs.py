@@ -11,32 +11,6 @@ from sizing.model.child import exchanges, graphs, host, models, private, values
 from sizing.model.child.measure import Slice, autocast
 from sizing.model.child.refusal import Refusal
 
-
-    [
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "slice",
-        "to",
-        "contiguous",
-        "flatten",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "clone",
-        "transpose",
-        "permute",
-        "alias",
-        "detach",
-        "expand",
-        "_to_copy",
-        "add",
-        "clamp",
-        "where",
-        "masked_fill",
-    ]
-)
-
 _SHAPES = (
     "view reshape _unsafe_view slice to contiguous flatten select unsqueeze squeeze clone transpose permute alias "
     "detach expand _to_copy add clamp where masked_fill"
