@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -83,6 +84,9 @@ def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float
     tables, notes = measured(
         ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
     )
+    cores = len(os.sched_getaffinity(0))
+    if ranks > cores:
+        notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
     replaced = _keep(path, tables) if path else ()
     _tell(tables, replaced, notes, path, as_json)
@@ -196,6 +200,10 @@ def _tell(
         common.echo([f"kept in {path}"])
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
 def _shown(tables: Sequence[Table]) -> Iterable[str]:
     """A line for each table: its range, and what it comes to."""
     from bftd.tables import Column
@@ -223,7 +231,7 @@ def _shown(tables: Sequence[Table]) -> Iterable[str]:
                 named(each.link),
                 shown(first.nbytes),
                 shown(last.nbytes),
-                f"{first.value_s * 1e6:.3g} us",
+                _duration(first.value_s),
                 f"{last.nbytes / last.value_s / 1e9:.3g} GB/s",
                 f"{spread:.0%}",
                 str(len(each.points)),

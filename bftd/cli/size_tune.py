@@ -214,7 +214,7 @@ def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
     rows: list[Sequence[str]] = []
     for at, (stage, tuned) in enumerate(zip(whole.cell.stages, found.stages, strict=True), 1):
         for split, seconds in tuned.times.items():
-            shown = "does not fit" if seconds is None else f"{seconds:.4g}{' <' if split == tuned.best else ''}"
+            shown = "not possible" if seconds is None else f"{seconds:.4g}{' <' if split == tuned.best else ''}"
             rows.append((str(at), str(stage.gpus), name_of(split), shown))
     yield from common.table([*columns], rows)
     for why in found.dropped:

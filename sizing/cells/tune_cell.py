@@ -57,7 +57,7 @@ def tune_cell(whole: Assembly, profiles: dict[Shard, ShardProfile], profiler: Pr
 
         shards = {split: shard_of(stage, split, whole.micro_batch) for split in splits_of(stage)}
         options = {
-            split: lambda split=split, shard=shard, measure=measure: measure(split, shard)  # type: ignore[misc]
+            split: lambda split=split, shard=shard, measure=measure: measure(split, shard)
             for split, shard in shards.items()
             if shard is not None
         }

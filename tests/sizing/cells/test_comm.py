@@ -61,6 +61,8 @@ def test_above_the_largest_size_nothing_is_said_unless_that_is_allowed() -> None
         ("all_reduce", TWO_NODES, ["2 nodes of 8 a100-sxm-80gb each", "srun --nodes=2", "all_reduce_perf", "import"]),
         ("send_recv", FOUR, ["4 a100-sxm-80gb of one node", "--ntasks-per-node=4", "sendrecv_perf"]),
         ("all_to_all", Link("cpu", 2, 1), ["2 processes of one CPU node", "bft size comm bench --ranks 2"]),
+        ("all_reduce", Link("cpu", 2, 2), ["2 nodes of 2 cpu each", "2 to 8 processes of one node"]),
+        ("all_reduce", Link("cpu", 16, 1), ["16 processes of one CPU node", "take a smaller cell"]),
     ],
 )
 def test_a_link_that_was_not_measured_is_refused_with_the_command_that_measures_it(
