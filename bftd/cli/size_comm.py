@@ -163,8 +163,9 @@ def _type(told: str, name: str, config_path: str | None) -> str:
         return own[told].name
     known = recognise(told)
     if known is None:
+        where = config.find(config_path).with_name(size_inventory.CORRECTIONS)
         raise UsageError(
-            f"{name}: {told} is no type of GPU that is known: name it by --gpu, such as --gpu h100-sxm-80gb"
+            f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
         )
     return known.type.name
 
