@@ -49,7 +49,7 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one.
     """
-    from sizing.cells import nccl
+    from sizing.cells import comm_file, nccl
     from sizing.cells.comm import PROGRAMS
 
     if kind and kind not in PROGRAMS:
@@ -62,7 +62,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    replaced = _keep(path, tables)
+    replaced = comm_file.add(path, tables)
     _tell(tables, replaced, notes, path, as_json)
 
 
@@ -79,6 +79,7 @@ def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float
 
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
     """
+    from sizing.cells import comm_file
     from sizing.cells.bench import bench as measured
 
     tables, notes = measured(
@@ -88,7 +89,7 @@ def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float
     if ranks > cores:
         notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
-    replaced = _keep(path, tables) if path else ()
+    replaced = comm_file.add(path, tables) if path else ()
     _tell(tables, replaced, notes, path, as_json)
 
 
@@ -168,16 +169,6 @@ def _type(told: str, name: str, config_path: str | None) -> str:
             f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
         )
     return known.type.name
-
-
-def _keep(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
-    """Add tables to a file; returns those that they replace."""
-    from sizing.cells import comm_file
-
-    there = comm_file.load(path)
-    replaced = there.add(tables)
-    comm_file.save(path, there.tables)
-    return replaced
 
 
 def _tell(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,18 @@ def test_a_file_is_written_whole_and_read_by_those_who_have_none(tmp_path: Path)
     comm_file.save(path, [table((1024, 1.0))])
     assert comm_file.read(path) == (table((1024, 1.0)),)
     assert [each.name for each in path.parent.iterdir()] == ["comm.json"]
+
+
+def test_those_who_add_tables_at_once_lose_none(tmp_path: Path) -> None:
+    path = tmp_path / "comm.json"
+
+    def add(nodes: int) -> None:
+        for kind in comm.PROGRAMS:
+            assert comm_file.add(path, [table((1024, 1.0), kind=kind, link=Link("a100-sxm-80gb", 8, nodes))]) == ()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(1, 9)))
+    assert len(comm_file.read(path)) == 8 * len(comm.PROGRAMS)
 
 
 def test_the_users_own_tables_count_before_the_sites(tmp_path: Path) -> None:
