@@ -32,8 +32,8 @@ def units(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield where, child
 
 
-def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, list[list[Any]], str]:
-    """("modules", the rows of the chain, how it was run).
+def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, tuple[list[list[Any]], set[str]], str]:
+    """("modules", (the rows of the chain, operators whose work is not known), how it was run).
 
     On tensors without contents; where sizes depend on contents (a router that picks tokens), the model is made once
     more and its forward pass is run for real.
@@ -60,7 +60,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _chained(made: models.Made) -> list[list[Any]]:
+def _chained(made: models.Made) -> tuple[list[list[Any]], set[str]]:
     watch = Watch(made)
     with contextlib.ExitStack() as stack:
         for path, module in units(made.model):
@@ -70,7 +70,7 @@ def _chained(made: models.Made) -> list[list[Any]]:
         stack.enter_context(torch.enable_grad())
         output = made.model(*made.args, **made.kwargs)
         made.loss(output)
-    return watch.rows()
+    return watch.rows(), watch.unknown
 
 
 class _Value:
