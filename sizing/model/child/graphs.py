@@ -238,7 +238,10 @@ def _sent(found: Any, made: models.Made, nodes: list[Any], place: dict[Any, int]
 def _origin(node: Any, root: dict[Any, Any]) -> Any:
     """The node whose storage a result lies in: itself, but for views and what works in place."""
     if getattr(node.target, "__name__", "") == "getitem":
-        return root.get(node.args[0], node) if not isinstance(node.args[0].meta.get("val"), (tuple, list)) else node
+        whole = root.get(node.args[0])
+        return (
+            node if whole is None or whole is node.args[0] else whole
+        )  # a part of a tensor, or one of several results
     schema = getattr(node.target, "_schema", None)
     if schema is None or not any(each.alias_info is not None for each in schema.returns):
         return node

@@ -44,12 +44,16 @@ def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, t
                 return "modules", _chained(made), ""
         except private.CONTENTS:
             made = models.load(request, "cpu")
+        except Refusal:
+            raise
         except Exception as error:
             if not any(isinstance(each, private.CONTENTS) for each in _causes(error)):
                 raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
             made = models.load(request, "cpu")
     try:
         return "modules", _chained(made), " on real tensors"
+    except Refusal:
+        raise
     except Exception as error:
         raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
 
