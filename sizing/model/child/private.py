@@ -47,6 +47,19 @@ def fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def without_contents_of(table: Any) -> None:
+    """Let fake modes take these functions of (operator, arguments, keywords) for operators that they cannot follow."""
+    from torch._subclasses import fake_impls
+
+    for operator, function in table.items():
+
+        def call(mode: Any, func: Any, *args: Any, function: Any = function, **kwargs: Any) -> Any:
+            with mode:
+                return function(func, args, kwargs)
+
+        fake_impls.op_implementations_dict[operator] = call
+
+
 def local(tensor: Any) -> Any:
     """The tensor of this rank behind one that is spread over ranks."""
     return getattr(tensor, "_local_tensor", tensor)
@@ -64,11 +77,11 @@ def flop_formulas() -> Any:
             known.setdefault(packet, _attention_flops(products))
     grouped = getattr(aten, "_grouped_mm", None)
     if grouped is not None:
-        known.setdefault(grouped, _grouped_flops)
+        known.setdefault(grouped, grouped_flops)
     return known
 
 
-def _grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
+def grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
     """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
     cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
     return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
