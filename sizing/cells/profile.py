@@ -175,8 +175,8 @@ def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
     return ShardProfile(
         shard,
         device,
-        Estimate(*found["compute_s"], "measured"),
-        Estimate(*found["update_s"], "measured"),
+        _measured(found["compute_s"]),
+        _measured(found["update_s"]),
         found["parameters"],
         found["weight_bytes"],
         found["state_bytes"],
@@ -187,3 +187,8 @@ def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
         found["profile_s"],
         torch,
     )
+
+
+def _measured(times: Sequence[float]) -> Estimate:
+    value, low, high = times
+    return Estimate(value, low, high, "measured")
