@@ -19,14 +19,13 @@ def part(whole: torch.Tensor, cut: tuple[int, Sequence[int]] | None, tp: int, ra
     if cut is None or tp == 1:
         return whole
     dimension, sizes = cut
-    pieces = []
-    pieces: list[torch.Tensor] = []
-    for piece in pieces_of.split(list(sizes), dimension):
-        pieces.append(piece.chunk(tp, dimension)[rank])
+    uncut: Any = whole
+    pieces = [piece.chunk(tp, dimension)[rank] for piece in uncut.split(list(sizes), dimension)]
     return torch.cat(pieces, dimension)
 
 
 def parameter(shape: Sequence[int], cut: tuple[int, Sequence[int]] | None, value: float | None = None) -> nn.Parameter:
+    """A parameter that knows how it is cut; small and random, or `value` everywhere."""
     made: Any = nn.Parameter(torch.empty(*shape))
     made.cut = cut
     with torch.no_grad():
