@@ -227,8 +227,9 @@ def estimate(
         sampled = [sample for split in splits_of(stage) if (sample := whole.sample(index, split)) is not None]
         if not sampled:
             raise NoProfile(
-                f"stage {index + 1} of {len(cell.stages)} (operators {stage.first} to {stage.last}) was not profiled "
-                f"on {cell.gpu_type} for micro-batches of {whole.micro_batch}; run `bft size profile` on that type"
+                f"stage {index + 1} of {len(cell.stages)} (operators {stage.first} to {stage.last}) has no profile on "
+                f"{cell.gpu_type} for micro-batches of {whole.micro_batch}: run `bft size profile` there; if it was, "
+                "none of the splits fits that GPU"
             )
         reasons = {sample.split: whole.dropped(index, sample) for sample in sampled}
         said += [reason for reason in reasons.values() if reason]

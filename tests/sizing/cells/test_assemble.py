@@ -84,7 +84,11 @@ def test_on_a_cpu_nothing_hides_behind_anything() -> None:
 def test_one_gpu_that_was_measured_stays_measured() -> None:
     cell = cell_of(1)
     assert asked(cell, profiled(cell, {Split(1, 1): 0.010})).origin == "measured"
-    assert asked(cell_of(1, 1), profiled(cell_of(1, 1), {Split(1, 1): 0.010})).origin == "interpolated"
+    two = cell_of(1, 1)
+    assert asked(two, profiled(two, {Split(1, 1): 0.010})).origin == "interpolated"
+    # what was put together was not run, however well its parts are known
+    known = Wires(origin="measured")
+    assert asked(two, profiled(two, {Split(1, 1): 0.010}), known).origin == "formula"
 
 
 def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() -> None:
@@ -181,6 +185,8 @@ def test_the_extremes_of_each_stage_are_wanted_and_hybrids_where_they_matter() -
     assert wanted(cell, 32, tensor=False) == (Shard(0, 0, 1, 1), Shard(1, 1, 4, 1))
     middle = Shard(0, 0, 2, 2)
     assert middle in wanted(cell, 32, hybrids=True)
+    # two samples are too few for four replicas
+    assert wanted(cell_of(4), 2) == (Shard(0, 0, 2, 4),)
 
     def open_for(data_s: float, tensor_s: float, peak_bytes: int = 0) -> tuple[Shard, ...]:
         profiles = {shard: profile_of(shard, 0.01) for shard in extremes}
