@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_comm, size_inventory, size_model
+from bftd.cli import common, options, size_cells, size_comm, size_inventory, size_model, size_profile
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
-    source, graph = _model(asked)
+    model, text, python = asked["model"], asked["text"], asked["python"]
+    # as bft size profile reads it, so that stages are cut alike and its profiles serve here
+    graph = size_cells._graph(model, text, min(asked["global_batch"], size_profile._GRAPH_BATCH), 1, python, timeout_s)
+    source = size_profile._source(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
     profiles: dict[Shard, ShardProfile] = {}
     whole = assemble.assembly(
@@ -95,7 +98,7 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
         micro_batches=micro_batches_of(cell, asked["global_batch"], asked["micro_batches"]),
     )
     setting = Setting(asked["optimizer"], asked["precision"], 1, asked["rounds"])
-    found = tune_cell(whole, profiles, _profiler(source, whole, setting, asked["python"], timeout_s))
+    found = tune_cell(whole, profiles, _profiler(source, whole, setting, python, timeout_s))
     if as_json:
         click.echo(json.dumps(_to_json(whole, found), indent=2))
     else:
@@ -122,24 +125,6 @@ def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, floa
     if per_node is None:
         raise UsageError(f"say how many {known.name} a node has: --per-node 8")
     return known.name, per_node, known.memory_bytes
-
-
-def _model(asked: dict[str, Any]) -> tuple[Source, Any]:
-    """What is profiled, and its operators for the global batch."""
-    from sizing.cells.chain import chain
-    from sizing.model import graphing, wide_resnet
-
-    batch, text = asked["global_batch"], asked["text"]
-    if asked["model"] is not None and text is not None:
-        raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
-    if text is None:
-        return asked["model"], graphing.graph(asked["model"], batch, python=asked["python"])
-    if text.strip().partition(":")[0] == wide_resnet.FAMILY:
-        source = wide_resnet.parse(text)
-        return source, chain(source, batch)
-    model = size_model.asked(None, text).model
-    assert model is not None
-    return model, chain(model, batch)
 
 
 def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, timeout_s: float) -> Profiler:
