@@ -38,9 +38,26 @@ PLAIN: tuple[type, ...] = (
 """Types of tensors that hold their own storage; others (DTensor) wrap tensors, and their operators come again."""
 
 
+CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
+"""What is raised where code asks for what a tensor without contents would hold."""
+
+
 def fake_mode() -> Any:
     """The mode in which tensors have a shape and no contents."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def without_contents_of(table: Any) -> None:
+    """Let fake modes take these functions of (operator, arguments, keywords) for operators that they cannot follow."""
+    from torch._subclasses import fake_impls
+
+    for operator, function in table.items():
+
+        def call(mode: Any, func: Any, *args: Any, function: Any = function, **kwargs: Any) -> Any:
+            with mode:
+                return function(func, args, kwargs)
+
+        fake_impls.op_implementations_dict[operator] = call
 
 
 def local(tensor: Any) -> Any:
@@ -60,11 +77,11 @@ def flop_formulas() -> Any:
             known.setdefault(packet, _attention_flops(products))
     grouped = getattr(aten, "_grouped_mm", None)
     if grouped is not None:
-        known.setdefault(grouped, _grouped_flops)
+        known.setdefault(grouped, grouped_flops)
     return known
 
 
-def _grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
+def grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
     """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
     cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
     return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
@@ -357,3 +374,10 @@ def watch_backward(tracker: Any) -> None:
             tracker.end_backward()
 
     _torch.autograd.backward = backward
+
+
+def mapped(function: Any, values: Any) -> Any:
+    """Nested values with `function` of each tensor in its place."""
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, function, values)
