@@ -13,7 +13,8 @@ from elastic.errors import UsageError
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
 _KEYS = (
-    "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state", "container",
+    "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state",
+    "container",
 )  # fmt: skip
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
@@ -35,10 +36,10 @@ class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
     `without` are types of GPUs whose nodes are not wanted. `estimates` asks for an estimate of the speed, with
-    `estimate_batch` samples a worker, None for what the script's function takes by default. `resume` is the id of the trainer, a job's number mostly,
-    with @CLUSTER behind it or not, from whose saved state this one goes on. `state_path` is the folder on a shared file
-    system that holds large states, `container` the image that the workers run in, and `progress` the regular expression
-    that reads their steps from what they print.
+    `estimate_batch` samples a worker, None for what the script's function takes by default. `resume` is the id of the
+    trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state this one goes on.
+    `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
+    run in, and `progress` the regular expression that reads their steps from what they print.
     """
 
     nodes_min: int
@@ -64,7 +65,8 @@ class ElasticSpec:
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
-        gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE, and at the end progress=REGEX.
+        gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE,
+        and at the end progress=REGEX.
 
         Raises UsageError.
         """

@@ -199,11 +199,11 @@ def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, 
 
     if wish.modest:
         return
-    if why := classes.unmet(_classes(settings, slurm), wish, partition, nodes_min):
+    if why := classes.unmet(classes_of(settings, slurm), wish, partition, nodes_min):
         raise UsageError(f"{why}; `bft nodes` shows the classes")
 
 
-def _classes(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
+def classes_of(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
     """The classes of the harvested nodes, as the daemon makes them."""
     from bftd.pool.classes import classify
 
@@ -230,7 +230,7 @@ def _fitted(
     if worker_memory.find(script[0].read_text()) is None and step_batch is None:
         return spec
     features = features_of(constraint) if constraint else ()
-    known = _classes(settings, slurm)
+    known = classes_of(settings, slurm)
     classes = {name: known[name] for name in usable(known, spec.wish(features), partition)}
     own = size_inventory.own_types(config_path)
     left = worker_memory.fitted(

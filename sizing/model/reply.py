@@ -19,7 +19,8 @@ def _number(value: Any) -> int:
     return value
 
 
-def _word(value: Any, most: int = 400) -> str:
+def word(value: Any, most: int = 400) -> str:
+    """A text in one line of letters that can be shown; raises ValueError for what is none or too long."""
     if not isinstance(value, str) or len(value) > most:
         raise ValueError(f"{value!r} is no text")
     return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
@@ -30,7 +31,7 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
     try:
         said = json.loads(data)
         if "refused" in said:
-            raise (UsageError if said.get("usage") is True else Untraceable)(_word(said["refused"], 1000))
+            raise (UsageError if said.get("usage") is True else Untraceable)(word(said["refused"], 1000))
         kinds = {name: _number(said["by_category"][name]) for name in CATEGORIES}
         peak = _number(said["peak_bytes"])
         if sum(kinds.values()) != peak:
@@ -43,9 +44,9 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
             peak_bytes=peak,
             by_category=kinds,
             parameters=_number(said["parameters"]),
-            operators=tuple(Operator(_word(name), _number(a), _number(b), _number(c)) for name, a, b, c in rows),
-            collectives={_word(name, 40): _number(size) for name, size in said["collectives"].items()},
-            torch=_word(said["torch"], 80),
+            operators=tuple(Operator(word(name), _number(a), _number(b), _number(c)) for name, a, b, c in rows),
+            collectives={word(name, 40): _number(size) for name, size in said["collectives"].items()},
+            torch=word(said["torch"], 80),
             trace_s=trace_s,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -114,8 +114,8 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
 
 
 pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
-pieces += " ,gpu= ,gpu=a100: ,without= ,without=a:b ,curve= ,curve=estimate :32 ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc"
-pieces += " ,resume=run-svc1-7.u0.0a"
+pieces += " ,gpu= ,gpu=a100: ,without= ,without=a:b ,curve= ,curve=estimate :32"
+pieces += " ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc ,resume=run-svc1-7.u0.0a"
 pieces += (
     " ,state= ,state=/a ,container= ,container=a:b@c ,progress= (?P<step> (?P<loss>.) (?P<samples>\\d+) ) [ ( \\( ]"
 )
