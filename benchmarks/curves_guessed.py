@@ -7,8 +7,9 @@ The same trainers on the same idle nodes, planned by the daemon's own core three
 *unknown*, from nothing but what was seen of them by then, as bftd does without curve=estimate; and *guessed*, from
 their true curves distorted as an estimate's are, until what is seen bends them. The logarithm of the error is normally
 distributed: a trainer's rates are all off by one factor (`--level` is the standard deviation), and its scaling by a
-power of the number of nodes (`--shape`, each of them tried), but never better than linear, as no estimate is. `--cells` takes the level from what benchmarks.cells_real has measured. A
-trainer's rate counts as seen, exactly, once it had the same number of nodes for ten seconds.
+power of the number of nodes (`--shape`, each of them tried), but never better than linear, as no estimate is. `--cells`
+takes the level from what benchmarks.cells_real has measured. A trainer's rate counts as seen, exactly, once it had the
+same number of nodes for ten seconds.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     daemon = client.find(config_path)
     daemon.status()
     step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as with sbatch's own
+    if spec.estimates and spec.estimate_batch is None:
+        spec = replace(spec, estimate_batch=step_batch)
     spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
     header = scripts.Header(
         spec.format(),
