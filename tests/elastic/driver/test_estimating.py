@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -80,15 +81,14 @@ class Scene:
         return [report.text for report in self.daemon.of(NoteReport)]
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
-
-
-def settings_argv(folder: Path) -> Path:
-    return folder / "kept" / "pid"
+def processes_of(folder: Path) -> list[Path]:
+    """Those that name a scene's script on their command line: the command, and the process that runs the step."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(folder / "kept" / "train.py").encode() in (entry / "cmdline").read_bytes():
+                found.append(entry)
+    return found
 
 
 @pytest.mark.torch
@@ -133,26 +133,25 @@ def test_a_script_of_which_nothing_can_be_estimated_is_told_so_in_one_line(
 def test_a_step_that_never_ends_is_killed_at_the_time_out_and_nothing_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimating, "ESTIMATE_S", 6.0)
+    monkeypatch.setattr(estimating, "ESTIMATE_S", 2.0)
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
     scene.run()
     [note] = scene.notes
     assert "no end within its time" in note
     left_by = time.monotonic() + 10
-    pid = int(settings_argv(tmp_path).read_text())
-    while not is_gone(pid):
-        assert time.monotonic() < left_by, "what was traced lives on"
+    while processes_of(tmp_path):
+        assert time.monotonic() < left_by, "what was started lives on"
         time.sleep(0.05)
 
 
 @pytest.mark.torch
 def test_a_driver_that_ends_takes_the_estimate_with_it(tmp_path: Path) -> None:
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
-    pid = settings_argv(tmp_path)
-    scene.run(until=lambda: pid.exists() and bool(pid.read_text()))
+    pid = tmp_path / "kept" / "pid"
+    scene.run(until=pid.exists)
     left_by = time.monotonic() + 10
-    while not is_gone(int(pid.read_text())):
-        assert time.monotonic() < left_by, "what was traced lives on"
+    while processes_of(tmp_path):
+        assert time.monotonic() < left_by, "what was started lives on"
         time.sleep(0.05)
     assert scene.notes == []
 
@@ -175,20 +174,14 @@ def test_the_child_may_have_most_of_the_jobs_memory_and_never_more_than_a_trace_
 @pytest.mark.torch
 def test_the_child_gives_way_and_is_the_first_to_go_where_memory_is_short(tmp_path: Path) -> None:
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
-    seen: list[tuple[int, str]] = []
 
-    def looked() -> bool:
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if str(tmp_path / "kept" / "train.py").encode() in words and str(os.getpid()).encode() in words:
-                    nice = os.getpriority(os.PRIO_PROCESS, int(entry.name))
-                    score = (entry / "oom_score_adj").read_text().strip()
-                    if nice == 19 and score == "1000":
-                        seen.append((nice, score))
-            except OSError:
-                continue
-        return bool(seen)
+    def gave_way() -> bool:
+        with contextlib.suppress(OSError):
+            for entry in processes_of(tmp_path):
+                score = (entry / "oom_score_adj").read_text().strip()
+                if os.getpriority(os.PRIO_PROCESS, int(entry.name)) == 19 and score == "1000":
+                    return True
+        return False
 
-    scene.run(until=looked)
-    assert seen
+    scene.run(until=gave_way)
+    assert scene.notes == []
