@@ -80,12 +80,12 @@ def curve(
     step.memory_bytes = memory_bytes
     kinds = _classes_in(path) if path is not None else _classes_here(spec, config_path)
     found, notes = estimated(step, spec, kinds, size_inventory.own_types(config_path))
+    if not found:
+        raise BftError(f"no class of nodes can be estimated: {'; '.join(notes) or 'there is none'}")
     if as_json:
         click.echo(json.dumps({"estimates": [_shown(*each) for each in found], "notes": notes}, indent=2))
-    else:
-        common.echo(_lines(found, notes))
-    if not found:
-        raise BftError("no class of nodes is known well enough for an estimate")
+        return
+    common.echo(_lines(found, notes))
 
 
 @dataclass

@@ -18,6 +18,7 @@ from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import CurveReport, ProgressReport
 from bftd.protocol.wish import Wish
+from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.types import Node, Snapshot
 from tests.bftd.builders import Core, node, registration
@@ -121,6 +122,16 @@ def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
     assert told[0].endswith(
         "its curve is an estimate (assumed, from the data sheet of a100x4): 1: 100, 2: 200, 4: 400 samples/s"
     )
+
+
+def test_a_driver_is_told_of_the_classes_that_its_trainer_may_use_with_what_an_estimate_needs() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(without=("v100",))))
+    core.arrive(registration("2", 1, 9, wish=Wish(gpu="h100")))
+    settle(core)
+    told = kinds(core.state, core.state.trainers["1"])
+    assert [(kind.name, kind.gpus, kind.cpus) for kind in told] == [("a100x4", {"a100": 4}, 4), ("cpu4-1G", {}, 4)]
+    assert kinds(core.state, core.state.trainers["2"]) == ()
 
 
 def test_a_driver_that_comes_back_without_an_estimate_does_not_take_it_away() -> None:
