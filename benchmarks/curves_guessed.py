@@ -106,10 +106,10 @@ def guessing(level: float, shape: float, seed: int) -> Callable[..., CurveEstima
 
 def level_of(cells: Any) -> float:
     """The spread of the estimator's errors out of what benchmarks.cells_real has printed; ValueError where none is."""
-    pairs = [(case.get("estimated_s"), case.get("measured_s")) for case in cells["cases"]]
-    logs = [math.log(estimated / measured) for estimated, measured in pairs if estimated and measured]
+    pairs = [(row.get("estimated_s"), row.get("real_s")) for row in cells["rows"]]
+    logs = [math.log(estimated / real) for estimated, real in pairs if estimated and real]
     if len(logs) < 2:
-        raise ValueError("no two cases with estimated_s and measured_s")
+        raise ValueError("no two rows with estimated_s and real_s")
     return math.sqrt(statistics.fmean(each**2 for each in logs))
 
 

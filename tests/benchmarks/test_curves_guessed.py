@@ -66,10 +66,10 @@ def test_a_guess_is_the_same_for_the_same_trainer_never_falls_and_is_never_bette
 
 
 def test_the_level_of_error_is_that_of_the_measured_cases() -> None:
-    cases = [{"estimated_s": 1.1, "measured_s": 1.0}, {"estimated_s": 1.0, "measured_s": 1.1}, {"case": "not run"}]
-    assert level_of({"cases": cases}) == pytest.approx(math.log(1.1))
-    with pytest.raises(ValueError, match="no two cases"):
-        level_of({"cases": cases[2:]})
+    cases = [{"estimated_s": 1.1, "real_s": 1.0}, {"estimated_s": 1.0, "real_s": 1.1}, {"case": "not run"}]
+    assert level_of({"rows": cases}) == pytest.approx(math.log(1.1))
+    with pytest.raises(ValueError, match="no two rows"):
+        level_of({"rows": cases[2:]})
 
 
 def test_the_lines_say_what_is_lost_and_what_is_saved() -> None:
