@@ -169,9 +169,7 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
 @pytest.mark.usefixtures("nobody_trains")
 def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(site: SandboxSite) -> None:
     (site.work / "sized.py").write_text(SIZED)
-    done = site.bft("sbatch", "--parsable", "--elastic=1-4,curve=estimate:64", "sized.py", timeout_s=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    job = done.stdout.strip()
+    job = sbatch(site, "--elastic=1-4,curve=estimate:64", "sized.py")
     until(lambda: "its curve is an estimate on a100x2 (assumed" in site.bft("explain", job).stdout, site.client.status)
     said = site.bft("explain", job).stdout
     last = next(line for line in reversed(said.splitlines()) if line.startswith("sized.py: its curve"))
