@@ -4,17 +4,19 @@ A node of `workers` workers takes part in every step with as many batches of `ba
 
     n * workers * batch / (compute + the part of the all-reduce that does not hide behind the backward pass)
 
-samples a second. The computation is a step's traced operators on a data sheet's figures (`sizing.cost`), or the CPU
-time of a real step where nodes have no GPU. The all-reduce is a ring's over the slowest link. All of it is `assumed`.
+samples a second. The computation is a step's traced operators on a data sheet's figures (`sizing.cost`), a profile of
+the whole model on that type of GPU where there is one (`sizing.cells`), or the CPU time of a real step where nodes have
+no GPU. The all-reduce is a ring's over the slowest link. All of it is `assumed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
 from sizing import cost
+from sizing.cells.shards import Shard, ShardProfile
 from sizing.cost import LINKS, WEIGHT_BYTES, Share
 from sizing.estimate import Estimate
 from sizing.gpus import GpuType
@@ -55,6 +57,23 @@ def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str
     # workers that share a GPU take turns on it
     step = scaled(compute, float(-(-nodes.workers // max(1, nodes.gpus))))
     return _curve(step, trace.batch, trace.parameters, nodes, sizes, nodes.gpu.link_bytes_s)
+
+
+def on_profile(found: Mapping[Shard, ShardProfile], batch: int, nodes: Nodes, sizes: Iterable[int]) -> Curve | None:
+    """The curve on nodes with GPUs of a type on which the whole model was profiled; None where it was not.
+
+    Of profiles with other batches that of the nearest counts, and as long a time for each sample.
+    """
+    assert nodes.gpu is not None
+    last = max((shard.last for shard in found), default=-1)
+    whole = [profile for shard, profile in found.items() if (shard.first, shard.last, shard.tp) == (0, last, 1)]
+    if not whole:
+        return None
+    near = min(whole, key=lambda profile: abs(profile.shard.batch - batch))
+    compute, update = scaled(near.compute_s, batch / near.shard.batch), near.update_s
+    step = Estimate(compute.value + update.value, compute.low + update.low, compute.high + update.high, "assumed")
+    step = scaled(step, float(-(-nodes.workers // max(1, nodes.gpus))))
+    return _curve(step, batch, near.parameters, nodes, sizes, nodes.gpu.link_bytes_s)
 
 
 def on_cpus(ran: RealStep, nodes: Nodes, sizes: Iterable[int]) -> Curve:

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
     from bftd.protocol.registration import NodeKind
     from elastic.spec import ElasticSpec
+    from sizing.cells.shards import Shard, ShardProfile
     from sizing.curves import Curve
     from sizing.gpus import GpuType
 
 _TIMEOUT_S = 120.0
+MODEL = "make_model"
+"""The function of a script by which `bft size profile` knows its model."""
 
 
 @click.command()
@@ -78,6 +81,7 @@ def curve(
     spec = ElasticSpec.parse(text)
     step = _step(Path(script), spec.estimate_batch if batch is None else batch, python, precision, timeout_s)
     step.memory_bytes = memory_bytes
+    step.original = Path(modules, step.path.name) if modules else None
     kinds = _classes_in(path) if path is not None else _classes_here(spec, config_path)
     found, notes = estimated(step, spec, kinds, size_inventory.own_types(config_path))
     if not found:
@@ -90,7 +94,10 @@ def curve(
 
 @dataclass
 class Step:
-    """A script's training step, traced and run when it is asked for, and no more than once each."""
+    """A script's training step, traced and run when it is asked for, and no more than once each.
+
+    `original` is the file that `path` is a copy of, None where it is none: profiles know models by their files.
+    """
 
     path: Path
     batch: int
@@ -98,6 +105,7 @@ class Step:
     precision: str
     timeout_s: float
     memory_bytes: int | None = None
+    original: Path | None = None
     _known: dict[str, Any] = field(default_factory=dict, init=False)
 
     def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
@@ -113,6 +121,9 @@ class Step:
         type_, count = max(counts.items(), key=lambda item: item[1])
         gpu, note = _gpu(type_, kind, own)
         nodes = curves.Nodes(kind.name, spec.workers_per_node or count, gpu, count, max(1, kind.cpus))
+        profiled = curves.on_profile(self._profiles(gpu.name), self.batch, nodes, sizes)
+        if profiled is not None:
+            return profiled, f"a profile of {MODEL} measured on {gpu.name}", [note] if note else []
         whose = "data sheet of" if gpu.assumed else "site's words on"
         made = curves.on_gpus(self._trace(), nodes, sizes, self.precision)
         return made, f"the {whose} {gpu.name} and a trace with a batch of {self.batch}", [note] if note else []
@@ -131,6 +142,24 @@ class Step:
                 memory_bytes=self.memory_bytes or tracing.MEMORY_BYTES,
             )
         return self._known["trace"]
+
+    def _profiles(self, device: str) -> Mapping[Shard, ShardProfile]:
+        """What the user's cache knows of the script's model on a type of GPU, run as it is now."""
+        from sizing.cells.profile import Setting
+        from sizing.cells.shards import ShardProfile
+        from sizing.cells.store import Store
+        from sizing.errors import SizingError
+
+        source = f"{self.original or self.path}:{MODEL}"
+        try:
+            if self.original is not None and self.original.read_bytes() != self.path.read_bytes():
+                return {}
+            store = Store()
+            model = store.model(source)
+            found = {} if model is None else store.all(model, device, Setting(precision=self.precision))
+        except (OSError, SizingError):
+            return {}  # a cache that cannot be read is as good as none: the trace does
+        return {shard: result for shard, result in found.items() if isinstance(result, ShardProfile)}
 
     def _run(self) -> Any:
         from sizing.model import stepping, tracing

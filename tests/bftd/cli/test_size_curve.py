@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sizing.cells.profile import Setting
+from sizing.cells.shards import Shard, ShardProfile
+from sizing.cells.store import Store, by_files
 from sizing.errors import Untraceable
+from sizing.estimate import Estimate
 from sizing.model import stepping, tracing
 from sizing.model.parallel import Parallel
 from sizing.model.stepping import RealStep
@@ -106,3 +112,44 @@ def test_classes_that_are_none_are_refused_in_one_line(terminal: Terminal, text:
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json")
     assert ended.code in (1, 2)
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
+    script = terminal.folder / "train.py"
+    step = f"{script}:make_model"
+    model = by_files(step, [("train.py", hashlib.sha256(script.read_bytes()).hexdigest())])
+    exact = Estimate(0.25, 0.2, 0.3, "measured")
+    profile = ShardProfile(
+        Shard(0, 9, 8, 1),
+        "a100-sxm-80gb",
+        exact,
+        Estimate(0.0, 0.0, 0.0, "measured"),
+        0,
+        0,
+        0,
+        0,
+        0,
+        (),
+        5,
+        1.0,
+        "2.13",
+    )
+    part = replace(profile, shard=Shard(5, 9, 8, 1))
+    Store().put(model, Setting(precision="bf16"), [profile, part])
+    words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
+    gpus = terminal(*words).json["estimates"][0]
+    assert gpus["basis"] == "a profile of make_model measured on a100-sxm-80gb"
+    assert gpus["origin"] == "assumed", "what is between nodes was not measured"
+    assert gpus["samples_per_s"] == pytest.approx([4 * 8 / 0.25, 2 * 4 * 8 / 0.25]), (
+        "of twice the batch in twice the time"
+    )
+    kept = terminal.folder / "kept"
+    kept.mkdir()
+    (kept / "train.py").write_text(SCRIPT)
+    words = ("size", "curve", "kept/train.py", *words[3:], "--modules", str(terminal.folder))
+    assert "measured on a100" in terminal(*words).json["estimates"][0]["basis"], "the driver's copy is the same"
+    (kept / "train.py").write_text(SCRIPT + "\n")
+    assert "data sheet" in terminal(*words).json["estimates"][0]["basis"], "another script is another model"
