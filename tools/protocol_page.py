@@ -84,6 +84,7 @@ _BOUNDS = {
     "CURVE_POINTS_MOST": "points of a curve",
     "ESTIMATE_CLASSES_MOST": "classes of nodes for which a trainer's speed is estimated",
     "ESTIMATE_POINTS_MOST": "points of each of these estimates",
+    "CLASSES_MOST": "classes of nodes that a driver is told of",
     "HELD_MOST": "leases that a driver brings along",
     "HELD_PER_NODE_MOST": "the same, for each node that its trainer may have at most",
     "COMMAND_MOST_S": "seconds that a Slurm command of a driver may take; at least 0.5",

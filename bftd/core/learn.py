@@ -243,7 +243,7 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
     if estimate and name not in (knowledge.node_class, *knowledge.elsewhere):
         # it never ran there: as much faster or slower than estimated as where it did
         level = _level(knowledge)
-        estimate, seen = tuple((nodes, rate * level) for nodes, rate in estimate), ()
+        estimate, seen = tuple((nodes, min(rate * level, bounds.NUMBER_MOST)) for nodes, rate in estimate), ()
     return _curve((), seen, estimate, nodes_max, guess_per_node)
 
 
@@ -275,9 +275,11 @@ def _curve(given: Points, seen: Points, estimate: Points, nodes_max: int, guess_
     sizes |= {nodes for nodes, _ in (*given, *seen, *estimate) if 0 < nodes <= nodes_max} | {nodes_max}
     ordered = sorted(sizes)
     if estimate:
-        rates = _non_decreasing(_bent(estimate, seen, nodes) for nodes in ordered)
+        rated = [_bent(estimate, seen, nodes) for nodes in ordered]
     else:
-        rates = _non_decreasing(_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered)
+        rated = [_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered]
+    # what is seen may be anything times what was told: no number beyond its bound may reach a solver
+    rates = _non_decreasing(min(rate, bounds.NUMBER_MOST) for rate in rated)
     return ((0, 0.0), *zip(ordered, rates, strict=True))
 
 

@@ -29,6 +29,8 @@ CURVE_POINTS_MOST = 256
 # What is estimated of its speed: the classes of nodes, and the points on each. They are written down as often.
 ESTIMATE_CLASSES_MOST = 32
 ESTIMATE_POINTS_MOST = 32
+# Samples/s below which no training is: what was seen is divided by estimates.
+ESTIMATE_RATE_LEAST = 1e-6
 # The classes of nodes that a daemon tells a driver of.
 CLASSES_MOST = 1_000
 # The features that one trainer may ask its nodes to have.

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bftd.protocol.bounds import CURVE_POINTS_MOST, ESTIMATE_CLASSES_MOST, ESTIMATE_POINTS_MOST, NODES_MOST
+from bftd.protocol.bounds import (
+    CURVE_POINTS_MOST,
+    ESTIMATE_CLASSES_MOST,
+    ESTIMATE_POINTS_MOST,
+    ESTIMATE_RATE_LEAST,
+    NODES_MOST,
+)
 from bftd.protocol.fields import Fields
 
 # Samples/s by number of nodes, nodes increasing.
@@ -40,8 +46,12 @@ class CurveEstimate:
         name = told.name("class")
         points = read(told, ESTIMATE_POINTS_MOST, "estimate")
         rates = [rate for _, rate in points]
-        if not points or min(rates) <= 0 or any(later < earlier for earlier, later in itertools.pairwise(rates)):
-            raise told.wrong("samples_per_s", "above 0, and never less on more nodes")
+        if (
+            not points
+            or min(rates) < ESTIMATE_RATE_LEAST
+            or any(later < earlier for earlier, later in itertools.pairwise(rates))
+        ):
+            raise told.wrong("samples_per_s", f"{ESTIMATE_RATE_LEAST:g} or more, and never less on more nodes")
         return cls(name, points, told.text("origin", choices=ORIGINS), told.text("basis", ""))
 
 

@@ -310,3 +310,25 @@ def test_a_curve_of_estimate_and_measured_rates_is_a_curve_and_passes_through_ri
         [(nodes, samples_per_s)] = seen.items()
         if nodes <= most:
             assert rate(made, nodes) == pytest.approx(samples_per_s)
+
+
+EXTREMES = st.sampled_from([1e-6, 1.0, 1e12])
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 2, 64, 10**6]), EXTREMES, min_size=1),
+    st.dictionaries(st.sampled_from([1, 3, 64]), st.sampled_from([5e-324, 1.0, 1e12]), max_size=3),
+    st.sampled_from([None, "seen", "told"]),
+)
+def test_whatever_a_driver_says_and_reports_its_curve_stays_within_what_a_solver_takes(
+    told: dict[int, float], seen: dict[int, float], on: str | None
+) -> None:
+    points = tuple(zip(sorted(told), sorted(told.values()), strict=True))
+    for known in (
+        Knowledge(given=points),
+        estimated(CurveEstimate("seen", points), CurveEstimate("told", points[:1])),
+    ):
+        for nodes, samples_per_s in seen.items():
+            known = observe_rate(known, nodes, samples_per_s, node_class="seen")
+        made = curve(known, 64, 1.0, on)
+        assert all(0 <= samples_per_s <= 1e12 for _, samples_per_s in made), "and is a number"
