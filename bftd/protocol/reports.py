@@ -217,7 +217,10 @@ class CurveReport(Report):
     @classmethod
     def read(cls, at_s: float, told: Fields) -> CurveReport:
         """See Report.read."""
-        return cls(at_s, curves.estimates(told, "estimates"))
+        found = curves.estimates(told, "estimates")
+        if not found:
+            raise told.wrong("estimates", "a list of at least one")
+        return cls(at_s, found)
 
 
 KINDS: Mapping[str, type[Report]] = {

@@ -137,9 +137,33 @@ def test_a_driver_is_told_of_the_classes_that_its_trainer_may_use_with_what_an_e
 def test_a_driver_that_comes_back_without_an_estimate_does_not_take_it_away() -> None:
     core = Mixed()
     core.arrive(registration("1", 1, 9, estimates=ESTIMATES))
+    assert core.state.trainers["1"].request.estimates == (), "they are written down once"
     core.arrive(registration("1", 1, 9))
     assert list(core.state.trainers["1"].knowledge.estimates) == [each.node_class for each in ESTIMATES]
-    assert core.state.trainers["1"].request.estimates == (), "they are written down once"
+
+
+def test_the_first_estimate_is_worth_a_new_plan_and_later_ones_are_not() -> None:
+    core = Mixed(settings=Settings().changed(objective="throughput"))
+    core.arrive(registration("1", 1, 9))
+    settle(core)
+    assert core.nodes("1") == set(CPU)
+    solved: list[Problem] = []
+
+    def solve_and_count(problem: Problem, *arguments: Any, **options: Any) -> Plan:
+        solved.append(problem)
+        return solve(problem, *arguments, **options)
+
+    core.solve = solve_and_count
+    core.look()
+    assert not solved, "nothing has changed"
+    core.report("1", CurveReport(core.time_s, ESTIMATES))
+    core.look()
+    assert solved
+    solved.clear()
+    for rate in (1.0, 2.0, 3.0):
+        core.report("1", CurveReport(core.time_s, (CurveEstimate("a100x4", ((1, rate),)),)))
+        core.look()
+    assert not solved, "or a driver could have the daemon plan all the time"
 
 
 def test_several_trainers_without_a_wish_are_on_a_class_each() -> None:

@@ -45,7 +45,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "id": LEASE_IDS,
     "state": st.sampled_from(REPORTED),
     "job_id": st.none() | st.integers(1, 10**9).map(str),
-    "estimates": ESTIMATES,
+    "estimates": ESTIMATES.filter(len),
     "node": st.none() | NAMES,
     "kind": st.sampled_from(["up", "down", "crash"]),
     "loss": st.none() | st.floats(-1e6, 1e6),
@@ -261,6 +261,8 @@ def test_estimates_are_bounded_and_of_different_classes() -> None:
     estimates = [CurveEstimate(f"c{number}", ((1, 1.0),)).to_json() for number in range(33)]
     with pytest.raises(Malformed, match="estimates may hold 32 items, not 33"):
         report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates})
+    with pytest.raises(Malformed, match="estimates must be a list of at least one"):
+        report_from_json({"op": "curve", "at_s": 1.0, "estimates": []})
     with pytest.raises(Malformed, match="estimates has one class of nodes twice"):
         report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates[:1] * 2})
 
