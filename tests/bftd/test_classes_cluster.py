@@ -184,6 +184,8 @@ def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(si
     )
     assert "train.py has no make_step(batch_size)" in site.bft("explain", without).stdout
     site.slurm("scancel", without)
+    done = site.bft("size", "curve", "sized.py", "--nodes", "1-4,gpu=h100")
+    assert (done.returncode, done.stderr) == (1, "bft: no class of nodes can be estimated: there is none\n")
 
 
 def test_the_classes_are_shown(site: SandboxSite) -> None:
