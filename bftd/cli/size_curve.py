@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 120.0
 MODEL = "make_model"
 """The function of a script by which `bft size profile` knows its model."""
+# As `bft size profile` takes them.
+_PRECISIONS = ("bf16", "bf16-pure", "fp16-amp", "tf32", "fp32")
+_OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 
 
 @click.command()
@@ -121,9 +124,10 @@ class Step:
         type_, count = max(counts.items(), key=lambda item: item[1])
         gpu, note = _gpu(type_, kind, own)
         nodes = curves.Nodes(kind.name, spec.workers_per_node or count, gpu, count, max(1, kind.cpus))
-        profiled = curves.on_profile(self._profiles(gpu.name), self.batch, nodes, sizes)
+        known, precision = self._profiles(gpu.name)
+        profiled = curves.on_profile(known, self.batch, nodes, sizes)
         if profiled is not None:
-            return profiled, f"a profile of {MODEL} measured on {gpu.name}", [note] if note else []
+            return profiled, f"a profile of {MODEL} measured on {gpu.name} in {precision}", [note] if note else []
         whose = "data sheet of" if gpu.assumed else "site's words on"
         made = curves.on_gpus(self._trace(), nodes, sizes, self.precision)
         return made, f"the {whose} {gpu.name} and a trace with a batch of {self.batch}", [note] if note else []
@@ -143,8 +147,11 @@ class Step:
             )
         return self._known["trace"]
 
-    def _profiles(self, device: str) -> Mapping[Shard, ShardProfile]:
-        """What the user's cache knows of the script's model on a type of GPU, run as it is now."""
+    def _profiles(self, device: str) -> tuple[Mapping[Shard, ShardProfile], str]:
+        """What the user's cache knows of the script's model as it is now on a type of GPU, and in what precision.
+
+        The precision asked for comes first, then the others, as who profiled it chose one.
+        """
         from sizing.cells.profile import Setting
         from sizing.cells.shards import ShardProfile
         from sizing.cells.store import Store
@@ -153,13 +160,19 @@ class Step:
         source = f"{self.original or self.path}:{MODEL}"
         try:
             if self.original is not None and self.original.read_bytes() != self.path.read_bytes():
-                return {}
+                return {}, ""
             store = Store()
-            model = store.model(source)
-            found = {} if model is None else store.all(model, device, Setting(precision=self.precision))
+            if (model := store.model(source)) is None or device not in store.devices(model):
+                return {}, ""
+            for precision in dict.fromkeys((self.precision, *_PRECISIONS)):
+                for optimizer in _OPTIMIZERS:
+                    results = store.all(model, device, Setting(optimizer, precision))
+                    found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}
+                    if found:
+                        return found, precision
         except (OSError, SizingError):
-            return {}  # a cache that cannot be read is as good as none: the trace does
-        return {shard: result for shard, result in found.items() if isinstance(result, ShardProfile)}
+            pass  # a cache that cannot be read is as good as none: the trace does
+        return {}, ""
 
     def _run(self) -> Any:
         from sizing.model import stepping, tracing

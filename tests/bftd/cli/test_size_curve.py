@@ -138,10 +138,10 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
         "2.13",
     )
     part = replace(profile, shard=Shard(5, 9, 8, 1))
-    Store().put(model, Setting(precision="bf16"), [profile, part])
+    Store().put(model, Setting("sgd", "fp32"), [profile, part])
     words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
     gpus = terminal(*words).json["estimates"][0]
-    assert gpus["basis"] == "a profile of make_model measured on a100-sxm-80gb"
+    assert gpus["basis"] == "a profile of make_model measured on a100-sxm-80gb in fp32"
     assert gpus["origin"] == "assumed", "what is between nodes was not measured"
     assert gpus["samples_per_s"] == pytest.approx([4 * 8 / 0.25, 2 * 4 * 8 / 0.25]), (
         "of twice the batch in twice the time"
