@@ -13,7 +13,8 @@ from elastic.errors import UsageError
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
 _KEYS = (
-    "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "frozen", "resume", "state", "container",
+    "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state",
+    "container",
 )  # fmt: skip
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
@@ -34,10 +35,11 @@ _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 class ElasticSpec:
     """What the user asked for; `backend` is None when the script decides.
 
-    `without` are types of GPUs whose nodes are not wanted. `resume` is the id of the trainer, a job's number mostly,
-    with @CLUSTER behind it or not, from whose saved state this one goes on. `state_path` is the folder on a shared file
-    system that holds large states, `container` the image that the workers run in, and `progress` the regular expression
-    that reads their steps from what they print.
+    `without` are types of GPUs whose nodes are not wanted. `estimates` asks for an estimate of the speed, with
+    `estimate_batch` samples a worker, None for what the script's function takes by default. `resume` is the id of the
+    trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state this one goes on.
+    `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
+    run in, and `progress` the regular expression that reads their steps from what they print.
     """
 
     nodes_min: int
@@ -52,6 +54,8 @@ class ElasticSpec:
     gpus: int = 0
     mix: bool = False
     without: tuple[str, ...] = ()
+    estimates: bool = False
+    estimate_batch: int | None = None
     frozen_s: float | None = None
     resume: str | None = None
     state_path: str | None = None
@@ -61,7 +65,8 @@ class ElasticSpec:
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
-        gpu=TYPE:N, mix, frozen=S, resume=JOBID, state=PATH, container=IMAGE, and at the end progress=REGEX.
+        gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE,
+        and at the end progress=REGEX.
 
         Raises UsageError.
         """
@@ -75,6 +80,7 @@ class ElasticSpec:
         nodes_min, nodes_max = _range(head, text)
         options = dict(_option(part) for part in rest)
         gpu, gpus = _gpu(options.get("gpu"))
+        estimates, estimate_batch = _curve(options.get("curve"))
         return cls(
             nodes_min,
             nodes_max,
@@ -88,6 +94,8 @@ class ElasticSpec:
             gpus=gpus,
             mix="mix" in options,
             without=_without(options.get("without")),
+            estimates=estimates,
+            estimate_batch=estimate_batch,
             frozen_s=_positive(options.get("frozen"), "frozen"),
             resume=_trainer(options.get("resume")),
             state_path=_state_path(options.get("state")),
@@ -128,6 +136,8 @@ class ElasticSpec:
             parts.append("gpu=" + ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else ""))))
         if self.without:
             parts.append("without=" + ":".join(self.without))
+        if self.estimates:
+            parts.append("curve=estimate" + (f":{self.estimate_batch}" if self.estimate_batch else ""))
         if self.frozen_s is not None:
             parts.append(f"frozen={_shortest(self.frozen_s)}")
         if self.mix:
@@ -237,6 +247,18 @@ def _without(value: str | None) -> tuple[str, ...]:
     if len(names) > TYPES_MOST or not all(GPU_TYPE.fullmatch(name) and not name.isdecimal() for name in names):
         raise UsageError(f"--elastic: without={value}: give types of GPUs between colons, for example without=k80:v100")
     return tuple(dict.fromkeys(names))
+
+
+def _curve(value: str | None) -> tuple[bool, int | None]:
+    """Whether the speed is to be estimated, and with what batch of one worker."""
+    if value is None:
+        return False, None
+    word, colon, count = value.partition(":")
+    if word != "estimate" or (colon and not (re.fullmatch(_COUNT, count) and int(count) >= 1)):
+        raise UsageError(
+            f"--elastic: curve={value}: give curve=estimate, or with the batch of one worker curve=estimate:32"
+        )
+    return True, int(count) if colon else None
 
 
 def _trainer(value: str | None) -> str | None:

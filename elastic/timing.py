@@ -190,3 +190,9 @@ HINT_S = 30.0
 
 # How often a worker says how far its save has come.
 SAVING_S = 1.0
+
+# An estimate of a trainer's speed is made at the lowest priority, on a host that may be busy, and nobody waits for it.
+ESTIMATE_S = 600.0
+
+# What its process may take to end what it has started, once it is not wanted any more.
+ESTIMATE_STOP_S = 2.0

@@ -16,9 +16,10 @@ from typing import Any
 from bftd.http.budget import BURST, UNITS_PER_S
 from bftd.http.routes import ROUTES, Route
 from bftd.protocol import bounds
+from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import Leases, LeaseView
-from bftd.protocol.registration import Held, Registration, Welcome
+from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
 from bftd.protocol.reports import KINDS, Finish, Reports, Summary, report_from_json
 from bftd.protocol.sizes import Sizes
 
@@ -33,6 +34,7 @@ _LISTED: dict[str, Any] = {
     "calm_s": 1795306152.0,
     "leases": [LeaseView("n3.41", "n3", "granted", False, 1800.0, "gpu:a100:4", 4, "it is idle").to_json()],
 }
+_ESTIMATE = CurveEstimate("a100x4", ((1, 310.0), (2, 600.0)), "assumed", "the data sheet of a100-sxm-40gb")
 _REPORTS: tuple[dict[str, Any], ...] = (
     {"op": "lease", "at_s": 1795306137.2, "id": "n3.41", "state": "placed", "job_id": "4712", "reason": ""},
     {"op": "progress", "at_s": 1795306150.0, "step": 240, "samples": 30720.0, "samples_per_s": 1142.1, "nodes": 4,
@@ -44,14 +46,18 @@ _REPORTS: tuple[dict[str, Any], ...] = (
     {"op": "resume", "at_s": 1795306180.3, "step": 260},
     {"op": "crash", "at_s": 1795306190.0, "node": "n3", "rc": -9, "text": "a worker was killed"},
     {"op": "note", "at_s": 1795306195.0, "text": "a sentence for people"},
+    {"op": "curve", "at_s": 1795306199.0, "estimates": [_ESTIMATE.to_json()]},
 )  # fmt: skip
 
 REGISTRATION = Registration(
     id="4711", name="train.py", backend="torchrun", sizes=Sizes(1, 8, (1, 2, 4, 8)), user="alice", partition="elastic",
     workers_per_node=4, curve=((1, 310.0), (2, 600.0)), up_cost_s=1.1, down_cost_s=0.8, warm_up_s=12.8,
-    held=(Held("n3.41", "n3", "4712"),),
+    held=(Held("n3.41", "n3", "4712"),), estimates=(_ESTIMATE,),
 )  # fmt: skip
-WELCOME = Welcome.from_json({"protocol": bounds.VERSION, "epoch": 2, "poll_s": 1.0, "note": "", **_LISTED})
+_KIND = NodeKind("a100x4", {"a100": 4}, ("ib",), 64)
+WELCOME = Welcome.from_json(
+    {"protocol": bounds.VERSION, "epoch": 2, "poll_s": 1.0, "note": "", "classes": [_KIND.to_json()], **_LISTED}
+)
 LEASES = Leases.from_json(_LISTED)
 REPORTS = Reports(2, tuple(map(report_from_json, _REPORTS)))
 FINISH = Finish(2, 0, "training is complete", Summary(500, 64000.0, 3, 0, 0, 1.379, 0.117))
@@ -76,6 +82,9 @@ _BOUNDS = {
     "SIZES_MOST": "sizes that one trainer names",
     "FEATURES_MOST": "features that one trainer asks its nodes to have",
     "CURVE_POINTS_MOST": "points of a curve",
+    "ESTIMATE_CLASSES_MOST": "classes of nodes for which a trainer's speed is estimated",
+    "ESTIMATE_POINTS_MOST": "points of each of these estimates",
+    "CLASSES_MOST": "classes of nodes that a driver is told of",
     "HELD_MOST": "leases that a driver brings along",
     "HELD_PER_NODE_MOST": "the same, for each node that its trainer may have at most",
     "COMMAND_MOST_S": "seconds that a Slurm command of a driver may take; at least 0.5",

@@ -83,9 +83,10 @@ def explain(job: str, limit: int, config_path: str | None, as_json: bool) -> Non
     for decision in told["decisions"]:
         click.echo(f"{time.strftime('%F %T', time.localtime(decision['at_s']))}  {printable(decision['text'])}")
     trainer = told["trainer"] or {}
-    costs = (trainer.get("resize_costs") or {}).get("text")  # a daemon of before has none
-    if costs and trainer["state"] != "finished":
-        click.echo(printable(f"{trainer['name']}: {costs}"))
+    for what in ("curve", "resize_costs"):
+        text = (trainer.get(what) or {}).get("text")  # a daemon of before has none
+        if text and trainer["state"] != "finished":
+            click.echo(printable(f"{trainer['name']}: {text}"))
 
 
 def _tunable_options(command: F) -> F:

@@ -16,6 +16,7 @@ _COMMANDS = {
     "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
     "tune": ("bftd.cli.size_tune", "tune", "Find the fastest split of a stage's GPUs, with few measured."),
     "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
+    "curve": ("bftd.cli.size_curve", "curve", "Tell how fast an elastic script would train on how many nodes."),
 }
 
 

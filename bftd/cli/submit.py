@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     daemon = client.find(config_path)
     daemon.status()
     step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as with sbatch's own
+    if spec.estimates and spec.estimate_batch is None:
+        spec = replace(spec, estimate_batch=step_batch)
     spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
     header = scripts.Header(
         spec.format(),
@@ -199,11 +202,11 @@ def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, 
 
     if wish.modest:
         return
-    if why := classes.unmet(_classes(settings, slurm), wish, partition, nodes_min):
+    if why := classes.unmet(classes_of(settings, slurm), wish, partition, nodes_min):
         raise UsageError(f"{why}; `bft nodes` shows the classes")
 
 
-def _classes(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
+def classes_of(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
     """The classes of the harvested nodes, as the daemon makes them."""
     from bftd.pool.classes import classify
 
@@ -230,7 +233,7 @@ def _fitted(
     if worker_memory.find(script[0].read_text()) is None and step_batch is None:
         return spec
     features = features_of(constraint) if constraint else ()
-    known = _classes(settings, slurm)
+    known = classes_of(settings, slurm)
     classes = {name: known[name] for name in usable(known, spec.wish(features), partition)}
     own = size_inventory.own_types(config_path)
     left = worker_memory.fitted(

@@ -15,7 +15,7 @@ from bftd.protocol.wish import Wish
 class NodeClass:
     """The `size` nodes of one class, in the pool or not: their GPUs by type, and the harvested partitions they are in.
 
-    `features` are those that all of its nodes have, `some_features` those that only some have.
+    `features` are those that all of its nodes have, `some_features` those that only some have. `cpus` are a node's.
     """
 
     name: str
@@ -24,6 +24,7 @@ class NodeClass:
     features: frozenset[str]
     some_features: frozenset[str]
     partitions: tuple[str, ...]
+    cpus: int = 0
 
     def meets(self, wish: Wish, partition: str) -> bool:
         """Whether any node of the class is what a trainer of `partition` ("" is any) asks for."""

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bftd.core import failures, learn, refusals
+from bftd.core import failures, learn, refusals, sentences
 from bftd.core.decisions import Ended, Lost, Noted, Saved
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
     CrashReport,
+    CurveReport,
     LeaseReport,
     NoteReport,
     ProgressReport,
@@ -205,6 +206,18 @@ def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
         turn.say(trainer.id, Noted(trainer.name, report.text))
 
 
+def _curve(turn: Turn, trainer: Trainer, report: CurveReport) -> None:
+    """What its speed is estimated to be; the first time, it may be worth another plan."""
+    known = trainer.knowledge
+    knowledge = learn.observe_estimates(known, report.estimates)
+    if knowledge == known:
+        return
+    turn.change(trainer, knowledge=knowledge)
+    turn.plan_due |= trainer.active and not known.estimates
+    if turn.explain:
+        turn.say(trainer.id, Noted(trainer.name, sentences.curve(knowledge)))
+
+
 _HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {
     LeaseReport: _lease,
     ProgressReport: _progress,
@@ -213,4 +226,5 @@ _HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {
     ResumeReport: _resume,
     CrashReport: _crash,
     NoteReport: _note,
+    CurveReport: _curve,
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, classes, pausing, sentences, timing
+from bftd.core import caps, classes, learn, pausing, sentences, timing
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.domain import Assignment, Trainer
@@ -160,6 +160,8 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
+    if known and trainer.knowledge.by_class and not trainer.request.wish.mix:
+        points = learn.curve(trainer.knowledge, trainer.sizes.high, node_class=turn.class_of(added[0]))
     rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started

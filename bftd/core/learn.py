@@ -1,7 +1,7 @@
 """Learning a trainer's scaling curve and rescale costs from what its driver reports.
 
-Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own or from a linear guess, and every size
-at which the trainer was seen running replaces the guess there and bends it elsewhere.
+Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from a linear
+guess, and every size at which the trainer was seen running replaces the guess there and bends it elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import lru_cache
 from bftd.core import stalls
 from bftd.core.stalls import Stall
 from bftd.protocol import bounds
+from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import ResizeReport
 from milp import Points, interpolate
@@ -41,7 +42,7 @@ class Knowledge:
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
     of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others. `save_s` is how long a save
     of its state takes, None where a resize needs none or none was measured, and `state_bytes` is 0 where unknown.
-    `last_resize` is what its driver told of the last one, a crash's left out.
+    `last_resize` is what its driver told of the last one, a crash's left out. `estimates` are by class of nodes.
     """
 
     given: Points = ()
@@ -58,10 +59,26 @@ class Knowledge:
     last_resize: ResizeReport | None = None
     node_class: str = ""
     elsewhere: Mapping[str, Points] = field(default_factory=dict)
+    estimates: Mapping[str, CurveEstimate] = field(default_factory=dict)
+
+    @property
+    def by_class(self) -> bool:
+        """Whether more is known than its speed on one class of nodes, for which any other is taken to be as fast."""
+        return bool(self.elsewhere) or len(self.estimates) > 1
 
     def seen_on(self, node_class: str) -> Points:
         """What was seen on a class of nodes; one where the trainer never ran is taken for as fast as the last one."""
         return self.elsewhere.get(node_class, self.seen) if node_class != self.node_class else self.seen
+
+    def estimated_on(self, node_class: str) -> Points:
+        """What is estimated of a class of nodes, () for nothing; "" is the slowest: nobody knows which it will be."""
+        if not self.estimates:
+            return ()
+        if node_class not in self.estimates:
+            if node_class and len(self.estimates) > 1:
+                return ()
+            return min((each.points for each in self.estimates.values()), key=lambda points: interpolate(points, 1))
+        return self.estimates[node_class].points
 
     def up_cost_s(self, nodes: int) -> float:
         """R_j^up of the paper at this size: from the last grow stalls, else what the user said, else a guess."""
@@ -94,8 +111,9 @@ class Knowledge:
 
     @property
     def rate_per_node(self) -> float | None:
-        """Median samples/s of one node over the sizes seen or given; None when nothing is known."""
-        points = [(nodes, rate) for nodes, rate in self.seen or self.given if nodes > 0 and rate > 0]
+        """Median samples/s of one node over the sizes seen, given or estimated; None when nothing is known."""
+        known = self.seen or self.given or self.estimated_on(self.node_class)
+        points = [(nodes, rate) for nodes, rate in known if nodes > 0 and rate > 0]
         return statistics.median(rate / nodes for nodes, rate in points) if points else None
 
 
@@ -106,7 +124,23 @@ def given(request: Registration) -> Knowledge:
         given_up_cost_s=request.up_cost_s,
         given_down_cost_s=request.down_cost_s,
         given_warm_up_s=request.warm_up_s,
+        estimates=_by_class(request.estimates),
     )
+
+
+def given_again(knowledge: Knowledge, request: Registration) -> Knowledge:
+    """The same once a driver has come back: what it tells of the speed counts, what was seen stays."""
+    told = replace(knowledge, given=request.curve or knowledge.given)
+    return observe_estimates(told, request.estimates) if request.estimates else told
+
+
+def observe_estimates(knowledge: Knowledge, estimates: Iterable[CurveEstimate]) -> Knowledge:
+    """Take what is estimated of the trainer's speed in place of what was before."""
+    return replace(knowledge, estimates=_by_class(estimates))
+
+
+def _by_class(estimates: Iterable[CurveEstimate]) -> dict[str, CurveEstimate]:
+    return {estimate.node_class: estimate for estimate in estimates}
 
 
 def observe_rate(
@@ -201,8 +235,29 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
     `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
     curve of the class where the trainer ran last.
     """
-    seen = knowledge.seen if node_class is None else knowledge.seen_on(node_class)
-    return _curve(knowledge.given, seen, nodes_max, guess_per_node)
+    name = knowledge.node_class if node_class is None else node_class
+    seen = knowledge.seen_on(name)
+    if not knowledge.estimates or knowledge.given:
+        return _curve(knowledge.given, seen, (), nodes_max, guess_per_node)
+    estimate = knowledge.estimated_on(name)
+    if estimate and name not in (knowledge.node_class, *knowledge.elsewhere):
+        # it never ran there: as much faster or slower than estimated as where it did
+        level = _level(knowledge)
+        estimate, seen = tuple((nodes, min(rate * level, bounds.NUMBER_MOST)) for nodes, rate in estimate), ()
+    return _curve((), seen, estimate, nodes_max, guess_per_node)
+
+
+def _level(knowledge: Knowledge) -> float:
+    """How many times an estimate is what was seen: the median over all sizes and classes with both, 1 without any."""
+    everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
+    pairs = ((seen, knowledge.estimated_on(name)) for name, seen in everywhere.items())
+    ratios = [ratio for seen, estimate in pairs if seen and estimate for _, ratio in _ratios(seen, estimate)]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+def _ratios(seen: Points, estimate: Points) -> list[tuple[int, float]]:
+    """By how much each rate seen is another than estimated."""
+    return [(nodes, rate / _shape_at(estimate, nodes)) for nodes, rate in seen]
 
 
 def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
@@ -213,13 +268,18 @@ def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str])
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(given: Points, seen: Points, nodes_max: int, guess_per_node: float) -> Points:
-    """The curve through what is given and seen. It is cached because every plan needs that of every trainer."""
+def _curve(given: Points, seen: Points, estimate: Points, nodes_max: int, guess_per_node: float) -> Points:
+    """The curve through what is known. It is cached because every plan needs that of every trainer."""
     knowledge = Knowledge(given, seen)
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
-    sizes |= {nodes for nodes, _ in (*knowledge.given, *knowledge.seen) if 0 < nodes <= nodes_max} | {nodes_max}
+    sizes |= {nodes for nodes, _ in (*given, *seen, *estimate) if 0 < nodes <= nodes_max} | {nodes_max}
     ordered = sorted(sizes)
-    rates = _non_decreasing(_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered)
+    if estimate:
+        rated = [_bent(estimate, seen, nodes) for nodes in ordered]
+    else:
+        rated = [_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered]
+    # what is seen may be anything times what was told: no number beyond its bound may reach a solver
+    rates = _non_decreasing(min(rate, bounds.NUMBER_MOST) for rate in rated)
     return ((0, 0.0), *zip(ordered, rates, strict=True))
 
 
@@ -243,6 +303,21 @@ def _rate_at(knowledge: Knowledge, nodes: int, guess_per_node: float) -> float:
     if knowledge.given:
         return last_rate * _relative(shape, nodes, last_nodes)
     return float(last_rate * (nodes / last_nodes) ** _efficiency(knowledge.seen))
+
+
+def _bent(estimate: Points, seen: Points, nodes: int) -> float:
+    """The estimate at one size, as much higher or lower as at the sizes seen: that of the nearest, and between two a
+    mean of both by the logarithm of the sizes, so that each rate seen stands and no step is made beside it.
+    """
+    rate = _shape_at(estimate, nodes)
+    if not seen:
+        return rate
+    ratios = [(math.log(size), ratio) for size, ratio in _ratios(seen, estimate)]
+    at = bisect_left(ratios, (math.log(nodes), 0.0))
+    if at == 0 or at == len(ratios):
+        return rate * ratios[min(at, len(ratios) - 1)][1]
+    (before, low), (after, high) = ratios[at - 1], ratios[at]
+    return rate * (low + (high - low) * (math.log(nodes) - before) / (after - before))
 
 
 def _apart(one: int, other: int) -> float:

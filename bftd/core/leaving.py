@@ -157,7 +157,7 @@ class TrainersLoss:
         settings, pool, knowledge, high = self._state.settings, self._state.pool, trainer.knowledge, trainer.sizes.high
         points, one_node = learn.curve(knowledge, high, guess), None
         wish = trainer.request.wish
-        if len(pool.classes) > 1 and knowledge.elsewhere and not wish.mix and node in pool.nodes:
+        if len(pool.classes) > 1 and knowledge.by_class and not wish.mix and node in pool.nodes:
             kind = pool.nodes[node].node_class
             names = {*classes.usable(pool.classes, wish, trainer.request.partition), kind}
             curves, one_node = learn.curves_on(knowledge, high, names)

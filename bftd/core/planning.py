@@ -189,7 +189,7 @@ def _on_classes(
     only = tuple(may_use) if len(may_use) < len(kinds) else None
     if trainer.request.wish.mix:
         return replace(spec, mixes_classes=True, only_classes=only)
-    if not trainer.knowledge.elsewhere:  # it has run on one class at most, and any is taken for as fast
+    if not trainer.knowledge.by_class:  # any class is taken for as fast
         return replace(spec, only_classes=only)
     everywhere, fastest = learn.curves_on(trainer.knowledge, trainer.sizes.high, usable_classes(turn, trainer))
     curves = {name: _curve(_values(turn, trainer, everywhere[name], len(spec.current), fastest)[0]) for name in may_use}

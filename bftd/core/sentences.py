@@ -213,6 +213,35 @@ def beneficiaries(names: Sequence[str]) -> str:
     return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
 
 
+# How fast a trainer is.
+
+_POINTS_SHOWN = 12
+
+
+def curve(knowledge: Knowledge) -> str:
+    """What is estimated of a trainer's speed, out of what, and what was measured by now; "" without an estimate."""
+    told = []
+    for name, estimate in knowledge.estimates.items():
+        on = f" on {name}" if len(knowledge.estimates) > 1 else ""
+        out_of = f", from {estimate.basis}" if estimate.basis else ""
+        told.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
+    if not told:
+        return ""
+    everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
+    seen = [
+        f"measured{f' on {name}' if name and len(everywhere) > 1 else ''} at {_points(points)}"
+        for name, points in everywhere.items()
+        if points
+    ]
+    return f"its curve is an estimate{'; '.join([','.join(told), *seen])}"
+
+
+def _points(points: Sequence[tuple[int, float]]) -> str:
+    """Some of a curve's points: "1: 120, 2: 230"."""
+    shown = points if len(points) <= _POINTS_SHOWN else (*points[: _POINTS_SHOWN - 1], points[-1])
+    return ", ".join(f"{nodes_}: {rate:.3g}" for nodes_, rate in shown)
+
+
 # What a trainer's resizes cost.
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB")

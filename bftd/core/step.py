@@ -126,7 +126,7 @@ def _on_registered(turn: Turn, event: Registered) -> None:
     """Take in a driver that came, for the first time or again, and sort out the leases that it still holds."""
     request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
-        trainer = Trainer(replace(request, held=()), turn.now, learn.given(request), heard_s=turn.now)
+        trainer = Trainer(_lasting(request), turn.now, learn.given(request), heard_s=turn.now)
         turn.trainers[trainer.id] = trainer
         refusals.inherit(turn, trainer)
         trainer = turn.trainers[trainer.id]
@@ -149,14 +149,19 @@ def _on_registered(turn: Turn, event: Registered) -> None:
     turn.plan_due = True
 
 
+def _lasting(request: Registration) -> Registration:
+    """What of a registration is kept as it came: leases and estimates are taken apart."""
+    return replace(request, held=(), estimates=())
+
+
 def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
     """Take back a driver of a known trainer. A new epoch fences the old driver, and what was learned stays."""
-    learned = replace(before.knowledge, given=request.curve or before.knowledge.given)
+    learned = learn.given_again(before.knowledge, request)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
         del turn.trainers[before.id]
     trainer = replace(
         before,
-        request=replace(request, user=before.user, held=()),
+        request=replace(_lasting(request), user=before.user),
         knowledge=learned,
         epoch=before.epoch + 1,
         version=before.version + 1,

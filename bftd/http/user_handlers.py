@@ -39,6 +39,7 @@ async def explain(request: web.Request) -> web.Response:
     if trainer is not None:
         shown = privacy.trainer(shown_status.trainer(service.state, trainer))
         shown |= {"resize_costs": shown_status.resize_costs(service.state, trainer)}
+        shown |= {"curve": shown_status.curve(trainer)}
 
     def look_up(ledger: Reader) -> bytes | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None

@@ -112,4 +112,5 @@ def _class(name: str, members: Sequence[Node], partitions: Sequence[str]) -> Nod
         features=common,
         some_features=frozenset.union(*have) - common,
         partitions=_harvested(members[0], partitions),
+        cpus=members[0].cpus,
     )

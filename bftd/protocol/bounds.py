@@ -26,6 +26,13 @@ LEASE_ID_MOST = 275
 # The sizes that one trainer may name, and the points of its curve: both are written down with each of its reports.
 SIZES_MOST = 4_096
 CURVE_POINTS_MOST = 256
+# What is estimated of its speed: the classes of nodes, and the points on each. They are written down as often.
+ESTIMATE_CLASSES_MOST = 32
+ESTIMATE_POINTS_MOST = 32
+# Samples/s below which no training is: what was seen is divided by estimates.
+ESTIMATE_RATE_LEAST = 1e-6
+# The classes of nodes that a daemon tells a driver of.
+CLASSES_MOST = 1_000
 # The features that one trainer may ask its nodes to have.
 FEATURES_MOST = 32
 # The leases that a driver may bring along: one a node, and those that are still on their way out.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bftd.protocol import curves
 from bftd.protocol.bounds import (
-    CURVE_POINTS_MOST,
+    CLASSES_MOST,
     HELD_MOST,
     HELD_PER_NODE_MOST,
     LEASE_ID_MOST,
@@ -18,13 +18,11 @@ from bftd.protocol.bounds import (
     VERSION,
     WEIGHT_MOST,
 )
+from bftd.protocol.curves import CurveEstimate, Points
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
 from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import Wish
-
-# Samples/s by number of nodes, nodes increasing.
-Points = tuple[tuple[int, float], ...]
 
 # The id stands in URLs and in lease lists.
 _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
@@ -56,7 +54,8 @@ class Registration:
 
     `curve` is what the user knows of its scaling, `up_cost_s` and `down_cost_s` of its resizes (R_j^up and R_j^dw of
     the paper), `warm_up_s` of the time from a node's grant to its first step; None is what he does not know. `user` is
-    "" where the daemon is to fill in who asks, and `partition` where any that it harvests will do.
+    "" where the daemon is to fill in who asks, and `partition` where any that it harvests will do. `estimates` are what
+    was worked out of its speed so far.
     """
 
     id: str
@@ -73,10 +72,10 @@ class Registration:
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
     wish: Wish = field(default=Wish())
+    estimates: tuple[CurveEstimate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The body of the request."""
-        nodes, rates = [count for count, _ in self.curve], [rate for _, rate in self.curve]
         return {
             "protocol": VERSION,
             "id": self.id,
@@ -87,12 +86,13 @@ class Registration:
             "partition": self.partition or None,
             "weight": self.weight,
             "workers_per_node": self.workers_per_node,
-            "curve": {"nodes": nodes, "samples_per_s": rates} if self.curve else None,
+            "curve": curves.to_fields(self.curve) if self.curve else None,
             "up_cost_s": self.up_cost_s,
             "down_cost_s": self.down_cost_s,
             "warm_up_s": self.warm_up_s,
             "held": [held.to_json() for held in self.held],
             **self.wish.to_fields(),
+            "estimates": [estimate.to_json() for estimate in self.estimates],
         }
 
     @classmethod
@@ -114,12 +114,39 @@ class Registration:
             partition=told.name("partition", ""),
             weight=told.number("weight", 1.0, maximum=WEIGHT_MOST),
             workers_per_node=told.whole("workers_per_node", None, minimum=1, maximum=NODES_MOST),
-            curve=_curve(told),
+            curve=() if (curve := told.nested("curve")) is None else curves.read(curve),
             up_cost_s=told.number("up_cost_s", None),
             down_cost_s=told.number("down_cost_s", None),
             warm_up_s=told.number("warm_up_s", None),
             held=tuple(map(Held.from_json, told.items("held", held_most))),
             wish=Wish.read(told),
+            estimates=curves.estimates(told, "estimates"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """A class of nodes that a trainer may use, as its driver is told: GPUs by type, features, CPUs (0: not known)."""
+
+    name: str
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    cpus: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `from_json` reads."""
+        return {"class": self.name, "gpus": dict(self.gpus), "features": list(self.features), "cpus": self.cpus}
+
+    @classmethod
+    def from_json(cls, data: object) -> NodeKind:
+        """One item of the list in a welcome; raises Malformed."""
+        told = Fields(data, "the daemon's answer: classes")
+        gpus, features = told.raw("gpus") or {}, told.items("features", NODES_MOST)
+        if not isinstance(gpus, dict) or not all(isinstance(name, str) for name in (*gpus, *features)):
+            raise told.wrong("gpus", "numbers of GPUs by type")
+        counted = Fields(gpus, "the daemon's answer: gpus")
+        return cls(
+            told.name("class"), {name: counted.whole(name) for name in gpus}, tuple(features), told.whole("cpus", 0)
         )
 
 
@@ -128,13 +155,14 @@ class Welcome:
     """The daemon's answer to a registration.
 
     `epoch` fences older drivers of the trainer. `poll_s` is the time between two snapshots, `listed` is what the driver
-    has to carry out, and `note` is a sentence for the trainer's log.
+    has to carry out, and `note` is a sentence for the trainer's log. `classes` are those that the trainer may use.
     """
 
     epoch: int
     poll_s: float
     listed: Leases
     note: str = ""
+    classes: tuple[NodeKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The body of the answer."""
@@ -143,6 +171,7 @@ class Welcome:
             "epoch": self.epoch,
             "poll_s": self.poll_s,
             "note": self.note,
+            "classes": [kind.to_json() for kind in self.classes],
             **self.listed.to_json(),
         }
 
@@ -158,22 +187,5 @@ class Welcome:
             poll_s=told.number("poll_s"),
             listed=Leases.from_json(data),
             note=told.text("note", ""),
+            classes=tuple(map(NodeKind.from_json, told.items("classes", CLASSES_MOST))),
         )
-
-
-def _curve(told: Fields) -> Points:
-    curve = told.nested("curve")
-    if curve is None:
-        return ()
-    counts, rates = curve.items("nodes", CURVE_POINTS_MOST), curve.items("samples_per_s", CURVE_POINTS_MOST)
-    if len(counts) != len(rates) or not counts:
-        raise curve.wrong("nodes", "as many as samples_per_s, at least one")
-    points = tuple(_point(count, rate) for count, rate in zip(counts, rates, strict=True))
-    if any(later[0] <= earlier[0] for earlier, later in itertools.pairwise(points)):
-        raise curve.wrong("nodes", "in increasing order")
-    return tuple(point for point in points if point[0] > 0)
-
-
-def _point(count: object, rate: object) -> tuple[int, float]:
-    point = Fields({"nodes": count, "samples_per_s": rate}, "trainer: curve")
-    return point.whole("nodes", maximum=NODES_MOST), point.number("samples_per_s")

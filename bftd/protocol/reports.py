@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from bftd.protocol import curves
 from bftd.protocol.bounds import LEASE_ID_MOST, NODES_MOST, REPORTS_MOST, SAMPLES_MOST
+from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, REPORTED, LeaseState
 
@@ -196,9 +198,43 @@ class NoteReport(Report):
         return cls(at_s, told.text("text", ""))
 
 
+@dataclass(frozen=True, slots=True)
+class CurveReport(Report):
+    """What the trainer's speed is estimated to be, on each class of nodes; it replaces what was told before."""
+
+    op: ClassVar[str] = "curve"
+    estimates: tuple[CurveEstimate, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """See Report.to_json."""
+        return {"op": self.op, **self.about}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """See Report.about."""
+        return {"at_s": self.at_s, "estimates": [estimate.to_json() for estimate in self.estimates]}
+
+    @classmethod
+    def read(cls, at_s: float, told: Fields) -> CurveReport:
+        """See Report.read."""
+        found = curves.estimates(told, "estimates")
+        if not found:
+            raise told.wrong("estimates", "a list of at least one")
+        return cls(at_s, found)
+
+
 KINDS: Mapping[str, type[Report]] = {
     kind.op: kind
-    for kind in (LeaseReport, ProgressReport, ResizeReport, SuspendReport, ResumeReport, CrashReport, NoteReport)
+    for kind in (
+        LeaseReport,
+        ProgressReport,
+        ResizeReport,
+        SuspendReport,
+        ResumeReport,
+        CrashReport,
+        NoteReport,
+        CurveReport,
+    )
 }
 
 

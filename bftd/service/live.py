@@ -251,8 +251,9 @@ class Service:
 
     def welcome(self, trainer_id: str) -> Welcome:
         """What the driver of a trainer is told that has just registered."""
-        epoch = self.state.trainers[trainer_id].epoch
-        return Welcome(epoch, self.poll_s, self.leases(trainer_id), self.greeting)
+        trainer = self.state.trainers[trainer_id]
+        listed, kinds = self.leases(trainer_id), status.kinds(self.state, trainer)
+        return Welcome(trainer.epoch, self.poll_s, listed, self.greeting, kinds)
 
     def leases(self, trainer_id: str) -> Leases:
         """All that the driver of a trainer has to carry out."""

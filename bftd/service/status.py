@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, sentences, timing
+from bftd.core import caps, classes, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
+from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
+from bftd.protocol.registration import NodeKind
 from bftd.service import steered
 
 
@@ -50,6 +53,14 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
         container=config.elastic.container,
         stage=config.elastic.stage,
     )
+
+
+def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
+    """The classes of nodes that a trainer may use, as its driver is told."""
+    known = state.pool.classes
+    names = classes.usable(known, item.request.wish, item.request.partition)
+    told = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
+    return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in told)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
@@ -93,6 +104,17 @@ def resize_costs(state: State, item: Trainer) -> dict[str, Any]:
         "state_bytes": known.state_bytes or None,
         "last": None if last is None else last.about,
         "text": sentences.resize_costs(known, held),
+    }
+
+
+def curve(item: Trainer) -> dict[str, Any]:
+    """What is estimated and what was measured of a trainer's speed, by class of nodes ("" where there is one)."""
+    known = item.knowledge
+    seen = {**known.elsewhere, known.node_class: known.seen}
+    return {
+        "estimates": [estimate.to_json() for estimate in known.estimates.values()],
+        "measured": [{"class": name, **to_fields(points)} for name, points in seen.items() if points],
+        "text": sentences.curve(known),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from bftd.protocol.bounds import REPORTS_MOST
 from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import printable
 from bftd.protocol.lease import Leases
-from bftd.protocol.registration import Registration, Welcome
+from bftd.protocol.registration import NodeKind, Registration, Welcome
 from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary
 from elastic.driver.transport import Transport
 from elastic.errors import DaemonError
@@ -58,12 +58,17 @@ class DaemonLink:
         log: Callable[[str], None],
         token: str | None = None,
         munge_socket: str = "",
+        on_classes: Callable[[Sequence[NodeKind]], None] = lambda kinds: None,
     ) -> None:
-        """`address`, `token` and `munge_socket` as `Transport` takes them; raises UsageError."""
+        """`address`, `token` and `munge_socket` as `Transport` takes them; raises UsageError.
+
+        `on_classes` takes the classes of nodes that the trainer may use, with each answer to a registration.
+        """
         self._transport = Transport(address, token, munge_socket)
         self._registration = registration
         self._on_leases = on_leases
         self._on_fenced = on_fenced
+        self._on_classes = on_classes
         self._log = log
         self._reports: list[Report] = []
         self._wake = asyncio.Event()
@@ -140,6 +145,7 @@ class DaemonLink:
         if welcome.note:
             self._log(welcome.note)
         self._on_leases(welcome.listed)
+        self._on_classes(welcome.classes)
 
     async def _poll_once(self) -> None:
         query = f"?epoch={self._epoch}&version={self._version}&wait_s={LONG_POLL_S:g}"

@@ -72,6 +72,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
         log,
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
+        on_classes=lambda kinds: trainer.estimating.heard(kinds),
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
@@ -110,6 +111,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
         down_cost_s=spec.down_cost_s,
         held=trainer.crew.held(),
         wish=spec.wish(settings.features),
+        estimates=trainer.estimating.estimates,
     )
 
 

@@ -7,7 +7,7 @@ for that task.
     Run          what all parts share: settings, log, progress, saved state, how it ends
     TrainerHost  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
     Connections  what agents and workers say                Clockwork     what happens by the clock
-    Liveness     who still answers
+    Liveness     who still answers                          Estimating    how fast it may be, before it runs
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from elastic.driver.clockwork import Clockwork
 from elastic.driver.connections import Connections
 from elastic.driver.crew import Crew
 from elastic.driver.daemon import DaemonLink
+from elastic.driver.estimating import Estimating
 from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness
 from elastic.driver.owner import TrainerOwner
@@ -61,6 +62,7 @@ class Trainer:
         liveness = Liveness(self.run, self.crew)
         self.connections = Connections(self.run, kind, self.crew, host, self._backend, liveness)
         self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
+        self.estimating = Estimating(self.run)
         self._starter = starter
         self._daemon = daemon
         self._listed = asyncio.Event()
@@ -87,7 +89,11 @@ class Trainer:
                 await self._backend.start()
         except ElasticError as error:
             self.run.failed(error)
-        works: list[Coroutine[Any, Any, None]] = [self._reconcile_for_ever(), *self._clockwork.works()]
+        works: list[Coroutine[Any, Any, None]] = [
+            self._reconcile_for_ever(),
+            *self._clockwork.works(),
+            self.estimating.work(),
+        ]
         tasks = list(map(asyncio.create_task, works))
         for task in tasks:
             task.add_done_callback(self._work_ended)

@@ -227,6 +227,21 @@ static bool check_without(struct piece value, const struct range *range, const s
 	return true;
 }
 
+/* estimate or estimate:BATCH. */
+static bool check_curve(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	struct piece word, rest = value;
+	unsigned long count = 1;
+	bool counted = cut(&rest, ':', &word);
+
+	(void)range;
+	if (is(word, "estimate") && (!counted || (is_count(rest, &count) && count >= 1)))
+		return true;
+	return refuse(complaint,
+		      "--elastic: %.*s: give curve=estimate, or with the batch of one worker curve=estimate:32",
+		      SHOW(complaint->option));
+}
+
 /* No letter of these means anything to a shell, to Slurm's comments or to JSON. */
 static bool is_plain(struct piece piece)
 {
@@ -286,7 +301,7 @@ static const struct {
 } options[] = {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
-	{ "gpu", check_gpu },	      { "without", check_without }, { "frozen", check_positive }, { "resume", check_resume },
+	{ "gpu", check_gpu },	      { "without", check_without }, { "curve", check_curve }, { "frozen", check_positive }, { "resume", check_resume },
 	{ "state", check_state },     { "container", check_container },
 };
 
@@ -303,7 +318,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "without=, frozen=, resume=, state=, container=, progress=, mix",
+		      "without=, curve=, frozen=, resume=, state=, container=, progress=, mix",
 		      SHOW(part));
 }
 

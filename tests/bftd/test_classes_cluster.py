@@ -168,6 +168,29 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
         corrections.unlink()
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("nobody_trains")
+def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(site: SandboxSite) -> None:
+    (site.work / "sized.py").write_text(SIZED)
+    job = sbatch(site, "--elastic=1-4,curve=estimate:64", "sized.py")
+    until(lambda: "its curve is an estimate on a100x2 (assumed" in site.bft("explain", job).stdout, site.client.status)
+    said = site.bft("explain", job).stdout
+    last = next(line for line in reversed(said.splitlines()) if line.startswith("sized.py: its curve"))
+    assert re.search(
+        r"on a100x2 \(assumed, from the data sheet of a100-pcie-40gb and a trace with a batch of 64\): 1: ", last
+    )
+    assert "on cpu256-3G (assumed, from a step on one core of the driver's CPU, times 256 cores): 1: " in last
+    site.slurm("scancel", job)
+    without = bft_sbatch(site, "--elastic=1-4,curve=estimate", "train.py")
+    until(
+        lambda: "its speed is not known yet: curve=estimate" in site.bft("explain", without).stdout, site.client.status
+    )
+    assert "train.py has no make_step(batch_size)" in site.bft("explain", without).stdout
+    site.slurm("scancel", without)
+    done = site.bft("size", "curve", "sized.py", "--nodes", "1-4,gpu=h100")
+    assert (done.returncode, done.stderr) == (1, "bft: no class of nodes can be estimated: there is none\n")
+
+
 def test_the_classes_are_shown(site: SandboxSite) -> None:
     assert re.search(r"n\[1-2\] .* a100x2", site.bft("nodes").stdout)
     assert re.search(r"svc2 +cpu256-3G", site.bft("status").stdout)

@@ -103,6 +103,8 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         gpus=draw(st.integers(0, 999_999_999)),
         mix=draw(st.booleans()),
         without=draw(st.sampled_from([(), ("v100",), ("k80", "1g.5gb")])),
+        estimates=(estimates := draw(st.booleans())),
+        estimate_batch=draw(st.none() | st.integers(1, 999_999_999)) if estimates else None,
         frozen_s=draw(costs),
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
         state_path=draw(st.none() | st.from_regex("/[A-Za-z0-9_=:.+@/~#%-]{1,80}", fullmatch=True)),
@@ -112,8 +114,8 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
 
 
 pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
-pieces += " ,gpu= ,gpu=a100: ,without= ,without=a:b ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc"
-pieces += " ,resume=run-svc1-7.u0.0a"
+pieces += " ,gpu= ,gpu=a100: ,without= ,without=a:b ,curve= ,curve=estimate :32"
+pieces += " ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc ,resume=run-svc1-7.u0.0a"
 pieces += (
     " ,state= ,state=/a ,container= ,container=a:b@c ,progress= (?P<step> (?P<loss>.) (?P<samples>\\d+) ) [ ( \\( ]"
 )
@@ -158,6 +160,7 @@ def test_what_is_accepted_the_driver_accepts_too_and_what_is_refused_gets_one_pl
     ["4-1", "0", "0-4", "many", "1-", "1-4,sizes=1:9", "1-4,sizes=", "1-4,sizes=1:", "1-4,workers=0", "1-4,workers=x"]
     + [f"1-4,{key}={number}" for key in ("weight", "up", "down") for number in ("0", "-1", "", "inf", "nan", "1e999")]
     + [f"1-4,without={names}" for names in ("", "4", "a:", ":a", "a/b", ":".join("a" * 33))]
+    + [f"1-4,curve={curve}" for curve in ("", "guess", "estimate:", "estimate:0", "estimate:x", "estimate:1:1")]
     + [f"1-4,resume={id_}" for id_ in ("", ".", "../7", "7/8", "-7")]
     + ["1-4,up=0x10", "1-4,up=1e", "1-4,up=1.2.3", "1-4,up=-0"]
     + [f"1-4,state={path}" for path in ("", "/", "run7", "/a'b", "/a;b", "/a$b", '/a"', "/a\\b")]

@@ -56,7 +56,7 @@ def run(
         account, options = _scavenged(trace, charged, options, progress)
         solve_s: list[float] = []
     else:
-        replay = _Replay(charged, options)
+        replay = Replay(charged, options)
         account, solve_s = replay.through(trace, progress), replay.planner.solve_s
     return made_of(account, trace, trainers, options, solve_s, started_s)
 
@@ -82,7 +82,7 @@ def _costing(trainer: SimTrainer, options: Options) -> SimTrainer:
     return replace(trainer, up_cost_s=up_s * factor, down_cost_s=down_s * factor)
 
 
-class _Replay:
+class Replay:
     """The state of a replay between two events: the clock and the backlog, around the cluster and the books."""
 
     def __init__(self, trainers: Sequence[SimTrainer], options: Options) -> None:

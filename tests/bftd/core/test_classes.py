@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bftd.core import learn
+from bftd.core import learn, sentences
 from bftd.core.classes import NodeClass, unmet, usable
 from bftd.core.domain import ElasticJob, Settings
 from bftd.core.events import Configured, PoolObserved
@@ -15,8 +15,10 @@ from bftd.core.learn import Knowledge
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
-from bftd.protocol.reports import ProgressReport
+from bftd.protocol.curves import CurveEstimate
+from bftd.protocol.reports import CurveReport, ProgressReport
 from bftd.protocol.wish import Wish
+from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.types import Node, Snapshot
 from tests.bftd.builders import Core, node, registration
@@ -82,6 +84,86 @@ def test_regression_a_trainer_was_spread_over_nodes_with_different_gpus() -> Non
     settle(core)
     assert core.nodes("1") == set(CPU), "all of the class that has most nodes, and none of another"
     assert classes_of(core, "1") == {"cpu4-1G"}
+
+
+ESTIMATES = tuple(
+    CurveEstimate(name, tuple((nodes, rate * nodes) for nodes in (1, 2, 4)), "assumed", f"the data sheet of {name}")
+    for name, rate in (("a100x4", 100.0), ("v100x2", 20.0), ("cpu4-1G", 1.0))
+)
+
+
+def test_a_trainer_starts_on_the_class_on_which_it_is_estimated_to_be_fastest() -> None:
+    core = Mixed(settings=Settings().changed(objective="throughput"))
+    core.arrive(registration("1", 1, 9))
+    core.report("1", CurveReport(core.time_s, ESTIMATES))
+    settle(core)
+    assert core.nodes("1") == set(A100), "two of the fastest, though there are four of the slowest"
+    assert "on 2 nodes (n[1-2], a100x4): about 200 samples/s expected" in "\n".join(core.sentences())
+
+
+def test_what_is_measured_on_one_class_moves_what_is_estimated_of_the_others() -> None:
+    core = Mixed(settings=Settings().changed(objective="throughput"))
+    core.arrive(registration("1", 1, 9, estimates=ESTIMATES))
+    settle(core)
+    core.report("1", ProgressReport(core.time_s, 5, 100.0, 10.0, 2, 2))
+    known = core.state.trainers["1"].knowledge
+    assert known.seen == ((2, 10.0),)
+    assert learn.curve(known, 4, node_class="v100x2")[1] == (1, pytest.approx(1.0))
+    assert "measured at 2: 10" in sentences.curve(known)
+
+
+def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9))
+    for estimates in (ESTIMATES[:1], ESTIMATES[:1], ESTIMATES[1:2]):
+        core.report("1", CurveReport(core.time_s, estimates))
+    told = [text for text in core.sentences() if "its curve is an estimate" in text]
+    assert len(told) == 2
+    assert told[0].endswith(
+        "its curve is an estimate (assumed, from the data sheet of a100x4): 1: 100, 2: 200, 4: 400 samples/s"
+    )
+
+
+def test_a_driver_is_told_of_the_classes_that_its_trainer_may_use_with_what_an_estimate_needs() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, wish=Wish(without=("v100",))))
+    core.arrive(registration("2", 1, 9, wish=Wish(gpu="h100")))
+    settle(core)
+    told = kinds(core.state, core.state.trainers["1"])
+    assert [(kind.name, kind.gpus, kind.cpus) for kind in told] == [("a100x4", {"a100": 4}, 4), ("cpu4-1G", {}, 4)]
+    assert kinds(core.state, core.state.trainers["2"]) == ()
+
+
+def test_a_driver_that_comes_back_without_an_estimate_does_not_take_it_away() -> None:
+    core = Mixed()
+    core.arrive(registration("1", 1, 9, estimates=ESTIMATES))
+    assert core.state.trainers["1"].request.estimates == (), "they are written down once"
+    core.arrive(registration("1", 1, 9))
+    assert list(core.state.trainers["1"].knowledge.estimates) == [each.node_class for each in ESTIMATES]
+
+
+def test_the_first_estimate_is_worth_a_new_plan_and_later_ones_are_not() -> None:
+    core = Mixed(settings=Settings().changed(objective="throughput"))
+    core.arrive(registration("1", 1, 9))
+    settle(core)
+    assert core.nodes("1") == set(CPU)
+    solved: list[Problem] = []
+
+    def solve_and_count(problem: Problem, *arguments: Any, **options: Any) -> Plan:
+        solved.append(problem)
+        return solve(problem, *arguments, **options)
+
+    core.solve = solve_and_count
+    core.look()
+    assert not solved, "nothing has changed"
+    core.report("1", CurveReport(core.time_s, ESTIMATES))
+    core.look()
+    assert solved
+    solved.clear()
+    for rate in (1.0, 2.0, 3.0):
+        core.report("1", CurveReport(core.time_s, (CurveEstimate("a100x4", ((1, rate),)),)))
+        core.look()
+    assert not solved, "or a driver could have the daemon plan all the time"
 
 
 def test_several_trainers_without_a_wish_are_on_a_class_each() -> None:

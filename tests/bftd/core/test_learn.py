@@ -18,6 +18,7 @@ from bftd.core.learn import (
     Knowledge,
     curve,
     median_rate_per_node,
+    observe_estimates,
     observe_rate,
     observe_resize,
     observe_resume,
@@ -26,6 +27,7 @@ from bftd.core.learn import (
 )
 from bftd.core.objective import values
 from bftd.core.stalls import Stall, cost_s
+from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import ResizeKind, ResizeReport
 from milp import interpolate as rate
 
@@ -238,3 +240,95 @@ def test_a_size_too_many_takes_the_place_of_the_nearest() -> None:
     assert (41, 7.0) in known.seen
     assert 40 not in dict(known.seen)
     assert 44 in dict(known.seen)
+
+
+FAST = CurveEstimate("fast", ((1, 100.0), (2, 190.0), (4, 360.0), (8, 640.0)))
+SLOW = CurveEstimate("slow", ((1, 10.0), (2, 19.0), (4, 36.0), (8, 64.0)))
+
+
+def estimated(*estimates: CurveEstimate) -> Knowledge:
+    return observe_estimates(Knowledge(), estimates)
+
+
+def rates(known: Knowledge, *sizes: int, on: str | None = None, most: int = 8) -> list[float]:
+    return [rate(curve(known, most, 1.0, on), nodes) for nodes in sizes]
+
+
+def test_an_estimate_is_the_curve_until_something_is_seen() -> None:
+    assert rates(estimated(FAST), 1, 2, 3, 4, 8) == [100.0, 190.0, 275.0, 360.0, 640.0]
+    assert estimated(FAST).rate_per_node is not None
+
+
+def test_what_is_seen_replaces_the_estimate_there_and_moves_the_rest_as_far_off_as_the_nearest() -> None:
+    known = observe_rate(estimated(FAST), 2, 95.0)
+    assert rates(known, 1, 2, 4, 8) == pytest.approx([50.0, 95.0, 180.0, 320.0])
+    known = observe_rate(known, 8, 640.0)
+    assert rates(known, 1, 2, 4, 8, 16, most=16)[:4] == pytest.approx([50.0, 95.0, 270.0, 640.0])
+
+
+def test_a_class_where_a_trainer_never_ran_is_as_far_off_its_estimate_as_those_where_it_did() -> None:
+    known = observe_rate(estimated(FAST, SLOW), 4, 18.0, node_class="slow")
+    assert rates(known, 1, 4, on="slow") == pytest.approx([5.0, 18.0])
+    assert rates(known, 1, 4, on="fast") == pytest.approx([50.0, 180.0])
+    known = observe_rate(known, 1, 100.0, node_class="fast")
+    assert rates(known, 1, 4, on="fast") == pytest.approx([100.0, 360.0])
+    assert rates(known, 1, 4, on="slow") == pytest.approx([5.0, 18.0]), "what was seen there stays"
+
+
+def test_before_anybody_knows_on_which_class_it_will_run_a_trainer_is_as_slow_as_on_the_slowest() -> None:
+    assert rates(estimated(FAST, SLOW), 1, 8) == [10.0, 64.0]
+
+
+def test_a_class_without_an_estimate_is_taken_for_what_was_seen_elsewhere() -> None:
+    known = observe_rate(estimated(FAST, SLOW), 4, 36.0, node_class="slow")
+    assert rates(known, 4, on="other") == pytest.approx([36.0])
+
+
+def test_what_the_user_says_of_the_curve_counts_and_no_estimate() -> None:
+    known = observe_estimates(Knowledge(given=((1, 10.0), (2, 19.0))), [FAST])
+    assert rates(known, 1, 2, most=2) == [10.0, 19.0]
+
+
+@given(
+    st.dictionaries(SIZES, RATES, min_size=1, max_size=8),
+    st.dictionaries(SIZES, RATES, max_size=6),
+    st.integers(1, 64),
+)
+def test_a_curve_of_estimate_and_measured_rates_is_a_curve_and_passes_through_rising_ones(
+    guess: dict[int, float], seen: dict[int, float], most: int
+) -> None:
+    points = tuple(zip(sorted(guess), sorted(guess.values()), strict=True))
+    known = estimated(CurveEstimate("c", points))
+    for nodes, samples_per_s in seen.items():
+        known = observe_rate(known, nodes, samples_per_s)
+    made = curve(known, most)
+    assert made[0] == (0, 0.0)
+    assert made[-1][0] == most
+    assert all(later[1] >= earlier[1] * (1 - 1e-9) for earlier, later in itertools.pairwise(made))
+    assert all(math.isfinite(samples_per_s) for _, samples_per_s in made)
+    if len(seen) == 1:
+        [(nodes, samples_per_s)] = seen.items()
+        if nodes <= most:
+            assert rate(made, nodes) == pytest.approx(samples_per_s)
+
+
+EXTREMES = st.sampled_from([1e-6, 1.0, 1e12])
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 2, 64, 10**6]), EXTREMES, min_size=1),
+    st.dictionaries(st.sampled_from([1, 3, 64]), st.sampled_from([5e-324, 1.0, 1e12]), max_size=3),
+    st.sampled_from([None, "seen", "told"]),
+)
+def test_whatever_a_driver_says_and_reports_its_curve_stays_within_what_a_solver_takes(
+    told: dict[int, float], seen: dict[int, float], on: str | None
+) -> None:
+    points = tuple(zip(sorted(told), sorted(told.values()), strict=True))
+    for known in (
+        Knowledge(given=points),
+        estimated(CurveEstimate("seen", points), CurveEstimate("told", points[:1])),
+    ):
+        for nodes, samples_per_s in seen.items():
+            known = observe_rate(known, nodes, samples_per_s, node_class="seen")
+        made = curve(known, 64, 1.0, on)
+        assert all(0 <= samples_per_s <= 1e12 for _, samples_per_s in made), "and is a number"

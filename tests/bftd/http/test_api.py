@@ -181,6 +181,43 @@ def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(tmp_path
     run(test, tmp_path)
 
 
+def test_what_is_estimated_of_a_trainers_speed_is_explained_survives_a_restart_and_is_bounded(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see()
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        estimate = {"class": "a100x4", "nodes": [1, 2], "samples_per_s": [120.0, 230.0], "origin": "assumed"}
+
+        async def tell(**changed: Any) -> tuple[int, Any]:
+            event = {"op": "curve", "at_s": time.time(), "estimates": [estimate | {"basis": "a data sheet"} | changed]}
+            return await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": [event]})
+
+        assert (await tell())[0] == 200
+        progress = {
+            "op": "progress",
+            "at_s": time.time(),
+            "step": 9,
+            "samples": 90.0,
+            "samples_per_s": 410.0,
+            "nodes": 2,
+        }
+        await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": [progress]})
+        for lie in ({"samples_per_s": [1e300, 1e300]}, {"samples_per_s": [2.0, 1.0]}, {"nodes": [1] * 20_000}):
+            code, said = await tell(**lie)
+            assert code == 400
+            assert "\n" not in said["error"]
+        _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain")
+        shown = told["trainer"]["curve"]
+        assert shown["text"] == (
+            "its curve is an estimate (assumed, from a data sheet): 1: 120, 2: 230 samples/s; measured at 2: 410"
+        )
+        assert shown["estimates"] == [estimate | {"basis": "a data sheet"}]
+        assert [(each["nodes"], each["samples_per_s"]) for each in shown["measured"]] == [([2], [410.0])]
+        before = served.service.state.trainers["run-here-1"].knowledge
+        assert served.service.ledger.load(time.time()).trainers["run-here-1"].knowledge == before
+
+    run(test, tmp_path)
+
+
 def test_a_long_poll_answers_at_once_when_the_version_is_another_and_at_the_end_of_its_wait(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)

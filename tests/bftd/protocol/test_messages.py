@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bftd.http import bodies
 from bftd.protocol import bounds
+from bftd.protocol.curves import ORIGINS, CurveEstimate
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import REPORTED, Leases, LeaseView
-from bftd.protocol.registration import Held, Registration, Welcome
+from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
 from bftd.protocol.reports import KINDS, Finish, LeaseReport, ProgressReport, Report, Reports, Summary, report_from_json
 from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import Wish
@@ -25,6 +26,18 @@ NUMBERS = st.floats(0, 1e12)
 COUNTS = st.integers(0, 10_000)
 LEASE_IDS = st.builds("{}.{}".format, NAMES, st.integers(1, 10**17))
 MAYBE_NUMBERS = st.none() | NUMBERS
+# Rates that do not decrease, on some numbers of nodes.
+RISING = st.dictionaries(st.integers(1, 1000), st.floats(1e-3, 1e12), min_size=1, max_size=5).map(
+    lambda points: tuple(zip(sorted(points), sorted(points.values()), strict=True))
+)
+ESTIMATES = st.lists(
+    st.builds(CurveEstimate, NAMES, RISING, st.sampled_from(ORIGINS), TEXTS),
+    max_size=4,
+    unique_by=lambda e: e.node_class,
+).map(tuple)
+KINDS_OF_NODES = st.builds(
+    NodeKind, NAMES, st.dictionaries(NAMES, COUNTS, max_size=2), st.lists(NAMES, max_size=3).map(tuple), COUNTS
+)
 
 # A field that has no strategy of its own is drawn by its type.
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
@@ -32,6 +45,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "id": LEASE_IDS,
     "state": st.sampled_from(REPORTED),
     "job_id": st.none() | st.integers(1, 10**9).map(str),
+    "estimates": ESTIMATES.filter(len),
     "node": st.none() | NAMES,
     "kind": st.sampled_from(["up", "down", "crash"]),
     "loss": st.none() | st.floats(-1e6, 1e6),
@@ -85,6 +99,7 @@ REGISTRATIONS = st.builds(
         without=st.sampled_from([(), ("v100",), ("k80", "1g.5gb")]),
     ),
     held=st.lists(st.builds(Held, LEASE_IDS, NAMES, BY_NAME["job_id"]), max_size=3).map(tuple),
+    estimates=ESTIMATES,
 )
 
 LISTS = st.builds(
@@ -129,9 +144,11 @@ def test_a_registration_is_the_same_on_the_other_side(request: Registration) -> 
     assert Registration.from_json(sent(request)) == request
 
 
-@given(LISTS, NUMBERS, TEXTS)
-def test_a_welcome_with_its_leases_is_the_same_on_the_other_side(listed: Leases, poll_s: float, note: str) -> None:
-    welcome = Welcome(3, poll_s, listed, note)
+@given(LISTS, NUMBERS, TEXTS, st.lists(KINDS_OF_NODES, max_size=3).map(tuple))
+def test_a_welcome_with_its_leases_is_the_same_on_the_other_side(
+    listed: Leases, poll_s: float, note: str, classes: tuple[NodeKind, ...]
+) -> None:
+    welcome = Welcome(3, poll_s, listed, note, classes)
     assert Welcome.from_json(sent(welcome)) == welcome
     assert Leases.from_json(sent(listed)) == listed
 
@@ -207,6 +224,53 @@ def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], sa
     with pytest.raises(Malformed) as refused:
         Registration.from_json(body)
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"samples_per_s": [1.0, float("nan")]}, "estimate: samples_per_s must be a finite number"),
+        ({"samples_per_s": [1.0, 1e300]}, "estimate: samples_per_s must be at most 1e+12"),
+        ({"samples_per_s": [2.0, 1.0]}, "estimate: samples_per_s must be 1e-06 or more, and never less on more nodes"),
+        ({"samples_per_s": [0.0, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
+        ({"samples_per_s": [5e-324, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
+        ({"samples_per_s": [-1.0, 1.0]}, "estimate: samples_per_s must be 0 or more"),
+        ({"samples_per_s": ["fast", 1.0]}, "estimate: samples_per_s must be a finite number"),
+        ({"samples_per_s": [1.0]}, "estimate: nodes must be as many as samples_per_s"),
+        ({"nodes": [2, 1]}, "estimate: nodes must be in increasing order"),
+        ({"nodes": [0], "samples_per_s": [1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
+        ({"nodes": list(range(1, 34)), "samples_per_s": [1.0] * 33}, "estimate: nodes may hold 32 items, not 33"),
+        ({"nodes": [1] * 10**6, "samples_per_s": [1.0] * 10**6}, "estimate: nodes may hold 32 items, not 1000000"),
+        ({"origin": "sworn"}, "estimate: origin must be one of measured, traced,"),
+        ({"class": "a\nb"}, "estimate: class must be a text of printable letters"),
+    ],
+)
+def test_an_estimate_that_cannot_be_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+    estimate = CurveEstimate("a100x4", ((1, 1.0), (2, 2.0))).to_json() | change
+    for read, body in (
+        (report_from_json, {"op": "curve", "at_s": 1.0, "estimates": [estimate]}),
+        (Registration.from_json, sent(Registration("17", "a", "horovod", Sizes(1, 2))) | {"estimates": [estimate]}),
+    ):
+        with pytest.raises(Malformed) as refused:
+            read(body)
+        assert str(refused.value).startswith(said)
+        assert "\n" not in str(refused.value)
+
+
+def test_estimates_are_bounded_and_of_different_classes() -> None:
+    estimates = [CurveEstimate(f"c{number}", ((1, 1.0),)).to_json() for number in range(33)]
+    with pytest.raises(Malformed, match="estimates may hold 32 items, not 33"):
+        report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates})
+    with pytest.raises(Malformed, match="estimates must be a list of at least one"):
+        report_from_json({"op": "curve", "at_s": 1.0, "estimates": []})
+    with pytest.raises(Malformed, match="estimates has one class of nodes twice"):
+        report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates[:1] * 2})
+
+
+def test_an_older_daemon_tells_no_classes_of_nodes() -> None:
+    body = sent(Welcome(3, 1.0, Leases(1, 20.0, ())))
+    del body["classes"]
+    assert Welcome.from_json(body).classes == ()
 
 
 def test_a_list_of_reports_is_bounded() -> None:

@@ -1,0 +1,303 @@
+"""`bft size curve`: how many samples a second an elastic trainer would make on how many nodes of each class.
+
+A driver whose job says `curve=estimate` runs it beside itself (elastic/driver/estimating.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import common, options
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from bftd.protocol.curves import CurveEstimate
+    from bftd.protocol.registration import NodeKind
+    from elastic.spec import ElasticSpec
+    from sizing.cells.shards import Shard, ShardProfile
+    from sizing.curves import Curve
+    from sizing.gpus import GpuType
+
+_TIMEOUT_S = 120.0
+MODEL = "make_model"
+"""The function of a script by which `bft size profile` knows its model."""
+# As `bft size profile` takes them.
+_PRECISIONS = ("bf16", "bf16-pure", "fp16-amp", "tf32", "fp32")
+_OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
+
+
+@click.command()
+@click.argument("script", metavar="SCRIPT")
+@click.option("--nodes", "text", required=True, metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Of one worker; default: that of make_step.")
+@click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
+@click.option("--precision", default="bf16", metavar="P", help="Of a GPU's arithmetic: fp32, tf32, fp16 or bf16.")
+@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
+@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@click.option("--memory-bytes", type=click.IntRange(min=2**26), metavar="N", help="For a trace; default 8 GiB.")
+@click.option("--modules", metavar="FOLDER", help="Where SCRIPT's own modules are, if not beside it.", hidden=True)
+@click.option(
+    "--background", type=int, metavar="PID", help="Give way to everything, end with this parent.", hidden=True
+)
+@options.config
+@options.as_json
+def curve(
+    script: str,
+    text: str,
+    batch: int | None,
+    path: str | None,
+    precision: str,
+    python: str,
+    timeout_s: float,
+    memory_bytes: int | None,
+    modules: str | None,
+    background: int | None,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Tell how fast SCRIPT would train on how many nodes, before it ever has: what curve=estimate begins with.
+
+    SCRIPT has a function make_step(batch_size), as for bft size fit. It is traced for nodes with GPUs, and run for real
+    for a few seconds for nodes without. All that is told is assumed.
+    """
+    from bftd.cli import size_inventory, size_trace
+    from elastic.spec import ElasticSpec
+
+    if background is not None:
+        _give_way(background)
+    if modules:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH"))))
+    if not timeout_s > 0:
+        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    size_trace.refuse_precision(precision)
+    spec = ElasticSpec.parse(text)
+    step = _step(Path(script), spec.estimate_batch if batch is None else batch, python, precision, timeout_s)
+    step.memory_bytes = memory_bytes
+    step.original = Path(modules, step.path.name) if modules else None
+    kinds = _classes_in(path) if path is not None else _classes_here(spec, config_path)
+    found, notes = estimated(step, spec, kinds, size_inventory.own_types(config_path))
+    if not found:
+        raise BftError(f"no class of nodes can be estimated: {'; '.join(notes) or 'there is none'}")
+    if as_json:
+        click.echo(json.dumps({"estimates": [_shown(*each) for each in found], "notes": notes}, indent=2))
+        return
+    common.echo(_lines(found, notes))
+
+
+@dataclass
+class Step:
+    """A script's training step, traced and run when it is asked for, and no more than once each.
+
+    `original` is the file that `path` is a copy of, None where it is none: profiles know models by their files.
+    """
+
+    path: Path
+    batch: int
+    python: str
+    precision: str
+    timeout_s: float
+    memory_bytes: int | None = None
+    original: Path | None = None
+    _known: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
+        """The curve on a class of nodes, what it was worked out of, and remarks; raises SizingError."""
+        from sizing import curves
+
+        sizes = curves.sizes_of(spec.nodes_min, spec.nodes_max, spec.sizes or ())
+        counts = {type_: count for type_, count in kind.gpus.items() if count}
+        if not counts:
+            nodes = curves.Nodes(kind.name, spec.workers_per_node or 1, cpus=max(1, kind.cpus))
+            made = curves.on_cpus(self._run(), nodes, sizes)
+            return made, f"a step on one core of the driver's CPU, times {nodes.cpus} cores", []
+        type_, count = max(counts.items(), key=lambda item: item[1])
+        gpu, note = _gpu(type_, kind, own)
+        nodes = curves.Nodes(kind.name, spec.workers_per_node or count, gpu, count, max(1, kind.cpus))
+        known, precision = self._profiles(gpu.name)
+        profiled = curves.on_profile(known, self.batch, nodes, sizes)
+        if profiled is not None:
+            return profiled, f"a profile of {MODEL} measured on {gpu.name} in {precision}", [note] if note else []
+        whose = "data sheet of" if gpu.assumed else "site's words on"
+        made = curves.on_gpus(self._trace(), nodes, sizes, self.precision)
+        return made, f"the {whose} {gpu.name} and a trace with a batch of {self.batch}", [note] if note else []
+
+    def _trace(self) -> Any:
+        from sizing.model import tracing
+        from sizing.model.parallel import Parallel
+
+        if "trace" not in self._known:
+            self._known["trace"] = tracing.trace(
+                self._name,
+                self.batch,
+                Parallel(),
+                python=self.python,
+                timeout_s=self.timeout_s,
+                memory_bytes=self.memory_bytes or tracing.MEMORY_BYTES,
+            )
+        return self._known["trace"]
+
+    def _profiles(self, device: str) -> tuple[Mapping[Shard, ShardProfile], str]:
+        """What the user's cache knows of the script's model as it is now on a type of GPU, and in what precision.
+
+        The precision asked for comes first, then the others, as who profiled it chose one.
+        """
+        from sizing.cells.profile import Setting
+        from sizing.cells.shards import ShardProfile
+        from sizing.cells.store import Store
+        from sizing.errors import SizingError
+
+        source = f"{self.original or self.path}:{MODEL}"
+        try:
+            if self.original is not None and self.original.read_bytes() != self.path.read_bytes():
+                return {}, ""
+            store = Store()
+            if (model := store.model(source)) is None or device not in store.devices(model):
+                return {}, ""
+            for precision in dict.fromkeys((self.precision, *_PRECISIONS)):
+                for optimizer in _OPTIMIZERS:
+                    results = store.all(model, device, Setting(optimizer, precision))
+                    found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}
+                    if found:
+                        return found, precision
+        except (OSError, SizingError):
+            pass  # a cache that cannot be read is as good as none: the trace does
+        return {}, ""
+
+    def _run(self) -> Any:
+        from sizing.model import stepping, tracing
+
+        if "run" not in self._known:
+            self._known["run"] = stepping.run(
+                self._name,
+                self.batch,
+                python=self.python,
+                timeout_s=self.timeout_s,
+                memory_bytes=self.memory_bytes or tracing.MEMORY_BYTES,
+            )
+        return self._known["run"]
+
+    @property
+    def _name(self) -> str:
+        from bftd.cli.worker_memory import FUNCTION
+
+        return f"{self.path}:{FUNCTION}"
+
+
+def estimated(
+    step: Step, spec: ElasticSpec, kinds: Sequence[NodeKind], own: Mapping[str, GpuType]
+) -> tuple[list[tuple[CurveEstimate, Curve]], list[str]]:
+    """The curves on those classes for which there is one, and one line for each thing that is not as it could be."""
+    from bftd.protocol.bounds import ESTIMATE_CLASSES_MOST
+    from bftd.protocol.curves import CurveEstimate
+    from sizing.errors import SizingError
+
+    found, notes = [], []
+    for kind in kinds[:ESTIMATE_CLASSES_MOST]:
+        try:
+            made, basis, remarks = step.on(kind, spec, own)
+        except SizingError as error:
+            notes.append(f"{kind.name}: {error}")
+            continue
+        notes += [f"{kind.name}: {remark}" for remark in remarks]
+        points = tuple((nodes, float(f"{rate.value:.4g}")) for nodes, rate in made)
+        found.append((CurveEstimate(kind.name, points, made[0][1].origin, basis), made))
+    if len(kinds) > ESTIMATE_CLASSES_MOST:
+        notes.append(f"{len(kinds) - ESTIMATE_CLASSES_MOST} more classes are left out")
+    return found, list(dict.fromkeys(notes))
+
+
+def _gpu(type_: str, kind: NodeKind, own: Mapping[str, GpuType]) -> tuple[GpuType, str]:
+    from sizing import errors, gpus
+
+    found = gpus.recognise(type_, kind.features)
+    known = own.get(type_) or (own.get(found.type.name) if found else None)
+    if known is not None:
+        return known, ""
+    if found is None:
+        raise errors.UsageError(f"nothing is known of GPUs that Slurm calls {type_ or 'gpu'}; name them in gpus.json")
+    return found.type, found.note
+
+
+def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s: float) -> Step:
+    """The step of a script as it can be followed; raises UsageError with what to write."""
+    from bftd.cli import worker_memory
+
+    try:
+        step = worker_memory.find(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name the training script") from None
+    if step is None:
+        raise UsageError(f"{path.name} has no make_step(batch_size) at its top level, which an estimate needs")
+    if not step.guarded:
+        raise UsageError(f'{path.name}: importing it would train; train under `if __name__ == "__main__":`')
+    batch = step.batch if batch is None else batch
+    if batch is None:
+        raise UsageError(f"{path.name}: say curve=estimate:N, the batch of one worker, or def make_step(batch_size=N)")
+    return Step(path.absolute(), batch, python, precision, timeout_s)
+
+
+def _classes_in(path: str) -> list[NodeKind]:
+    from bftd.cli import size_inventory
+    from bftd.protocol.errors import Malformed
+    from bftd.protocol.registration import NodeKind
+
+    try:
+        told = json.loads(size_inventory.text_of(path))
+        return [NodeKind.from_json(item) for item in told]
+    except (ValueError, TypeError, Malformed, RecursionError) as error:
+        raise UsageError(f"--classes {path}: no list of classes of nodes: {error}") from None
+
+
+def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
+    """Those classes of the harvested nodes that the job could use, as the daemon would make them."""
+    from bftd import config
+    from bftd.cli import submit
+    from bftd.core.classes import usable
+    from bftd.protocol.registration import NodeKind
+
+    settings = config.load_found(config_path)
+    known = submit.classes_of(settings, common.slurm_client(settings))
+    kinds = [known[name] for name in usable(known, spec.wish(()), "")]
+    return [NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in kinds]
+
+
+def _give_way(parent: int) -> None:
+    """Run only where nobody else wants to, be the first to go where memory is short, and end with the parent."""
+    os.nice(19)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _shown(estimate: CurveEstimate, made: Curve) -> dict[str, Any]:
+    low, high = [rate.low for _, rate in made], [rate.high for _, rate in made]
+    return {**estimate.to_json(), "low": low, "high": high}
+
+
+def _lines(found: Sequence[tuple[CurveEstimate, Curve]], notes: Sequence[str]) -> Iterator[str]:
+    from bftd.tables import Column
+
+    columns = [Column("CLASS"), Column("NODES", right=True), Column("SAMPLES/S", right=True), Column("BETWEEN")]
+    rows = [
+        (estimate.node_class, nodes, f"{rate.value:.4g}", f"{rate.low:.3g}-{rate.high:.3g}")
+        for estimate, made in found
+        for nodes, rate in made
+    ]
+    yield from common.table(columns, [tuple(map(str, row)) for row in rows])
+    for estimate, _ in found:
+        yield f"{estimate.node_class}: {estimate.origin}, from {estimate.basis}"
+    yield from (f"note: {note}" for note in notes)
