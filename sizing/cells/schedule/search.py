@@ -29,6 +29,8 @@ Flags = NDArray[np.bool_]
 
 EPSILON = 1e-9
 """Gains that differ by less are equal: the rounding of sums must not decide."""
+ROUNDS, PATIENCE = 60, 5
+"""Steps towards good prices, and how many without a gain make the steps smaller."""
 NODES_MAX = 20_000
 """Partial choices that a search looks at before it is content with the best so far."""
 
@@ -130,30 +132,34 @@ class _Search:
             self._walk(start, most, value, left, np.ones(len(self.changes), dtype=np.bool_), priced, ())
         return self.nodes < self.nodes_max
 
-    def _price(self, most: int, rounds: int = 40) -> None:
-        """Prices with a low bound at the root, by subgradients."""
+    def _price(self, most: int) -> None:
+        """Prices with a low bound at the root, by subgradients with Polyak's steps towards the best so far."""
         if most == 0:
             return
         values = np.array([value for value, _ in self.starts])
         lefts = np.array([left for _, left in self.starts])
-        prices = self.prices
-        lowest, kept = np.inf, prices
-        step = float(np.median(np.abs(self.gain))) if self.gain.size else 0.0
-        for turn in range(rounds):
+        count = min(most, len(self.changes))
+        prices, lowest, kept = self.prices, np.inf, self.prices
+        scale, worse = 1.0, 0
+        for _ in range(ROUNDS):
             priced = self.gain - self.need @ prices
             totals = values + lefts @ prices
-            start = int(np.argmax(totals))
-            count = min(most, priced.size)
-            top = np.argpartition(priced, -count)[-count:] if count else np.zeros(0, dtype=np.int64)
+            start = int(totals.argmax())
+            top = np.argpartition(priced, -count)[-count:]
             top = top[priced[top] > 0]
             bound = float(totals[start] + priced[top].sum())
-            if bound < lowest:
-                lowest, kept = bound, prices
+            if bound < lowest - EPSILON:
+                lowest, kept, worse = bound, prices, 0
+                if lowest <= self.best + EPSILON:
+                    break
+            elif (worse := worse + 1) >= PATIENCE:
+                scale, worse, prices = scale / 2, 0, kept
+                continue
             slope = lefts[start] - self.need[top].sum(axis=0)
             size = float(slope @ slope)
-            if size == 0 or lowest <= self.best:
+            if size == 0:
                 break
-            prices = np.maximum(0.0, prices - slope * (step / (1 + turn / 4) / size**0.5 / 4))
+            prices = np.maximum(0.0, prices - slope * (scale * (bound - self.best) / size))
         self.prices = kept
 
     def _walk(
@@ -176,9 +182,12 @@ class _Search:
         if most == 1:
             self._last(start, gained, left, among, picked)
             return
+        first = self.gain[among] > 0 if fits else self.need[among, int(np.argmin(left))] < 0
+        if most == 2:
+            self._last_two(start, gained, left, among[first], among, picked)
+            return
         open_ = np.zeros_like(alive)
         open_[among] = True
-        first = self.gain[among] > 0 if fits else self.need[among, int(np.argmin(left))] < 0
         among, bounds = among[first], bounds[first]
         for place in np.argsort(-bounds, kind="stable"):
             if bounds[place] <= self.best + EPSILON:
@@ -197,6 +206,28 @@ class _Search:
             gain = gained + float(self.gain[index])
             if gain > self.best + EPSILON:
                 self.best, self.found = gain, (start, (*picked, index))
+
+
+    def _last_two(
+        self,
+        start: int,
+        gained: float,
+        left: Floats,
+        firsts: NDArray[np.intp],
+        seconds: NDArray[np.intp],
+        picked: tuple[int, ...],
+    ) -> None:
+        """The best pair of a first and a second change, at once; a single one has been looked at less deep."""
+        if not firsts.size or not seconds.size:
+            return
+        able = self.job[firsts][:, None] != self.job[seconds][None, :]
+        for gpu_type in range(left.size):
+            able &= self.need[firsts, gpu_type][:, None] + self.need[seconds, gpu_type][None, :] <= left[gpu_type]
+        gains = np.where(able, self.gain[firsts][:, None] + self.gain[seconds][None, :], -np.inf)
+        row, column = divmod(int(gains.argmax()), seconds.size)
+        gain = gained + float(gains[row, column])
+        if gain > self.best + EPSILON:
+            self.best, self.found = gain, (start, (*picked, int(firsts[row]), int(seconds[column])))
 
 
 def _undominated(changes: Sequence[Change], depth: int) -> list[Change]:
