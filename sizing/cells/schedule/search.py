@@ -29,7 +29,7 @@ Flags = NDArray[np.bool_]
 
 EPSILON = 1e-9
 """Gains that differ by less are equal: the rounding of sums must not decide."""
-ROUNDS, PATIENCE = 60, 5
+ROUNDS, PATIENCE = 40, 8
 """Steps towards good prices, and how many without a gain make the steps smaller."""
 NODES_MAX = 20_000
 """Partial choices that a search looks at before it is content with the best so far."""
@@ -90,6 +90,7 @@ class _Search:
         self, offers: Sequence[Offer], changes: Sequence[Change], free: Sequence[int], depth: int, nodes_max: int
     ) -> None:
         types = len(free)
+        self.depth = depth
         self.free = np.array(free, dtype=np.float64)
         self.offers = list(offers)
         self.starts = [(each.value, self.free - np.array(each.need, dtype=np.float64)) for each in offers]
@@ -118,7 +119,7 @@ class _Search:
         """Looks at all choices with at most so many changes; False where no more can be gained by more of them."""
         if most > 0 and not self.changes:
             return False
-        self._price(most)
+        self._price(most, ROUNDS if most == self.depth else ROUNDS // 4)
         priced = self.gain - self.need @ self.prices
         rest = _sum_of_best(priced, most)
         ranked = sorted(
@@ -132,7 +133,7 @@ class _Search:
             self._walk(start, most, value, left, np.ones(len(self.changes), dtype=np.bool_), priced, ())
         return self.nodes < self.nodes_max
 
-    def _price(self, most: int) -> None:
+    def _price(self, most: int, rounds: int) -> None:
         """Prices with a low bound at the root, by subgradients with Polyak's steps towards the best so far."""
         if most == 0:
             return
@@ -141,7 +142,7 @@ class _Search:
         count = min(most, len(self.changes))
         prices, lowest, kept = self.prices, np.inf, self.prices
         scale, worse = 1.0, 0
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             priced = self.gain - self.need @ prices
             totals = values + lefts @ prices
             start = int(totals.argmax())
@@ -207,7 +208,6 @@ class _Search:
             if gain > self.best + EPSILON:
                 self.best, self.found = gain, (start, (*picked, index))
 
-
     def _last_two(
         self,
         start: int,
@@ -241,8 +241,12 @@ def _undominated(changes: Sequence[Change], depth: int) -> list[Change]:
         if len(alike) > depth:
             alike.sort(key=lambda change: -change.gain)
             # of one job the best is enough: it has at most one change
-            jobs: set[int] = set()
-            alike = [each for each in alike if each.job not in jobs and not jobs.add(each.job)][:depth]  # type: ignore[func-returns-value]
+            best: dict[int, Change] = {}
+            for each in alike:
+                best.setdefault(each.job, each)
+                if len(best) == depth:
+                    break
+            alike = list(best.values())
         found += alike
     return found
 
