@@ -89,37 +89,45 @@ class _Search:
     def __init__(
         self, offers: Sequence[Offer], changes: Sequence[Change], free: Sequence[int], depth: int, nodes_max: int
     ) -> None:
-        types = len(free)
-        self.depth = depth
         self.free = np.array(free, dtype=np.float64)
         self.offers = list(offers)
         self.starts = [(each.value, self.free - np.array(each.need, dtype=np.float64)) for each in offers]
         if not offers:
             self.starts = [(0.0, self.free)]
-        self.changes = _undominated(changes, depth)
-        self.gain = np.array([each.gain for each in self.changes], dtype=np.float64)
-        self.need = np.array([each.need for each in self.changes], dtype=np.float64).reshape(-1, types)
-        self.job = np.array([each.job for each in self.changes], dtype=np.int64)
-        self.prices = np.zeros(types)
+        self.ranked = _ranked(changes, depth)
+        self._take(0)
+        self.prices = np.zeros(len(free))
         self.best = EPSILON
-        self.found: tuple[int, tuple[int, ...]] | None = None
+        self.found: tuple[int, tuple[Change, ...]] | None = None
         self.nodes, self.nodes_max = 0, nodes_max
+
+    def _take(self, most: int) -> None:
+        """The changes that can be in a best choice with so many, as arrays; the same ones at any depth."""
+        self.changes = [change for rank, change in self.ranked if rank < most]
+        self.gain = np.array([each.gain for each in self.changes], dtype=np.float64)
+        self.need = np.array([each.need for each in self.changes], dtype=np.float64).reshape(-1, self.free.size)
+        self.job = np.array([each.job for each in self.changes], dtype=np.int64)
+
+    def _better(self, gain: float, start: int, picked: Sequence[int]) -> None:
+        """Keeps a choice that is better than the best so far."""
+        if gain > self.best + EPSILON:
+            self.best, self.found = gain, (start, tuple(self.changes[index] for index in picked))
 
     def choice(self) -> Choice | None:
         """What has been found."""
         if self.found is None:
             return None
-        start, picked = self.found
+        start, changes = self.found
         offer = self.offers[start] if self.offers else None
-        changes = tuple(self.changes[index] for index in picked)
         gain = (offer.value if offer else 0.0) + sum(each.gain for each in changes)
         return Choice(offer, changes, gain, self.nodes < self.nodes_max, self.nodes)
 
     def deepen(self, most: int) -> bool:
         """Looks at all choices with at most so many changes; False where no more can be gained by more of them."""
+        self._take(most)
         if most > 0 and not self.changes:
             return False
-        self._price(most, ROUNDS if most == self.depth else ROUNDS // 4)
+        self._price(most, ROUNDS if most > 2 else ROUNDS // 4)
         priced = self.gain - self.need @ self.prices
         rest = _sum_of_best(priced, most)
         ranked = sorted(
@@ -169,8 +177,8 @@ class _Search:
         """Looks at a partial choice and at all that begin with it; `alive` are the changes that may still be made."""
         self.nodes += 1
         fits = bool((left >= 0).all())
-        if fits and gained > self.best + EPSILON:
-            self.best, self.found = gained, (start, picked)
+        if fits:
+            self._better(gained, start, picked)
         if most == 0 or self.nodes >= self.nodes_max:
             return
         base = gained + float(self.prices @ left)
@@ -204,9 +212,7 @@ class _Search:
         able = among[(self.need[among] <= left).all(axis=1)]
         if able.size:
             index = int(able[np.argmax(self.gain[able])])
-            gain = gained + float(self.gain[index])
-            if gain > self.best + EPSILON:
-                self.best, self.found = gain, (start, (*picked, index))
+            self._better(gained + float(self.gain[index]), start, (*picked, index))
 
     def _last_two(
         self,
@@ -226,28 +232,28 @@ class _Search:
         gains = np.where(able, self.gain[firsts][:, None] + self.gain[seconds][None, :], -np.inf)
         row, column = divmod(int(gains.argmax()), seconds.size)
         gain = gained + float(gains[row, column])
-        if gain > self.best + EPSILON:
-            self.best, self.found = gain, (start, (*picked, int(firsts[row]), int(seconds[column])))
+        self._better(gain, start, (*picked, int(firsts[row]), int(seconds[column])))
 
 
-def _undominated(changes: Sequence[Change], depth: int) -> list[Change]:
-    """The changes that can be in a best choice of at most `depth`: of those with the same needs, the `depth` best."""
+def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
+    """The changes that can be in a best choice of at most `depth`, with their ranks among those with the same needs.
+
+    A best choice of so many changes has none of a rank as high: another of the same needs is free to be in its stead.
+    """
     kinds: dict[tuple[int, ...], list[Change]] = {}
     for change in changes:
         if change.gain > 0 or min(change.need) < 0:
             kinds.setdefault(change.need, []).append(change)
     found = []
     for alike in kinds.values():
-        if len(alike) > depth:
-            alike.sort(key=lambda change: -change.gain)
-            # of one job the best is enough: it has at most one change
-            best: dict[int, Change] = {}
-            for each in alike:
-                best.setdefault(each.job, each)
-                if len(best) == depth:
-                    break
-            alike = list(best.values())
-        found += alike
+        alike.sort(key=lambda change: -change.gain)
+        # of one job the best is enough: it has at most one change
+        best: dict[int, Change] = {}
+        for each in alike:
+            best.setdefault(each.job, each)
+            if len(best) == depth:
+                break
+        found += enumerate(best.values())
     return found
 
 
