@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sizing.errors import UsageError
@@ -218,7 +218,7 @@ traces = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(traces, st.integers(0, 60), st.randoms(use_true_random=False))
 def test_iterations_are_neither_lost_nor_made_whatever_a_policy_does(trace, restart_s, rng) -> None:  # type: ignore[no-untyped-def]
     jobs = [
@@ -235,7 +235,7 @@ def test_iterations_are_neither_lost_nor_made_whatever_a_policy_does(trace, rest
                 given[each.job.id] = Allocation(kind, gpus)
         return given
 
-    seen = simulate(jobs, {"a": 6, "b": 4}, Scripted(anything, 50.0), Linear(), restart_s=restart_s, until_s=5000.0)
+    seen = simulate(jobs, {"a": 6, "b": 4}, Scripted(anything, 50.0), Linear(), restart_s=restart_s, until_s=3000.0)
     for each in seen.jobs:
         done = sum(span.iterations for span in each.spans)
         assert done <= each.job.iterations * (1 + 1e-9)

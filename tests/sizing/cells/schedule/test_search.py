@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from random import Random
 
 import pytest
@@ -62,9 +62,7 @@ def check(found: Choice, free: Sequence[int], depth: int, with_offer: bool) -> N
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    jobs_of, st.lists(st.tuples(cells, values), max_size=4), st.tuples(*[st.integers(0, 6)] * 3), st.integers(0, 3)
-)
+@given(jobs_of, st.lists(st.tuples(cells, values), max_size=4), st.tuples(*[st.integers(0, 6)] * 3), st.integers(0, 3))
 def test_the_best_choice_is_the_best_of_all_there_are(
     jobs: list[Job], wanted: list[tuple[Allocation, float]], free: tuple[int, ...], depth: int
 ) -> None:
@@ -95,7 +93,7 @@ def test_more_depth_is_never_worse_even_when_the_search_is_cut_short(rng: Random
         gains.append(found.gain if found else 0.0)
         if found:
             check(found, free, depth, bool(offers))
-    assert all(after >= before - 10 * EPSILON for before, after in zip(gains, gains[1:], strict=False))
+    assert all(after >= before - 10 * EPSILON for before, after in pairwise(gains))
 
 
 def test_a_job_is_placed_by_making_room_and_not_at_the_price_of_throughput() -> None:
