@@ -24,7 +24,7 @@ _CX5, _CX6 = 1.25e10, 2.5e10  # 100 and 200 Gbit/s
 
 
 def table1() -> dict[str, Pool]:
-    """Crius's Table 1: 1,280 GPUs. A100 and V100 are taken to have NVLink (the table's sign for it is lost in print)."""
+    """Crius's Table 1, 1,280 GPUs; A100 and V100 are taken to have NVLink (the table's sign for it is not readable)."""
     rows = (
         ("a100-sxm-40gb", 80, 4, _CX5),
         ("a40", 160, 2, _CX5),

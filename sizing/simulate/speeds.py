@@ -15,7 +15,8 @@ import numpy as np
 from sizing import cost
 from sizing.simulate.clusters import Pool
 from sizing.simulate.models import StageLoad, TrainedModel
-from sizing.simulate.types import ADAPTIVE, Allocation, Speeds
+from sizing.simulate.reference import power_of_two, powers
+from sizing.simulate.types import Allocation, Speeds
 
 _MICRO_BATCHES = 4
 """Of each stage: a pipeline of S stages works on 4 S micro-batches (Crius, section 8; GPipe), or as many more as its
@@ -30,14 +31,6 @@ class _Split(NamedTuple):
     dp: int
     tp: int
     micro_batches: int
-
-
-def powers(most: int) -> Iterator[int]:
-    """1, 2, 4, ... up to `most`."""
-    power = 1
-    while power <= most:
-        yield power
-        power *= 2
 
 
 class FormulaSpeeds:
@@ -55,12 +48,7 @@ class FormulaSpeeds:
         key = (model, allocation)
         found = self._rates.get(key)
         if found is None:
-            if allocation.stages == ADAPTIVE:
-                kind, gpus = allocation.gpu_type, allocation.gpus
-                found = max(self.rate(model, Allocation(kind, gpus, stages)) for stages in powers(gpus))
-            else:
-                found = self._best(model, allocation)
-            self._rates[key] = found
+            found = self._rates[key] = self._best(model, allocation)
         return found
 
     def data_parallel_rate(self, model: str, gpu_type: str, gpus: int) -> float:
@@ -73,9 +61,9 @@ class FormulaSpeeds:
 
     def _best(self, model: str, allocation: Allocation) -> float:
         each, rest = divmod(allocation.gpus, allocation.stages)
-        if rest or not each:
+        if rest or not each or not power_of_two(each):
             return 0.0
-        ways = [way for tp in powers(each) if each % tp == 0 for way in self._ways(model, allocation.stages, each, tp)]
+        ways = [way for tp in powers(each) for way in self._ways(model, allocation.stages, each, tp)]
         return self._fastest(model, allocation.gpu_type, ways)
 
     def _ways(self, model: str, stages: int, each: int, tp: int) -> tuple[_Split, ...]:

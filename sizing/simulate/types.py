@@ -20,13 +20,9 @@ class SimulatedJob:
     deadline_s: float | None = None
 
 
-ADAPTIVE = 0
-"""Stages of an allocation whose policy does not choose them: adaptive parallelism takes the best number at the start."""
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Allocation:
-    """GPUs of one type that a job has, and its pipeline stages (the cell that it runs as), or ADAPTIVE."""
+    """GPUs of one type that a job has, and its pipeline stages (the cell that it runs as)."""
 
     gpu_type: str
     gpus: int
