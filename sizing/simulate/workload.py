@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sizing.errors import UsageError
+from sizing.model import config
 from sizing.simulate.clusters import Pool
-from sizing.simulate.models import BATCHES, FAMILIES, TrainedModel
+from sizing.simulate.models import BATCHES, FAMILIES, TrainedModel, Transformer, table2
 from sizing.simulate.reference import fastest, powers
 from sizing.simulate.types import SimulatedJob, Speeds
 
@@ -40,8 +41,8 @@ _HEADINGS = ("submission_time", "duration", "num_gpu")
 class TraceJob:
     """A line of a trace: it was submitted, ran so long on so many GPUs; `late` is its time to the deadline over that.
 
-    `model` is a name of Table 2 with its batch, a family's or one that is not known; `gpu_type` "" where nothing is
-    said of it.
+    `model` is a name of Table 2 with its batch, a family's, `FAMILY:key=value,...` as `--config` takes it (with its
+    global `batch`), or one that is not known; `gpu_type` "" where nothing is said of it.
     """
 
     id: str
@@ -51,11 +52,12 @@ class TraceJob:
     model: str = ""
     gpu_type: str = ""
     late: float | None = None
+    batch: int = 0
 
 
 def parse(text: str, name: str) -> tuple[TraceJob, ...]:
-    """Read a trace: CSV with the headings submission_time, duration (both s) and num_gpu; job_id, model_name, gpu_type
-    and deadline (s, on the clock of submission_time) may be there, others are passed over.
+    """Read a trace: CSV with the headings submission_time, duration (both s) and num_gpu; job_id, model_name,
+    batch_size, gpu_type and deadline (s, on the clock of submission_time) may be there, others are passed over.
 
     Raises UsageError with the line (`name` is the file's) and what to write there.
     """
@@ -81,7 +83,11 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
         if late is not None and late <= 0:
             raise UsageError(f"{where}: the deadline is not after the submission: give a later one, or none")
         model, gpu_type = ((row.get(key) or "").strip() for key in ("model_name", "gpu_type"))
-        found.append(TraceJob(id, submit_s, duration_s, int(gpus), model, gpu_type, late))
+        batch = 0
+        if ":" in model:
+            batch = int(min(max(_number(row, "batch_size", where), 1), 2**20))
+            config.parse(model)
+        found.append(TraceJob(id, submit_s, duration_s, int(gpus), model, gpu_type, late, batch))
     if not found:
         raise UsageError(f"{name} has no jobs: write one in each line after the headings")
     return tuple(sorted(found, key=lambda job: job.submit_s))
@@ -95,6 +101,20 @@ def _number(row: Mapping[str, str | None], key: str, where: str) -> float:
     if not math.isfinite(value) or abs(value) > 1e12:
         raise UsageError(f"{where}: {key}={(row.get(key) or '')[:40]!r}: a number")
     return value
+
+
+def models_of(trace: Sequence[TraceJob]) -> dict[str, TrainedModel]:
+    """The models of Table 2 and those that a trace writes out."""
+    found = table2()
+    for each in trace:
+        if ":" in each.model:
+            found.setdefault(_own(each), Transformer(config.parse(each.model), each.batch))
+    return found
+
+
+def _own(each: TraceJob) -> str:
+    """The name of a model that a trace writes out."""
+    return f"{each.model}/{each.batch}"
 
 
 def generated(seed: int, count: int) -> tuple[TraceJob, ...]:
@@ -131,9 +151,9 @@ def jobs_of(
 
     The seed chooses what the trace does not say: a size of the model's family and its batch; a GPU type, by how many
     there are, among those that the model fits; and a count, 1, 2, 4 or 8 times the fewest that it fits, but at least
-    the trace's, as a power of two. With `load` the times between submissions are stretched until all jobs together ask
-    for that share of the cluster's GPU time up to the last submission. Raises UsageError for a model or type of the
-    trace that the cluster cannot have.
+    the trace's, as a power of two. A job whose type the trace says has the trace's count, or the fewest that it fits.
+    With `load` the times between submissions are stretched until all jobs together ask for that share of the cluster's
+    GPU time up to the last submission. Raises UsageError for a model or type that the cluster cannot have.
     """
     first_s = trace[0].submit_s if trace else 0.0
     found = []
@@ -159,8 +179,9 @@ def _moved(job: SimulatedJob, submit_s: float) -> SimulatedJob:
 
 def _model(each: TraceJob, models: Mapping[str, TrainedModel], random: np.random.Generator) -> str:
     """The trace's own where it is known; else a size and batch of its family."""
-    if each.model in models:
-        return each.model
+    for known in (each.model, _own(each)):
+        if known in models:
+            return known
     family = _FAMILY_OF.get(each.model, each.model)
     if family not in FAMILIES:
         family = tuple(FAMILIES)[int(random.integers(len(FAMILIES)))]
@@ -196,7 +217,8 @@ def _request(
     weights = np.array([pools[name].gpus for name in names], float)
     name = names[int(random.choice(len(names), p=weights / weights.sum()))]
     fewest, most = least[name]
-    wanted = max(fewest * int(random.choice(_ASKED_TIMES)), 1 << (each.gpus - 1).bit_length())
+    times = 1 if each.gpu_type else int(random.choice(_ASKED_TIMES))
+    wanted = max(fewest * times, 1 << (each.gpus - 1).bit_length())
     gpus = min(wanted, most)
     while fastest(speeds, model, name, gpus)[1] <= 0:  # where more GPUs than samples are asked for
         gpus //= 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sizing.simulate.policies.profiled import MOST_GPUS, Profiled
 from sizing.simulate.policies.room import Room
 from sizing.simulate.types import Allocation, Decision, Moment, Running, SimulatedJob
@@ -36,11 +38,12 @@ class Gandiva:
         self._look(moment)
         room = Room(moment)
         waits = [waiting.job for waiting in moment.waiting]
-        self._take_back(moment, room, all_of_it=not all(self._starts(job, room, try_only=True) for job in waits))
-        left = [job for job in waits if not self._starts(job, room)]
+        self._take_back(moment, room)
         running = {each.job.id: each for each in moment.running}
-        for job in left:
-            self._moves(job, room, running)
+        left = []
+        for job in waits:
+            if not (self._starts(job, room) or self._shrinks(job, room, running) or self._moves(job, room, running)):
+                left.append(job)
         if not left:
             self._grow(moment, room)
         return Decision(room.given)
@@ -60,36 +63,49 @@ class Gandiva:
                 self._measured[now.job.id, now.allocation.gpu_type, now.allocation.gpus] = rate
         self._seen = seen
 
-    def _starts(self, job: SimulatedJob, room: Room, *, try_only: bool = False) -> bool:
-        """Whether a job finds its GPUs on the type with the most free ones; unless it only tries, it has them then."""
-        for gpu_type in sorted(room.free, key=lambda name: (-room.free[name], name)):
-            if room.free[gpu_type] < job.gpus:
-                return False
-            if (cell := self._known.cell(job, gpu_type, job.gpus)) is not None:
-                return try_only or room.take(job.id, cell)
-        return False
+    def _starts(self, job: SimulatedJob, room: Room) -> bool:
+        """Whether a job finds its GPUs on the type with the most free ones where it can run."""
+        return any(
+            (cell := self._known.cell(job, gpu_type, job.gpus)) is not None and room.take(job.id, cell)
+            for gpu_type in _emptiest(room)
+        )
 
-    def _take_back(self, moment: Moment, room: Room, *, all_of_it: bool) -> None:
-        """Shrinks jobs that have grown: those in vain, and all of them while others wait."""
+    def _take_back(self, moment: Moment, room: Room) -> None:
+        """Shrinks jobs that have grown in vain."""
         for running in moment.running:
             job, now = running.job, running.allocation
-            if now.gpus <= job.gpus:
-                continue
             after = self._measured.get((job.id, now.gpu_type, now.gpus))
             before = self._measured.get((job.id, now.gpu_type, now.gpus // 2))
-            vain = after is not None and before is not None and after < _PAYS * before
-            if vain:
+            if now.gpus > job.gpus and after is not None and before is not None and after < _PAYS * before:
                 self._failed.add((job.id, now.gpu_type, now.gpus))
-            if vain or all_of_it:
-                smaller = self._known.cell(job, now.gpu_type, job.gpus if all_of_it else now.gpus // 2)
-                if smaller is not None:
+                if (smaller := self._known.cell(job, now.gpu_type, now.gpus // 2)) is not None:
                     room.take(job.id, smaller)
 
-    def _moves(self, job: SimulatedJob, room: Room, running: dict[str, Running]) -> None:
+    def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
+        """Makes room by shrinking jobs that have grown to what they asked for, those first that give back the most."""
+        for gpu_type in _emptiest(room):
+            grown = [
+                (had.gpus - running[id].job.gpus, id)
+                for id, had in room.given.items()
+                if had.gpu_type == gpu_type and id in running and had.gpus > running[id].job.gpus
+            ]
+            cell = self._known.cell(job, gpu_type, job.gpus)
+            if cell is None or room.free[gpu_type] + sum(back for back, _ in grown) < job.gpus:
+                continue
+            for _, id in sorted(grown, key=lambda each: (-each[0], each[1])):
+                if room.free[gpu_type] >= job.gpus:
+                    break
+                if (smaller := self._known.cell(running[id].job, gpu_type, running[id].job.gpus)) is not None:
+                    room.take(id, smaller)
+            if room.take(job.id, cell):
+                return True
+        return False
+
+    def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
         """Makes room for a job by moving one other to a type where that still fits."""
         if sum(room.free.values()) < job.gpus:
-            return
-        for gpu_type in sorted(room.free, key=lambda name: (-room.free[name], name)):
+            return False
+        for gpu_type in _emptiest(room):
             cell = self._known.cell(job, gpu_type, job.gpus)
             lacking = job.gpus - room.free[gpu_type]
             if cell is None:
@@ -101,11 +117,11 @@ class Gandiva:
             for id in here:
                 if id in running and (other := self._elsewhere(running[id].job, room.given[id], room)) is not None:
                     room.take(id, other)
-                    room.take(job.id, cell)
-                    return
+                    return room.take(job.id, cell)
+        return False
 
     def _elsewhere(self, job: SimulatedJob, had: Allocation, room: Room) -> Allocation | None:
-        for gpu_type in sorted(room.free, key=lambda name: (-room.free[name], name)):
+        for gpu_type in _emptiest(room):
             if gpu_type == had.gpu_type or room.free[gpu_type] < had.gpus:
                 continue
             if (cell := self._known.cell(job, gpu_type, had.gpus)) is not None:
@@ -130,3 +146,8 @@ class Gandiva:
             now = running.allocation
             if (cell := self._known.cell(running.job, now.gpu_type, 2 * now.gpus)) is not None:
                 room.take(running.job.id, cell)
+
+
+def _emptiest(room: Room) -> Sequence[str]:
+    """The types, that with the most free GPUs first."""
+    return sorted(room.free, key=lambda name: (-room.free[name], name))

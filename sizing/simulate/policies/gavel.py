@@ -19,8 +19,8 @@ class Gavel:
 
     It maximises the sum of throughputs, each against the job's own with what it asks for, or with `fair` the least of
     them. Each round the jobs with the largest ratio of their share to the time that they really had there get GPUs;
-    between rounds only idle GPUs are given. The program is solved again when jobs have come or ended. Left out: sharing
-    a GPU, consolidated placement, policies with deadlines and of users.
+    between rounds only idle GPUs are given. The program is solved again in the first round after jobs have come or
+    ended. Left out: sharing a GPU, consolidated placement, policies with deadlines and of users.
     """
 
     interval_s: float | None = _ROUND_S
@@ -40,13 +40,13 @@ class Gavel:
         self._account(moment)
         self._changed = self._changed or bool(moment.arrived) or moment.ended
         jobs = [*(each.job for each in moment.running), *(each.job for each in moment.waiting)]
-        if self._changed:
-            self._shares = self._solved(jobs, moment.capacity)
-            self._changed = False
         due = moment.now_s >= self._round_s + _ROUND_S
         room = Room(moment, keep=not due)
         if due:
             self._round_s = moment.now_s
+            if self._changed:
+                self._shares = self._solved(jobs, moment.capacity)
+                self._changed = False
         has = {each.job.id: each.allocation.gpu_type for each in moment.running}
         by_id = {job.id: job for job in jobs}
         for id, gpu_type in self._order(by_id, has, moment.now_s):
