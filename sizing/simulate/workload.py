@@ -67,7 +67,8 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
     if missing:
         raise UsageError(f"{name} has no column {missing[0]}: its first line must name {', '.join(_HEADINGS)}")
     rows.fieldnames = headings
-    found, seen = [], set()
+    found: list[TraceJob] = []
+    seen: set[str] = set()
     for row in rows:
         where = f"{name}, line {rows.line_num}"
         submit_s, duration_s = (_number(row, key, where) for key in _HEADINGS[:2])
