@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sizing.simulate import compare, report, workload
-from sizing.simulate.clusters import table1, testbed
+from sizing.simulate.clusters import crius_testbed, table1
 from sizing.simulate.models import table2
 from sizing.simulate.report import Figures
 from sizing.simulate.schedulers import USUAL
@@ -86,7 +86,7 @@ class Task(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _site(*, small: bool) -> compare.Site:
-    return compare.Site.of(testbed() if small else table1(), table2())
+    return compare.Site.of(crius_testbed() if small else table1(), table2())
 
 
 @lru_cache(maxsize=4)

@@ -34,7 +34,7 @@ def table1() -> dict[str, Pool]:
     return {name: Pool(CATALOGUE[name], nodes * each, each, network) for name, nodes, each, network in rows}
 
 
-def testbed() -> dict[str, Pool]:
+def crius_testbed() -> dict[str, Pool]:
     """Crius's own 64 GPUs: 16 nodes with 2 A40, 16 nodes with 2 A10."""
     return {
         "a40": Pool(CATALOGUE["a40"], 32, 2, _CX5),
