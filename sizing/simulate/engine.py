@@ -121,6 +121,7 @@ class _Simulation:
         self.round = 0
         self.decisions = 0
         self.idle_rounds = 0
+        self.ended = False
 
     def run(self) -> Outcome:
         """From the first arrival to the last end."""
@@ -128,12 +129,13 @@ class _Simulation:
         interval_s = self.policy.interval_s
         while (at_s := self._next(start_s)) is not None and at_s <= self.until_s:
             self.now_s = at_s
-            ended = self._end()
+            ended = self.ended = self._end() or self.ended
             arrived = self._arrive()
             tick = interval_s is not None and at_s >= start_s + self.round * interval_s
             while interval_s is not None and at_s >= start_s + self.round * interval_s:
                 self.round = max(self.round + 1, int((at_s - start_s) / interval_s))
             if self.there and (arrived or ended or tick):
+                self.ended = False
                 started = self._decide(arrived, ended)
                 self.idle_rounds = 0 if arrived or ended or started else self.idle_rounds + 1
                 if self.idle_rounds > STUCK_ROUNDS:

@@ -113,7 +113,7 @@ def levels(jobs: Sequence[JobOutcome]) -> tuple[Level, ...]:
 
 def average(found: Sequence[Level], from_s: float, until_s: float) -> float:
     """The mean normalised throughput between two times."""
-    if until_s <= from_s:
+    if until_s <= from_s or not found:
         return 0.0
     done = 0.0
     for level, following in zip(found, [*found[1:], None], strict=True):

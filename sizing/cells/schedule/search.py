@@ -29,6 +29,8 @@ Flags = NDArray[np.bool_]
 
 EPSILON = 1e-9
 """Gains that differ by less are equal: the rounding of sums must not decide."""
+ROUNDS, PATIENCE = 40, 8
+"""Steps towards good prices, and how many without a gain make the steps smaller."""
 NODES_MAX = 20_000
 """Partial choices that a search looks at before it is content with the best so far."""
 
@@ -87,36 +89,45 @@ class _Search:
     def __init__(
         self, offers: Sequence[Offer], changes: Sequence[Change], free: Sequence[int], depth: int, nodes_max: int
     ) -> None:
-        types = len(free)
         self.free = np.array(free, dtype=np.float64)
         self.offers = list(offers)
         self.starts = [(each.value, self.free - np.array(each.need, dtype=np.float64)) for each in offers]
         if not offers:
             self.starts = [(0.0, self.free)]
-        self.changes = _undominated(changes, depth)
-        self.gain = np.array([each.gain for each in self.changes], dtype=np.float64)
-        self.need = np.array([each.need for each in self.changes], dtype=np.float64).reshape(-1, types)
-        self.job = np.array([each.job for each in self.changes], dtype=np.int64)
-        self.prices = np.zeros(types)
+        self.ranked = _ranked(changes, depth)
+        self._take(0)
+        self.prices = np.zeros(len(free))
         self.best = EPSILON
-        self.found: tuple[int, tuple[int, ...]] | None = None
+        self.found: tuple[int, tuple[Change, ...]] | None = None
         self.nodes, self.nodes_max = 0, nodes_max
+
+    def _take(self, most: int) -> None:
+        """The changes that can be in a best choice with so many, as arrays; the same ones at any depth."""
+        self.changes = [change for rank, change in self.ranked if rank < most]
+        self.gain = np.array([each.gain for each in self.changes], dtype=np.float64)
+        self.need = np.array([each.need for each in self.changes], dtype=np.float64).reshape(-1, self.free.size)
+        self.job = np.array([each.job for each in self.changes], dtype=np.int64)
+
+    def _better(self, gain: float, start: int, picked: Sequence[int]) -> None:
+        """Keeps a choice that is better than the best so far."""
+        if gain > self.best + EPSILON:
+            self.best, self.found = gain, (start, tuple(self.changes[index] for index in picked))
 
     def choice(self) -> Choice | None:
         """What has been found."""
         if self.found is None:
             return None
-        start, picked = self.found
+        start, changes = self.found
         offer = self.offers[start] if self.offers else None
-        changes = tuple(self.changes[index] for index in picked)
         gain = (offer.value if offer else 0.0) + sum(each.gain for each in changes)
         return Choice(offer, changes, gain, self.nodes < self.nodes_max, self.nodes)
 
     def deepen(self, most: int) -> bool:
         """Looks at all choices with at most so many changes; False where no more can be gained by more of them."""
+        self._take(most)
         if most > 0 and not self.changes:
             return False
-        self._price(most)
+        self._price(most, ROUNDS if most > 2 else ROUNDS // 4)
         priced = self.gain - self.need @ self.prices
         rest = _sum_of_best(priced, most)
         ranked = sorted(
@@ -130,30 +141,34 @@ class _Search:
             self._walk(start, most, value, left, np.ones(len(self.changes), dtype=np.bool_), priced, ())
         return self.nodes < self.nodes_max
 
-    def _price(self, most: int, rounds: int = 40) -> None:
-        """Prices with a low bound at the root, by subgradients."""
+    def _price(self, most: int, rounds: int) -> None:
+        """Prices with a low bound at the root, by subgradients with Polyak's steps towards the best so far."""
         if most == 0:
             return
         values = np.array([value for value, _ in self.starts])
         lefts = np.array([left for _, left in self.starts])
-        prices = self.prices
-        lowest, kept = np.inf, prices
-        step = float(np.median(np.abs(self.gain))) if self.gain.size else 0.0
-        for turn in range(rounds):
+        count = min(most, len(self.changes))
+        prices, lowest, kept = self.prices, np.inf, self.prices
+        scale, worse = 1.0, 0
+        for _ in range(rounds):
             priced = self.gain - self.need @ prices
             totals = values + lefts @ prices
-            start = int(np.argmax(totals))
-            count = min(most, priced.size)
-            top = np.argpartition(priced, -count)[-count:] if count else np.zeros(0, dtype=np.int64)
+            start = int(totals.argmax())
+            top = np.argpartition(priced, -count)[-count:]
             top = top[priced[top] > 0]
             bound = float(totals[start] + priced[top].sum())
-            if bound < lowest:
-                lowest, kept = bound, prices
+            if bound < lowest - EPSILON:
+                lowest, kept, worse = bound, prices, 0
+                if lowest <= self.best + EPSILON:
+                    break
+            elif (worse := worse + 1) >= PATIENCE:
+                scale, worse, prices = scale / 2, 0, kept
+                continue
             slope = lefts[start] - self.need[top].sum(axis=0)
             size = float(slope @ slope)
-            if size == 0 or lowest <= self.best:
+            if size == 0:
                 break
-            prices = np.maximum(0.0, prices - slope * (step / (1 + turn / 4) / size**0.5 / 4))
+            prices = np.maximum(0.0, prices - slope * (scale * (bound - self.best) / size))
         self.prices = kept
 
     def _walk(
@@ -162,8 +177,8 @@ class _Search:
         """Looks at a partial choice and at all that begin with it; `alive` are the changes that may still be made."""
         self.nodes += 1
         fits = bool((left >= 0).all())
-        if fits and gained > self.best + EPSILON:
-            self.best, self.found = gained, (start, picked)
+        if fits:
+            self._better(gained, start, picked)
         if most == 0 or self.nodes >= self.nodes_max:
             return
         base = gained + float(self.prices @ left)
@@ -176,9 +191,12 @@ class _Search:
         if most == 1:
             self._last(start, gained, left, among, picked)
             return
+        first = self.gain[among] > 0 if fits else self.need[among, int(np.argmin(left))] < 0
+        if most == 2:
+            self._last_two(start, gained, left, among[first], among, picked)
+            return
         open_ = np.zeros_like(alive)
         open_[among] = True
-        first = self.gain[among] > 0 if fits else self.need[among, int(np.argmin(left))] < 0
         among, bounds = among[first], bounds[first]
         for place in np.argsort(-bounds, kind="stable"):
             if bounds[place] <= self.best + EPSILON:
@@ -194,25 +212,48 @@ class _Search:
         able = among[(self.need[among] <= left).all(axis=1)]
         if able.size:
             index = int(able[np.argmax(self.gain[able])])
-            gain = gained + float(self.gain[index])
-            if gain > self.best + EPSILON:
-                self.best, self.found = gain, (start, (*picked, index))
+            self._better(gained + float(self.gain[index]), start, (*picked, index))
+
+    def _last_two(
+        self,
+        start: int,
+        gained: float,
+        left: Floats,
+        firsts: NDArray[np.intp],
+        seconds: NDArray[np.intp],
+        picked: tuple[int, ...],
+    ) -> None:
+        """The best pair of a first and a second change, at once; a single one has been looked at less deep."""
+        if not firsts.size or not seconds.size:
+            return
+        able = self.job[firsts][:, None] != self.job[seconds][None, :]
+        for gpu_type in range(left.size):
+            able &= self.need[firsts, gpu_type][:, None] + self.need[seconds, gpu_type][None, :] <= left[gpu_type]
+        gains = np.where(able, self.gain[firsts][:, None] + self.gain[seconds][None, :], -np.inf)
+        row, column = divmod(int(gains.argmax()), seconds.size)
+        gain = gained + float(gains[row, column])
+        self._better(gain, start, (*picked, int(firsts[row]), int(seconds[column])))
 
 
-def _undominated(changes: Sequence[Change], depth: int) -> list[Change]:
-    """The changes that can be in a best choice of at most `depth`: of those with the same needs, the `depth` best."""
+def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
+    """The changes that can be in a best choice of at most `depth`, with their ranks among those with the same needs.
+
+    A best choice of so many changes has none of a rank as high: another of the same needs is free to be in its stead.
+    """
     kinds: dict[tuple[int, ...], list[Change]] = {}
     for change in changes:
         if change.gain > 0 or min(change.need) < 0:
             kinds.setdefault(change.need, []).append(change)
     found = []
     for alike in kinds.values():
-        if len(alike) > depth:
-            alike.sort(key=lambda change: -change.gain)
-            # of one job the best is enough: it has at most one change
-            jobs: set[int] = set()
-            alike = [each for each in alike if each.job not in jobs and not jobs.add(each.job)][:depth]  # type: ignore[func-returns-value]
-        found += alike
+        alike.sort(key=lambda change: -change.gain)
+        # of one job the best is enough: it has at most one change
+        best: dict[int, Change] = {}
+        for each in alike:
+            best.setdefault(each.job, each)
+            if len(best) == depth:
+                break
+        found += enumerate(best.values())
     return found
 
 

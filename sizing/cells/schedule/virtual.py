@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from sizing.cells.schedule.options import Option, Options
 from sizing.cells.schedule.search import Change, Choice, Offer, search
@@ -119,31 +119,37 @@ class Virtual:
         return found
 
     def _of(self, id: str) -> list[tuple[bool, Change]]:
-        held, now, number = self.held[id], self.value(id), self.numbers[id]
+        """All other cells of one job, with whether each has more GPUs; the inner loop of a decision."""
+        held, now, number, left = self.held[id], self.value(id), self.numbers[id], self.left[id]
+        real, fresh = self.real.get(id), self.fresh(id)
+        limited = self._deadlines and self.jobs[id].deadline_s is not None
+        given, had = self._index[held.gpu_type], held.gpus
         found = []
         for option in self.options(id):
-            if option.allocation != held and self.in_time(id, option):
-                need = self._need(option.allocation, held)
-                change = Change(number, option.allocation, self.worth(id, option) - now, need)
-                found.append((option.allocation.gpus > held.gpus, change))
+            allocation = option.allocation
+            if allocation == held or (limited and not self.in_time(id, option)):
+                continue
+            worth = option.value
+            if not fresh and allocation != real:
+                worth = worth * left / (left + option.rate * self._restart_s) if left > 0 else 0.0
+            need = [0] * len(self.types)
+            need[self._index[allocation.gpu_type]] += allocation.gpus
+            need[given] -= had
+            found.append((allocation.gpus > had, Change(number, allocation, worth - now, tuple(need))))
         return found
 
-    def _need(self, allocation: Allocation, instead: Allocation | None = None) -> tuple[int, ...]:
-        need = [0] * len(self.types)
-        need[self._index[allocation.gpu_type]] += allocation.gpus
-        if instead is not None:
-            need[self._index[instead.gpu_type]] -= instead.gpus
-        return tuple(need)
+    def _need(self, allocation: Allocation) -> tuple[int, ...]:
+        return tuple(allocation.gpus if each == allocation.gpu_type else 0 for each in self.types)
 
-    def schedule(self, id: str | None, depth: int, *, grow: bool, fixed: Collection[str] = ()) -> Choice | None:
+    def schedule(self, id: str | None, depth: int, *, grow: bool) -> Choice | None:
         """CellBasedSched: the best choice with a job placed (or without one), made at once; None where there is none.
 
-        No choice is made that lowers the throughput. Jobs in `fixed` stay as they are.
+        No choice is made that lowers the throughput.
         """
         offers = self.offers(id) if id is not None else []
         if id is not None and not offers:
             return None
-        others = [each for each in self.held if each != id and each not in fixed]
+        others = [each for each in self.held if each != id]
         choice = search(offers, self.changes(others, grow=grow) if depth else [], self.free, depth)
         if choice is None:
             return None
