@@ -11,6 +11,7 @@ _COMMANDS = {
     "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
+    "simulate": ("bftd.cli.size_simulate", "simulate", "Compare schedulers on a simulated GPU cluster (what-if)."),
     "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
 }
 
