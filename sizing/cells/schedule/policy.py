@@ -30,7 +30,8 @@ PATIENCE_S = 72 * 3600.0
 """How long a job waits before it has a claim to its least cell: longer than a weekend's backlog.
 
 On an overloaded cluster all wait long. With a short patience everybody soon has a claim, and the queue is served in
-order of age: on the paper's 64 GPUs with twice the work that they can do, jobs take 1.7 times as long on average.
+order of age: on the paper's 64 GPUs with twice the work that they can do, jobs then take 1.6 to 2.1 times as long on
+average (three seeds of benchmarks/crius.py, 0 against this).
 """
 
 
