@@ -15,6 +15,7 @@ _COMMANDS = {
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
     "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
     "tune": ("bftd.cli.size_tune", "tune", "Find the fastest split of a stage's GPUs, with few measured."),
+    "simulate": ("bftd.cli.size_simulate", "simulate", "Compare schedulers on a simulated GPU cluster (what-if)."),
     "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
     "curve": ("bftd.cli.size_curve", "curve", "Tell how fast an elastic script would train on how many nodes."),
 }

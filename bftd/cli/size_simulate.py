@@ -1,0 +1,173 @@
+"""`bft size simulate`: what schedulers would make of a centre's jobs on its GPUs, or on those of Crius's paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd.cli import common, options, size_inventory
+from bftd.cli.progress import progress_bar
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.simulate.clusters import Pool
+    from sizing.simulate.compare import Site
+    from sizing.simulate.report import Figures, Interval
+    from sizing.simulate.types import SimulatedJob
+    from sizing.simulate.workload import TraceJob
+
+_COUNT = 200
+_LOAD = 1.5
+_MOST_JOBS = 20_000
+
+
+@click.command()
+@click.option("--jobs", "path", metavar="TRACE.csv", help="Jobs; else 200 are generated for each seed. - is stdin.")
+@click.option("--cluster", metavar="FILE.json|auto", help="GPUs of a file, or of live Slurm; else Crius's 1,280.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="A scheduler; may be given several times.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, metavar="N", help="How many; default 3.")
+@click.option("--count", type=click.IntRange(2, _MOST_JOBS), metavar="N", help="So many jobs in a row, by the seed.")
+@click.option("--load", type=click.FloatRange(0.01, 100), metavar="X", help="Stretch time until so much is asked for.")
+@click.option("--error", type=click.FloatRange(0, 0.9), default=0.0, metavar="SHARE", help="Of what schedulers know.")
+@click.option("--deadlines", is_flag=True, help="With the trace's deadlines (for crius-ddl and elasticflow).")
+@options.config
+@options.as_json
+def simulate(
+    path: str | None,
+    cluster: str | None,
+    policies: Sequence[str],
+    seeds: int,
+    count: int | None,
+    load: float | None,
+    error: float,
+    deadlines: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Compare schedulers on a simulated GPU cluster (what-if).
+
+    TRACE.csv has a line of headings and a line for each job: submission_time, duration (s), num_gpu, and where they are
+    known job_id, model_name (bert-1.3b/256, or gpt:h=...,l=... as in --config, with batch_size), gpu_type and deadline.
+    A seed draws the rest. --load 1.5 makes all jobs ask for 1.5 times the GPUs that there are until the last of them
+    is submitted. Speeds are of data sheets: differences between schedulers mean something, hours do not.
+    """
+    from sizing.simulate import compare, workload
+    from sizing.simulate.schedulers import USUAL, maker
+
+    names = list(dict.fromkeys(policies or USUAL))
+    for name in names:
+        maker(name)
+    trace = None if path is None else _trace(path)
+    pools = _pools(cluster, config_path)
+    site = compare.Site.of(pools, workload.models_of(trace or ()))
+    if trace is None and load is None:
+        load = _LOAD
+    every = [_jobs(trace, site, seed, count, load, deadlines=deadlines) for seed in range(seeds)]
+    runs: dict[str, list[Figures]] = {name: [] for name in names}
+    with progress_bar("Simulating") as done:
+        for seed, jobs in enumerate(every):
+            for at, name in enumerate(names):
+                runs[name].append(compare.run(name, jobs, site, error=error, seed=seed))
+                done((seed * len(names) + at + 1) / (seeds * len(names)))
+    if as_json:
+        asked = {"jobs": len(every[0]), "load": load, "error": error, "gpus": _counts(pools)}
+        click.echo(json.dumps({**compare.to_json(runs), **asked}, indent=2))
+        return
+    common.echo(_shown(runs, pools, len(every[0]), seeds, error))
+
+
+def _trace(path: str) -> Sequence[TraceJob]:
+    from sizing.simulate.workload import parse
+
+    where = "standard input" if path == "-" else path
+    trace = parse(size_inventory.text_of(path), where)
+    if len(trace) > _MOST_JOBS:
+        raise UsageError(f"{where} has {len(trace)} jobs: simulate at most {_MOST_JOBS}, a week or two")
+    return trace
+
+
+def _pools(cluster: str | None, config_path: str | None) -> Mapping[str, Pool]:
+    from sizing.simulate.clusters import of_inventory, table1
+
+    if cluster is None:
+        return table1()
+    return of_inventory(size_inventory.found(None if cluster == "auto" else cluster, config_path))
+
+
+def _jobs(
+    trace: Sequence[TraceJob] | None, site: Site, seed: int, count: int | None, load: float | None, *, deadlines: bool
+) -> Sequence[SimulatedJob]:
+    from sizing.simulate import workload
+
+    if trace is None:
+        part: Sequence[TraceJob] = workload.generated(seed, count or _COUNT)
+    else:
+        part = workload.window(trace, count, seed) if count else trace
+    return workload.jobs_of(part, site.models, site.pools, site.speeds, seed=seed, load=load, deadlines=deadlines)
+
+
+def _counts(pools: Mapping[str, Pool]) -> dict[str, int]:
+    return {name: pool.gpus for name, pool in pools.items()}
+
+
+def _shown(
+    runs: Mapping[str, Sequence[Figures]], pools: Mapping[str, Pool], jobs: int, seeds: int, error: float
+) -> Iterable[str]:
+    """A line for each policy, and what all of it rests on."""
+    from bftd.tables import Column
+    from sizing.simulate.report import summary
+
+    columns = [
+        Column("POLICY"),
+        Column("MEAN JCT", right=True),
+        Column("MEDIAN", rank=2, right=True),
+        Column("99 %", rank=3, right=True),
+        Column("QUEUED", rank=1, right=True),
+        Column("ENDED", right=True),
+        Column("IN TIME", rank=1, right=True),
+        Column("DROPPED", rank=2, right=True),
+        Column("THROUGHPUT", right=True),
+        Column("RESTARTS", rank=1, right=True),
+    ]
+    rows = []
+    for name, found in runs.items():
+        each = summary(found)
+        rows.append(
+            (
+                name,
+                _hours(each["mean_jct_s"]),
+                _hours(each["median_jct_s"], alone=True),
+                _hours(each["p99_jct_s"], alone=True),
+                _hours(each["mean_queue_s"], alone=True),
+                f"{each['finished'].value:.0f} of {jobs}",
+                f"{each['deadlines'].value:.0%}" if "deadlines" in each else "-",
+                f"{each['dropped'].value:.0f}",
+                _number(each["window_normalised"]),
+                f"{each['restarts'].value:.1f}",
+            )
+        )
+    shown = [at for at, column in enumerate(columns) if column.title != "IN TIME" or any(r[at] != "-" for r in rows)]
+    yield from common.table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+    yield (
+        f"{jobs} jobs, {seeds} seed{'s' if seeds > 1 else ''}, "
+        + ", ".join(f"{count} {name}" for name, count in _counts(pools).items())
+        + (f"; schedulers' speeds are wrong by up to {error:.0%}" if error else "")
+        + ("; +/- is the 95 % confidence interval" if seeds > 1 else "")
+    )
+    yield (
+        "THROUGHPUT: until the last submission, a job that runs as it was asked for counts 1. All but crius are "
+        "simplified; speeds are worked out from data sheets, none was measured"
+    )
+
+
+def _hours(found: Interval, *, alone: bool = False) -> str:
+    half = (found.high - found.low) / 7200
+    return f"{found.value / 3600:.2f}" + (f" +/- {half:.2f}" if half and not alone else "") + " h"
+
+
+def _number(found: Interval) -> str:
+    half = (found.high - found.low) / 2
+    return f"{found.value:.0f}" + (f" +/- {half:.0f}" if half else "")

@@ -1,0 +1,80 @@
+"""The cells that a job may have (Crius, section 6.1: initialising cells), and what it is worth in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sizing.simulate.reference import fastest, reference_rate
+from sizing.simulate.types import Allocation, SimulatedJob, Speeds
+
+Objective = Literal["normalised", "raw"]
+"""What throughput is: jobs' rates over those of what they asked for, or iterations a second as they are (the paper)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A cell of a job: iterations a second in it, and its part of the cluster's throughput."""
+
+    allocation: Allocation
+    rate: float
+    value: float
+
+
+class Options:
+    """The options of jobs, worked out once for all jobs that ask for the same.
+
+    A job that asks for N GPUs has cells of N/2, N and 2N GPUs of every type, with 1, 2, 4... stages up to their number.
+    Stages cost no GPUs, so only the fastest stage count of each is an option. Without `adaptive` the number of GPUs is
+    the one asked for; without `heterogeneous` their type is.
+    """
+
+    def __init__(
+        self,
+        speeds: Speeds,
+        *,
+        objective: Objective = "normalised",
+        adaptive: bool = True,
+        heterogeneous: bool = True,
+    ) -> None:
+        self._speeds, self._objective = speeds, objective
+        self._adaptive, self._heterogeneous = adaptive, heterogeneous
+        self._of: dict[tuple[object, ...], tuple[Option, ...]] = {}
+        self._alone: dict[tuple[object, ...], Option] = {}
+        self._units: dict[tuple[object, ...], float] = {}
+
+    def of(self, job: SimulatedJob, capacity: Mapping[str, int]) -> tuple[Option, ...]:
+        """All that fit its memory and the empty cluster, by type and number."""
+        key = (job.model, job.gpus, job.gpu_type, *capacity.items())
+        if key not in self._of:
+            types = list(capacity) if self._heterogeneous else [each for each in capacity if each == job.gpu_type]
+            counts = [job.gpus // 2, job.gpus, job.gpus * 2] if self._adaptive else [job.gpus]
+            unit = self._unit(job, capacity)
+            found = []
+            for gpu_type in types:
+                for gpus in counts:
+                    if not 1 <= gpus <= capacity[gpu_type]:
+                        continue
+                    allocation, rate = fastest(self._speeds, job.model, gpu_type, gpus)
+                    if rate > 0:
+                        found.append(Option(allocation, rate, rate / unit))
+            self._of[key] = tuple(found)
+        return self._of[key]
+
+    def at(self, job: SimulatedJob, allocation: Allocation, capacity: Mapping[str, int]) -> Option:
+        """What a job is worth in any allocation, one that is none of its options included."""
+        key = (job.model, job.gpus, job.gpu_type, allocation)
+        if key not in self._alone:
+            rate = self._speeds.rate(job.model, allocation)
+            self._alone[key] = Option(allocation, rate, rate / self._unit(job, capacity))
+        return self._alone[key]
+
+    def _unit(self, job: SimulatedJob, capacity: Mapping[str, int]) -> float:
+        """The rate that is worth 1."""
+        if self._objective == "raw":
+            return 1.0
+        key = (job.model, job.gpus, job.gpu_type)
+        if key not in self._units:
+            self._units[key] = reference_rate(self._speeds, job, tuple(capacity)) or 1.0
+        return self._units[key]

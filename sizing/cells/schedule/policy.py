@@ -1,0 +1,200 @@
+"""Crius as a policy of the simulated cluster: Algorithm 1 at arrivals and ends, opportunistic execution, deadlines.
+
+Invariant: what a decision gives fits the cluster, and no job that runs loses GPUs unless the throughput rises by it or
+it was started opportunistically and the job that it overtook starts.
+
+The paper leaves these open, and they are decided here:
+
+- Throughput is normalised (each job's rate over that of what it asked for): iterations of different models do not add
+  up. `objective="raw"` adds them up all the same.
+- A restart counts as what it costs over the work that a job has left.
+- Jobs grow for their own sake only while nobody waits.
+- Jobs that wait are tried in the order of what each of their GPUs adds to the throughput, then of submission. Those
+  that have waited for `patience_s` come before, the oldest first (0: all by age).
+- The oldest of these cannot starve. Jobs that came after it and were started since its patience ended are
+  opportunistic: as soon as their GPUs and the idle ones hold its least cell, the latest of them are suspended and it
+  starts. So it waits at most until the jobs that ran before have ended.
+- Only the first `look_ahead` jobs that wait may have others scaled for them; those behind them take what is idle.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from sizing.cells.schedule.options import Objective, Option, Options
+from sizing.cells.schedule.virtual import Virtual
+from sizing.simulate.engine import RESTART_S
+from sizing.simulate.types import Decision, Moment, Speeds
+
+PATIENCE_S = 72 * 3600.0
+"""How long a job waits before it has a claim to its least cell: longer than a weekend's backlog.
+
+On an overloaded cluster all wait long. With a short patience everybody soon has a claim, and the queue is served in
+order of age: on the paper's 64 GPUs with twice the work that they can do, jobs then take 1.6 to 2.1 times as long on
+average (three seeds of benchmarks/crius.py, 0 against this).
+"""
+
+
+class CriusPolicy:
+    """Cells for all jobs. `speeds` are its estimates, which need not be the cluster's true rates.
+
+    `adaptive=False` keeps the number of GPUs as asked for, `heterogeneous=False` their type (the paper's Crius-NA and
+    Crius-NH); `deadlines` gives GPUs only to jobs that meet their deadline with them, keeps them so, and drops those
+    that no cell can save (Crius-DDL); without it deadlines are not looked at. A job that fits no cell is dropped.
+    """
+
+    def __init__(
+        self,
+        speeds: Speeds,
+        *,
+        depth: int = 3,
+        objective: Objective = "normalised",
+        adaptive: bool = True,
+        heterogeneous: bool = True,
+        deadlines: bool = False,
+        restart_s: float = RESTART_S,
+        look_ahead: int = 8,
+        patience_s: float = PATIENCE_S,
+        interval_s: float | None = None,
+        name: str = "",
+    ) -> None:
+        self.name = name or "Crius" + "-NA" * (not adaptive) + "-NH" * (not heterogeneous) + "-DDL" * deadlines
+        self.interval_s = interval_s
+        self._options = Options(speeds, objective=objective, adaptive=adaptive, heterogeneous=heterogeneous)
+        self._depth, self._look_ahead, self._patience_s = depth, look_ahead, patience_s
+        self._restart_s, self._deadlines = restart_s, deadlines
+        self._waits_since_s: dict[str, float] = {}
+        self._runs_since_s: dict[str, float] = {}
+
+    def decide(self, moment: Moment) -> Decision:
+        """SchedArrival and SchedDeparture."""
+        virtual = Virtual(moment, self._options, restart_s=self._restart_s, deadlines=self._deadlines)
+        waiting = [each.job.id for each in moment.waiting]
+        self._remember(moment, waiting)
+        # a job's place in the queue is that of its submission, also after it was suspended
+        order = {id: (job.submit_s, number) for number, (id, job) in enumerate(virtual.jobs.items())}
+        waiting.sort(key=order.__getitem__)
+        dropped = self._hopeless(virtual, waiting)
+        waiting = [id for id in waiting if id not in dropped]
+        if self._deadlines:
+            self._rescue(virtual)
+        # at an arrival alone nothing has become free: jobs that waited before have been tried
+        only = None if moment.ended or not moment.arrived or dropped else moment.arrived
+        left = self._start(virtual, waiting, order, only)
+        if only is None and not left:
+            virtual.schedule(None, self._depth, grow=True)
+        self._note(virtual, moment.now_s)
+        return Decision(dict(virtual.held), frozenset(dropped))
+
+    def _remember(self, moment: Moment, waiting: list[str]) -> None:
+        """Since when jobs wait and run, for those that are still there."""
+        waits, runs = self._waits_since_s, self._runs_since_s
+        self._waits_since_s = {id: waits.get(id, moment.now_s) for id in waiting}
+        self._runs_since_s = {each.job.id: runs.get(each.job.id, each.since_s) for each in moment.running}
+
+    def _note(self, virtual: Virtual, now_s: float) -> None:
+        """The same after a decision."""
+        for id in virtual.jobs:
+            if id in virtual.held:
+                self._waits_since_s.pop(id, None)
+                self._runs_since_s.setdefault(id, now_s)
+            else:
+                self._runs_since_s.pop(id, None)
+                self._waits_since_s.setdefault(id, now_s)
+
+    def _hopeless(self, virtual: Virtual, waiting: list[str]) -> set[str]:
+        """Jobs that fit nowhere, or that no cell brings to an end by their deadline; those that run give GPUs back."""
+        dropped = {id for id in waiting if not any(virtual.in_time(id, each) for each in virtual.options(id))}
+        if self._deadlines:
+            for id in list(virtual.held):
+                if virtual.keeps_deadline(id) or any(virtual.in_time(id, each) for each in virtual.options(id)):
+                    continue
+                virtual.take(id)
+                dropped.add(id)
+        return dropped
+
+    def _rescue(self, virtual: Virtual) -> None:
+        """Jobs that will miss their deadline where they are, as their estimate was too good, get another cell."""
+        for id in [id for id in virtual.held if not virtual.keeps_deadline(id)]:
+            held = virtual.held[id]
+            virtual.take(id)
+            if virtual.schedule(id, self._depth, grow=False) is None:
+                virtual.give(id, held)
+
+    def _start(
+        self, virtual: Virtual, waiting: list[str], order: dict[str, tuple[float, int]], only: frozenset[str] | None
+    ) -> list[str]:
+        """Starts what can be started, the oldest first; `only` these, where not None. Returns who goes on waiting."""
+        queue = sorted((self._turn(virtual, id, order), id) for id in waiting)
+        left: list[str] = []
+        failed: set[tuple[object, ...]] = set()
+        tried = 0
+        reserved = False
+        while queue:
+            turn, id = queue.pop(0)
+            job = virtual.jobs[id]
+            kind = (job.model, job.gpus, job.gpu_type, job.deadline_s, virtual.fresh(id) or id)
+            started = False
+            if (only is None or id in only) and kind not in failed:
+                # nobody grows while others wait: it would take from them
+                tried += 1
+                depth = self._depth if tried <= self._look_ahead else 0
+                started = virtual.schedule(id, depth, grow=not left and not queue) is not None
+            # the oldest of those whose patience is at an end has a claim, and until it starts nobody else has one
+            if not started and turn[0] == 0 and not reserved:
+                suspended = self._overtake(virtual, id, order)
+                started, reserved = suspended is not None, suspended is None
+                for each in suspended or ():
+                    insort(queue, (self._turn(virtual, each, order), each))
+                only = None if suspended else only
+            if started:
+                failed.clear()
+            else:
+                failed.add(kind)
+                left.append(id)
+        return left
+
+    def _turn(self, virtual: Virtual, id: str, order: dict[str, tuple[float, int]]) -> tuple[float, ...]:
+        """When a job that waits is tried: the impatient by age, then by the throughput that a GPU has of them."""
+        if virtual.now_s >= self._waits_since_s.get(id, virtual.now_s) + self._patience_s:
+            return (0.0, *order[id])
+        return (1.0, -max(each.value / each.allocation.gpus for each in virtual.options(id)), *order[id])
+
+    def _overtake(self, virtual: Virtual, id: str, order: dict[str, tuple[float, int]]) -> list[str] | None:
+        """Starts the oldest job that waits, where opportunistic jobs make room for its least cell; who is suspended."""
+        since_s = self._waits_since_s.get(id, virtual.now_s) + self._patience_s
+        guests = [
+            each
+            for each in virtual.held
+            if order[each] > order[id]
+            and self._runs_since_s.get(each, virtual.now_s) >= since_s
+            and not (self._deadlines and virtual.jobs[each].deadline_s is not None)
+        ]
+        ways: list[tuple[tuple[float, ...], Option, list[str]]] = []
+        for option in virtual.options(id):
+            if not virtual.in_time(id, option):
+                continue
+            gpu_type, gpus = option.allocation.gpu_type, option.allocation.gpus
+            there = sorted((each for each in guests if virtual.held[each].gpu_type == gpu_type), key=order.__getitem__)
+            short = gpus - virtual.room(gpu_type)
+            if sum(virtual.held[each].gpus for each in there) < short:
+                continue
+            going: list[str] = []
+            for each in reversed(there):
+                if short <= 0:
+                    break
+                going.append(each)
+                short -= virtual.held[each].gpus
+            for each in list(reversed(going)):
+                if short + virtual.held[each].gpus <= 0:
+                    going.remove(each)
+                    short += virtual.held[each].gpus
+            lost = sum(virtual.held[each].gpus for each in going)
+            ways.append(((lost, gpus, -option.value), option, going))
+        if not ways:
+            return None
+        _, option, going = min(ways, key=lambda way: way[0])
+        for each in going:
+            virtual.take(each)
+        virtual.give(id, option.allocation)
+        return going

@@ -1,0 +1,64 @@
+"""Several schedulers on the same jobs: run by run, and what comes of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sizing.simulate import report
+from sizing.simulate.clusters import Pool, capacity
+from sizing.simulate.engine import simulate
+from sizing.simulate.models import TrainedModel
+from sizing.simulate.report import Figures
+from sizing.simulate.schedulers import maker
+from sizing.simulate.speeds import FormulaSpeeds, with_error
+from sizing.simulate.types import SimulatedJob
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster, the models that are trained on it, and how fast they really are there."""
+
+    pools: Mapping[str, Pool]
+    models: Mapping[str, TrainedModel]
+    speeds: FormulaSpeeds
+
+    @classmethod
+    def of(cls, pools: Mapping[str, Pool], models: Mapping[str, TrainedModel]) -> Site:
+        """With speeds by data sheets."""
+        return cls(pools, models, FormulaSpeeds(models, pools))
+
+    @property
+    def batches(self) -> dict[str, int]:
+        """Samples of an iteration by model."""
+        return {name: model.global_batch for name, model in self.models.items()}
+
+
+def run(name: str, jobs: Sequence[SimulatedJob], site: Site, *, error: float = 0.0, seed: int = 0) -> Figures:
+    """One scheduler on jobs, told speeds that are wrong by up to `error`."""
+    policy = maker(name)(with_error(site.speeds, error, seed), site.speeds)
+    return report.figures(simulate(jobs, capacity(site.pools), policy, site.speeds), site.batches)
+
+
+RATIOS = ("mean_jct_s", "mean_queue_s", "window_finished", "window_normalised", "window_raw", "peak_raw")
+"""Figures whose paired ratios to the first policy are told."""
+
+
+def to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
+    """All policies' figures over the seeds, and the first one's over each other's (paired by seed, geometric mean)."""
+    first = next(iter(runs), "")
+    ratios: dict[str, dict[str, Any]] = {}
+    for name, others in runs.items():
+        if name == first:
+            continue
+        ratios[name] = {}
+        for figure in RATIOS:
+            pair = [[float(getattr(each, figure)) for each in side] for side in (runs[first], others)]
+            found = report.paired(*pair)
+            ratios[name][figure] = found and found.to_json()
+    return {
+        "policies": {name: report.to_json(found) for name, found in runs.items()},
+        f"{first}_over": ratios,
+        "seeds": len(next(iter(runs.values()), ())),
+    }

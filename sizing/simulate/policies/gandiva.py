@@ -1,0 +1,153 @@
+"""Gandiva (Xiao et al. 2018), simplified: looks at running jobs and moves, grows and shrinks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sizing.simulate.policies.profiled import MOST_GPUS, Profiled
+from sizing.simulate.policies.room import Room
+from sizing.simulate.types import Allocation, Decision, Moment, Running, SimulatedJob
+
+_INTERVAL_S = 300.0
+_PROFILED_S = 60.0
+"""A job's rate is read after so long: before, it still restarts."""
+_PAYS = 1.1
+"""Growing that makes a job faster by less is taken back."""
+
+
+class Gandiva:
+    """Jobs start with as many GPUs as they ask for, of whichever type has the most free; types count as equal.
+
+    While a job waits, jobs that have grown give back what they have grown by, and small jobs move to another type where
+    that makes enough room in one. While none waits, those grow that gain the most by their profile, to twice what they
+    have; growth that the measured rate does not bear out is taken back and not tried again. Left out: time slicing,
+    packing of several jobs on a GPU, and moves for the sake of topology (GPUs of a type are one pool here).
+    """
+
+    name = "gandiva"
+    interval_s: float | None = _INTERVAL_S
+
+    def __init__(self, known: Profiled) -> None:
+        self._known = known
+        self._seen: dict[str, tuple[float, Running]] = {}
+        self._measured: dict[tuple[str, str, int], float] = {}
+        self._failed: set[tuple[str, str, int]] = set()
+
+    def decide(self, moment: Moment) -> Decision:
+        """Shrinks, starts, moves or grows."""
+        self._look(moment)
+        room = Room(moment)
+        waits = [waiting.job for waiting in moment.waiting]
+        self._take_back(moment, room)
+        running = {each.job.id: each for each in moment.running}
+        left = []
+        for job in waits:
+            if not (self._starts(job, room) or self._shrinks(job, room, running) or self._moves(job, room, running)):
+                left.append(job)
+        if not left:
+            self._grow(moment, room)
+        return Decision(room.given)
+
+    def _look(self, moment: Moment) -> None:
+        """Reads the rates of jobs that have had the same GPUs since it last looked."""
+        seen = {}
+        for now in moment.running:
+            before = self._seen.get(now.job.id)
+            same = before is not None and before[1].since_s == now.since_s
+            if before is None or not same or before[0] < now.since_s + _PROFILED_S:
+                seen[now.job.id] = (moment.now_s, now)
+                continue
+            seen[now.job.id] = before
+            if moment.now_s > before[0]:
+                rate = (before[1].left - now.left) / (moment.now_s - before[0])
+                self._measured[now.job.id, now.allocation.gpu_type, now.allocation.gpus] = rate
+        self._seen = seen
+
+    def _starts(self, job: SimulatedJob, room: Room) -> bool:
+        """Whether a job finds its GPUs on the type with the most free ones where it can run."""
+        return any(
+            (cell := self._known.cell(job, gpu_type, job.gpus)) is not None and room.take(job.id, cell)
+            for gpu_type in _emptiest(room)
+        )
+
+    def _take_back(self, moment: Moment, room: Room) -> None:
+        """Shrinks jobs that have grown in vain."""
+        for running in moment.running:
+            job, now = running.job, running.allocation
+            after = self._measured.get((job.id, now.gpu_type, now.gpus))
+            before = self._measured.get((job.id, now.gpu_type, now.gpus // 2))
+            if now.gpus > job.gpus and after is not None and before is not None and after < _PAYS * before:
+                self._failed.add((job.id, now.gpu_type, now.gpus))
+                if (smaller := self._known.cell(job, now.gpu_type, now.gpus // 2)) is not None:
+                    room.take(job.id, smaller)
+
+    def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
+        """Makes room by shrinking jobs that have grown to what they asked for, those first that give back the most."""
+        for gpu_type in _emptiest(room):
+            grown = [
+                (had.gpus - running[id].job.gpus, id)
+                for id, had in room.given.items()
+                if had.gpu_type == gpu_type and id in running and had.gpus > running[id].job.gpus
+            ]
+            cell = self._known.cell(job, gpu_type, job.gpus)
+            if cell is None or room.free[gpu_type] + sum(back for back, _ in grown) < job.gpus:
+                continue
+            for _, id in sorted(grown, key=lambda each: (-each[0], each[1])):
+                if room.free[gpu_type] >= job.gpus:
+                    break
+                if (smaller := self._known.cell(running[id].job, gpu_type, running[id].job.gpus)) is not None:
+                    room.take(id, smaller)
+            if room.take(job.id, cell):
+                return True
+        return False
+
+    def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
+        """Makes room for a job by moving one other to a type where that still fits."""
+        if sum(room.free.values()) < job.gpus:
+            return False
+        for gpu_type in _emptiest(room):
+            cell = self._known.cell(job, gpu_type, job.gpus)
+            lacking = job.gpus - room.free[gpu_type]
+            if cell is None:
+                continue
+            here = sorted(
+                (id for id, had in room.given.items() if had.gpu_type == gpu_type and had.gpus >= lacking),
+                key=lambda id: (room.given[id].gpus, id),
+            )
+            for id in here:
+                if id in running and (other := self._elsewhere(running[id].job, room.given[id], room)) is not None:
+                    room.take(id, other)
+                    return room.take(job.id, cell)
+        return False
+
+    def _elsewhere(self, job: SimulatedJob, had: Allocation, room: Room) -> Allocation | None:
+        for gpu_type in _emptiest(room):
+            if gpu_type == had.gpu_type or room.free[gpu_type] < had.gpus:
+                continue
+            if (cell := self._known.cell(job, gpu_type, had.gpus)) is not None:
+                return cell
+        return None
+
+    def _grow(self, moment: Moment, room: Room) -> None:
+        """Doubles the jobs that gain the most a GPU by their profile, each once, if its present rate is measured."""
+        found = []
+        for running in moment.running:
+            now = running.allocation
+            twice = (running.job.id, now.gpu_type, 2 * now.gpus)
+            if 2 * now.gpus > MOST_GPUS or twice in self._failed or running.job.id not in room.given:
+                continue
+            if (running.job.id, now.gpu_type, now.gpus) not in self._measured:
+                continue
+            rate = self._known.rate(running.job, now.gpu_type, now.gpus)
+            more = self._known.rate(running.job, now.gpu_type, 2 * now.gpus)
+            if room.given[running.job.id] == now and rate > 0 and more > _PAYS * rate:
+                found.append(((more / rate - 1) / now.gpus, running))
+        for _, running in sorted(found, key=lambda each: (-each[0], each[1].job.id)):
+            now = running.allocation
+            if (cell := self._known.cell(running.job, now.gpu_type, 2 * now.gpus)) is not None:
+                room.take(running.job.id, cell)
+
+
+def _emptiest(room: Room) -> Sequence[str]:
+    """The types, that with the most free GPUs first."""
+    return sorted(room.free, key=lambda name: (-room.free[name], name))

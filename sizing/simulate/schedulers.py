@@ -1,0 +1,36 @@
+"""The schedulers that are compared, by name: Crius, its ablations and the simplified baselines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+from sizing.cells.schedule.policy import CriusPolicy
+from sizing.errors import UsageError
+from sizing.simulate.policies import BASELINES
+from sizing.simulate.types import Policy, Speeds
+
+Maker = Callable[[Speeds, Speeds], Policy]
+
+_CRIUS: Mapping[str, Maker] = {
+    "crius": lambda told, true: CriusPolicy(told),
+    "crius-na": lambda told, true: CriusPolicy(told, adaptive=False),
+    "crius-nh": lambda told, true: CriusPolicy(told, heterogeneous=False),
+    "crius-ddl": lambda told, true: CriusPolicy(told, deadlines=True),
+}
+SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
+"""Each is made of the speeds that it is told, and of the true ones, which a baseline's job shows when it starts."""
+
+USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "fcfs")
+"""What is compared where nothing is said: all that do not look at deadlines."""
+
+
+def maker(name: str) -> Maker:
+    """What makes a scheduler. Raises UsageError, one line, for a name that there is not."""
+    if name in SCHEDULERS:
+        return SCHEDULERS[name]
+    near = difflib.get_close_matches(name.lower(), SCHEDULERS, n=1, cutoff=0.5)
+    raise UsageError(
+        f"--policy {name[:40]!r}: no such policy; "
+        + (f"did you mean {near[0]}?" if near else f"one of {', '.join(SCHEDULERS)}")
+    )
