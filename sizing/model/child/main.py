@@ -130,6 +130,10 @@ def made(request: dict[str, Any]) -> Any:
             f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
         ) from None
     step = make_step(request["batch"], **sizes)
+    if isinstance(step, (tuple, list)):
+        from sizing.model.child import steps
+
+        return steps.of_model(step, name, on_gpu=request["target"] == "cuda", replicas=request["dp"])
     if not callable(step):
         raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
     return step
