@@ -192,8 +192,8 @@ def spread(timed: Timed) -> str:
 
 def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
     """The origin is the step's: of a start-up that is assumed the range is told, and it does not grow with the run."""
-    parts = [getattr(step, end) * steps + getattr(start_up, end) for end in ("value", "low", "high")]
-    return Estimate(*parts, step.origin)
+    value, low, high = (getattr(step, end) * steps + getattr(start_up, end) for end in ("value", "low", "high"))
+    return Estimate(value, low, high, step.origin)
 
 
 def _length(run: Run) -> tuple[object, ...]:
