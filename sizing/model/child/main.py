@@ -6,13 +6,11 @@ import contextlib
 import gc
 import importlib.util
 import inspect
-import json
 import os
 import sys
-import time
-import traceback
 from typing import Any
 
+from sizing.model.child import answering
 from sizing.model.child.refusal import Refusal
 
 
@@ -139,37 +137,6 @@ def made(request: dict[str, Any]) -> Any:
     return step
 
 
-_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def reason_of(error: BaseException, path: str) -> str:
-    """The last words of an error with the user's own line that led to it."""
-    lines = str(error).strip().splitlines() or [""]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    place = f"{os.path.basename(path)}:{frames[-1].lineno}: " if frames else ""
-    if isinstance(error, Refusal):
-        return f"{place}{error}"[:400]
-    kind = type(error).__name__
-    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _OF_TORCHRUN:
-        return f"{place}{error.args[0]} is set where there are more GPUs than one; os.environ.get has a default"[:400]
-    if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
-        return f"{place}the result of {lines[0]} depends on what tensors hold, which a trace does not know"[:400]
-    if isinstance(error, MemoryError) or "allocate memory" in lines[0]:
-        return f"{place}the traced process took more memory than it may have: make tensors with torch, not arrays"
-    return f"{place}{kind}{lines[0] and ': '}{lines[0]}"[:400]
-
-
 def main(request: dict[str, Any], reply: int) -> None:
     """Answer one request on the pipe `reply`."""
-    began = time.perf_counter()
-    try:
-        answer = run(request)
-    except Refusal as error:
-        answer = {"refused": reason_of(error, request["path"]), "usage": error.usage}
-    except BaseException as error:
-        answer = {"refused": reason_of(error, request["path"]), "usage": False}
-    answer["trace_s"] = time.perf_counter() - began
-    data = json.dumps(answer).encode() + b"\n"
-    while data:
-        data = data[os.write(reply, data) :]
-    os._exit(0)
+    answering.answer(run, request, reply)

@@ -1,0 +1,158 @@
+"""Makes the user's model by his `make_model`: what graphs are read from, and what profiles run."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sizing.model.child import main, plans, private
+from sizing.model.child.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A model in training mode, what its forward pass is called with, and how its output becomes a loss.
+
+    `note` is a sentence on what was taken for granted, "" where nothing was.
+    """
+
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    loss: Callable[[Any], torch.Tensor]
+    note: str = ""
+
+
+def load(request: Mapping[str, Any], device: str | None = None) -> Made:
+    """The model that `request` names by `path`, `function`, `batch` and `tp` (1 where it says none).
+
+    With `device` it and its inputs are made there; else wherever the modes that are on put them. With tp > 1 this
+    process stands as rank 0 of a group of tp ranks in which nobody else is (collectives return at once, and what they
+    return is not to be read), and the model is rank 0's part: as `make_model(batch_size, tp=tp)` made it, or cut by the
+    model's own plan. Raises Refusal, one line, for what is not as docs/cells.md says.
+    """
+    tp = int(request.get("tp", 1))
+    join(tp)
+    make = main.load(request["path"], request["function"])
+    name, keywords = request["function"], {}
+    if takes_tp(make):
+        keywords["tp"] = tp
+    try:
+        inspect.signature(make).bind(request["batch"], **keywords)
+    except TypeError as error:
+        raise Refusal(
+            f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size, *, tp=1)", True
+        ) from None
+    with contextlib.nullcontext() if device is None else torch.device(device):
+        said = make(request["batch"], **keywords)
+    model, args, kwargs, loss = _parts(said, f"{os.path.basename(request['path'])}:{_line(make)}: {name}")
+    note = ""
+    if tp > 1 and not keywords:
+        note = plans.cut(model, tp, name)
+    model.train()
+    if device is not None:
+        model.to(device)
+        args, kwargs = _moved((args, kwargs), device)
+    return Made(model, args, kwargs, loss, note)
+
+
+def join(size: int) -> None:
+    """Stand in a group of `size` ranks alone; the user's own call to make one finds that it is there."""
+    distributed: Any = torch.distributed
+    if not distributed.is_available():
+        if size > 1:
+            raise Refusal("this torch has no torch.distributed, which tensor parallelism needs", True)
+        return
+    if size > 1 and not distributed.is_initialized():
+        private.join_fake_group(size)
+
+    def late(*args: Any, **kwargs: Any) -> None:
+        if not torch.distributed.is_initialized():
+            private.join_fake_group(1)
+
+    distributed.init_process_group = late
+    for name in ("destroy_process_group", "barrier", "broadcast_object_list"):
+        setattr(distributed, name, _nothing)
+
+
+def takes_tp(make: Callable[..., Any]) -> bool:
+    """Whether a function has a keyword `tp`."""
+    try:
+        known = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.name == "tp" and each.kind in kinds for each in known) or any(
+        each.kind is inspect.Parameter.VAR_KEYWORD for each in known
+    )
+
+
+def usual_loss(output: Any) -> torch.Tensor:
+    """A scalar out of a model's output: itself, its `loss`, else the mean of its first tensor of real numbers."""
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    for each in private.tensors_in(_plain(output)):
+        if each.is_floating_point():
+            mean: torch.Tensor = each.mean()
+            return mean
+    raise Refusal(
+        f"the model returns {type(output).__name__}, of which no loss can be made: let make_model return "
+        "(model, inputs, loss), with loss a function of the output",
+        True,
+    )
+
+
+def _plain(output: Any) -> Any:
+    """An output's values, also those of a class of its own."""
+    if isinstance(output, Mapping):
+        return list(output.values())
+    if hasattr(output, "__dict__") and not isinstance(output, torch.Tensor):
+        return list(vars(output).values())
+    return output
+
+
+def _parts(said: Any, place: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any]:
+    """What `make_model` returned, checked."""
+    form = "return (model, inputs) or (model, inputs, loss)"
+    if not isinstance(said, tuple) or len(said) not in (2, 3):
+        count = f" of {len(said)}" if isinstance(said, tuple) else ""
+        raise Refusal(f"{place} returned {type(said).__name__}{count}: {form}", True)
+    model, inputs, loss = (*said, usual_loss)[:3]
+    if not isinstance(model, torch.nn.Module):
+        raise Refusal(f"{place} returned {type(model).__name__} as the model: {form}, the model an nn.Module", True)
+    if loss is not None and not callable(loss):
+        raise Refusal(f"{place} returned {type(loss).__name__} as the loss: a function of the model's output", True)
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, Mapping) and all(isinstance(key, str) for key in inputs):
+        return model, (), dict(inputs), loss or usual_loss
+    if isinstance(inputs, (tuple, list)):
+        return model, tuple(inputs), {}, loss or usual_loss
+    raise Refusal(
+        f"{place} returned {type(inputs).__name__} as the inputs: a tuple of what forward takes, or a dict by name",
+        True,
+    )
+
+
+def _line(make: Any) -> int:
+    code = getattr(inspect.unwrap(make), "__code__", None)
+    return int(getattr(code, "co_firstlineno", 1))
+
+
+def _moved(values: Any, device: str) -> Any:
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, lambda each: each.to(device), values)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass

@@ -1,0 +1,181 @@
+"""Runs our code beside a user's in a process under his Python, which is killed whatever it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sizing.errors import Untraceable, UsageError
+
+NO_LIMIT_BYTES = 2**62
+NO_TORCH = 3  # the exit status of a child whose Python has no torch
+_LAST_WORDS_BYTES = 8192
+_MARK = "BFT_TRACE"
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+# Runs under the user's Python: it knows our package `sizing` by its file alone, so that nothing else that lies beside
+# it can take the place of the user's own packages.
+_BOOT = """
+import sys, json, os, ctypes, resource, signal, importlib, importlib.util as util
+root, parent, reply, memory, entry, request = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(parent): os._exit(4)
+if util.find_spec("torch") is None: os._exit(3)
+os.set_inheritable(int(reply), False)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
+spec = util.spec_from_file_location("sizing", root + "/__init__.py", submodule_search_locations=[root])
+sys.modules["sizing"] = module = util.module_from_spec(spec)
+spec.loader.exec_module(module)
+importlib.import_module(entry).main(json.loads(request), int(reply))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may take: its reply of at most `reply_bytes`, `memory_bytes` of data, `timeout_s` of time."""
+
+    timeout_s: float
+    memory_bytes: int = NO_LIMIT_BYTES
+    reply_bytes: int = 8 * 2**20
+
+
+def run(
+    entry: str,
+    request: Mapping[str, Any],
+    *,
+    python: str = "",
+    timeout_s: float,
+    memory_bytes: int | None = None,
+    env: Mapping[str, str] | None = None,
+    what: str = "the step",
+) -> bytes:
+    """What `main(request, reply)` of the module `entry` (of sizing.model.child) wrote to `reply`: one line of JSON.
+
+    `python` is the one to run it under, else the first on PATH that has torch, else this one. `env` is set for the
+    child beside what there is: threads and devices are the caller's to decide, nothing is hidden. Raises Untraceable
+    where the child ends without a word (`what` names whose fault that is), UsageError where no Python has torch.
+    """
+    limits = Limits(timeout_s, NO_LIMIT_BYTES if memory_bytes is None else memory_bytes)
+    for candidate in pythons(python):
+        data, code, words = ended(candidate, entry, request, limits, env or {})
+        if data:
+            return data
+        if code != NO_TORCH:
+            raise Untraceable(f"{what}: {epitaph(code, words)}")
+    raise UsageError("no Python with torch was found: name one with --python /path/to/python")
+
+
+def parts(step: str) -> tuple[Path, str]:
+    """The file and the function of "PATH.py:FUNCTION"; raises UsageError."""
+    path, _, name = step.rpartition(":")
+    if not path or not name.isidentifier():
+        raise UsageError(f"{step}: write FILE.py:FUNCTION")
+    if not Path(path).is_file():
+        raise UsageError(f"{path}: no such file")
+    return Path(path).resolve(), name
+
+
+def ranks(size: int) -> dict[str, str]:
+    """The environment that torchrun gives rank 0 of so many on one node."""
+    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    return env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def pythons(python: str) -> list[str]:
+    """Those to try: the one that was named, else the user's (on PATH) and this one."""
+    if python:
+        return [python]
+    return list(dict.fromkeys(filter(None, [shutil.which("python3"), sys.executable])))
+
+
+def epitaph(code: int, words: str) -> str:
+    """How a child ended that said nothing."""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    last = "".join(f": {line[:200]}" for line in words.strip().splitlines()[-1:])
+    return f"the traced process {how} before it was done{last}"
+
+
+def ended(
+    python: str, entry: str, request: Mapping[str, Any], limits: Limits, env: Mapping[str, str]
+) -> tuple[bytes, int, str]:
+    """The child's reply (b"" for none), how it ended, and the last that it said on its error output.
+
+    It is killed at its time-out, and with us; so is what it started. Raises Untraceable where it takes too long or
+    says too much, UsageError where the Python cannot be started.
+    """
+    mine, its = os.pipe()
+    arguments = [str(_PACKAGE), str(os.getpid()), str(its), str(limits.memory_bytes), entry, json.dumps(dict(request))]
+    mark = f"{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        child = subprocess.Popen(
+            [python, "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[its],
+            env={**os.environ, **env, _MARK: mark},
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(mine)
+        raise UsageError(f"{python} cannot be started: {error.strerror}; name another with --python") from None
+    finally:
+        os.close(its)
+    assert child.stderr is not None
+    said, words = bytearray(), bytearray()
+    ends = time.monotonic() + limits.timeout_s
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(mine, selectors.EVENT_READ)
+            selector.register(child.stderr, selectors.EVENT_READ)
+            while mine in {key.fd for key in selector.get_map().values()}:
+                left_s = ends - time.monotonic()
+                if left_s <= 0:
+                    raise Untraceable(f"no end after {limits.timeout_s:g} s: a shorter step, or a longer --timeout")
+                for key, _ in selector.select(left_s):
+                    chunk = os.read(key.fd, 65536)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    elif key.fd == mine:
+                        said += chunk
+                        if len(said) > limits.reply_bytes:
+                            raise Untraceable("the traced process answered more than a trace can be")
+                    else:
+                        words = (words + chunk)[-_LAST_WORDS_BYTES:]
+                if b"\n" in said:
+                    return bytes(said[: said.index(b"\n")]), 0, ""
+        return b"", child.wait(max(0.1, ends - time.monotonic())), words.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        raise Untraceable(f"no end after {limits.timeout_s:g} s") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        _end_marked(f"{_MARK}={mark}".encode())
+        child.stderr.close()
+        os.close(mine)
+
+
+def _end_marked(mark: bytes) -> None:
+    """Kill what a child started in sessions of their own, known by the environment that they have from it."""
+    for _ in range(10):  # one of them may have started another meanwhile
+        killed = False
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if entry.stat().st_uid == os.getuid() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    killed = True
+        if not killed:
+            return
