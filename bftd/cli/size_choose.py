@@ -113,7 +113,7 @@ def choose(
     holding = ordered if deadline_s is None else ranking.by_deadline(ordered, deadline_s, now_s)
     shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes))
     winner = holding[0] if holding else None
-    if as_json and job is None:
+    if as_json and (job is None or winner is None):
         click.echo(json.dumps(size_choose_shown.to_json(shown, winner), indent=2))
     elif not as_json:
         common.echo(size_choose_shown.lines(shown, winner, top))
@@ -178,9 +178,11 @@ def _asked(best: Sequence[Run], job: Job | None, now_s: float, top: int) -> tupl
     from sizing.choosing import ranking
 
     try:
-        return ranking.ask(best, _slurm(job), now_s, top), []
+        said = ranking.ask(best, _slurm(job), now_s, top)
     except SlurmError as error:
         return best, [f"Slurm was not asked when they could start, so all are taken to start now: {error}"]
+    asked = sum(bool(run.said) for run in said)
+    return said, [f"Slurm was asked when {asked} of {len(said)} could start"] if asked < len(said) else []
 
 
 def _slurm(job: Job | None) -> Callable[[Run], Answer]:

@@ -128,7 +128,7 @@ def made(request: dict[str, Any]) -> Any:
             f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
         ) from None
     step = make_step(request["batch"], **sizes)
-    if isinstance(step, (tuple, list)):
+    if isinstance(step, tuple):
         from sizing.model.child import steps
 
         return steps.of_model(step, name, on_gpu=request["target"] == "cuda", replicas=request["dp"])
