@@ -11,8 +11,9 @@ from sizing.choosing.runs import Run, best_of_shapes
 MOST_ASKED = 16
 """Of one `bft size choose`: each is a request that slurmctld plans its queue for."""
 
-_SAME_S = 60
-"""Runs that end in the same minute end at the same time: of those the one of fewer GPU-hours is better."""
+_SAME_S = 60.0
+_SAME_SHARE = 0.01
+"""Runs that end within a minute, or a hundredth of their length, end together: fewer GPU-hours are then better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ def ask(
         if at in answered or key in closed:
             continue
         ends = sorted(run.ends_s(now_s).value for run in answered.values() if not run.refused)
-        if asked >= most or (len(ends) >= top and now_s + waiting[at].run_s.value >= ends[top - 1]):
+        hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= ends[top - 1] + _together_s(waiting[at])
+        if asked >= most or hopeless:
             continue
         if put(at) or any(_kind(run) == key and not run.refused for run in answered.values()):
             continue
@@ -69,11 +71,17 @@ def ranked(runs: Sequence[Run], now_s: float) -> tuple[Run, ...]:
     taken = [run for run in runs if not run.refused]
     known = [run for run in taken if run.start_s is not None]
 
-    def end(run: Run) -> tuple[object, ...]:
-        ends = run.ends_s(now_s)
-        return (ends.value // _SAME_S, run.gpu_hours.value, ends.value, run.shape.nodes, run.shape.pool.partition)
+    def end_s(run: Run) -> float:
+        return run.ends_s(now_s).value
 
-    return tuple(sorted(known or taken, key=end))
+    left = sorted(known or taken, key=lambda run: (end_s(run), run.gpu_hours.value))
+    order = []
+    while left:
+        together = [run for run in left if end_s(run) <= end_s(left[0]) + _together_s(left[0])]
+        best = min(together, key=lambda run: run.gpu_hours.value)
+        left.remove(best)
+        order.append(best)
+    return tuple(order)
 
 
 def by_deadline(best: Sequence[Run], deadline_s: float, now_s: float) -> tuple[Run, ...]:
@@ -131,6 +139,10 @@ def _firsts(waiting: Sequence[Run]) -> list[int]:
     for at, run in enumerate(waiting):
         first.setdefault(_kind(run), at)
     return [*first.values(), *(at for at in range(len(waiting)) if at not in set(first.values()))]
+
+
+def _together_s(run: Run) -> float:
+    return max(_SAME_S, _SAME_SHARE * run.run_s.value)
 
 
 def _kind(run: Run) -> tuple[str, str]:

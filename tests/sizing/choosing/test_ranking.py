@@ -23,9 +23,11 @@ def test_the_earliest_end_wins_over_the_earliest_start_and_over_the_fastest_run(
     assert names(ranking.ranked([fast, early, both], NOW_S)) == [("c", 4), ("b", 4), ("a", 8)]
 
 
-def test_of_runs_that_end_in_the_same_minute_the_one_of_fewer_gpu_hours_is_first() -> None:
+def test_of_runs_that_end_together_the_one_of_fewer_gpu_hours_is_first() -> None:
     many, few = run(HOUR, "a", 8, 0), run(HOUR + 20, "a", 2, 0)
     assert names(ranking.ranked([many, few], NOW_S)) == [("a", 2), ("a", 8)]
+    later = run(HOUR + 70, "a", 2, 0)
+    assert names(ranking.ranked([many, later], NOW_S)) == [("a", 8), ("a", 2)]
 
 
 def test_a_start_in_the_past_counts_as_now() -> None:
@@ -139,3 +141,5 @@ def test_the_best_are_found_without_asking_for_all(waits: dict[tuple[str, int], 
     everything = sorted(run_s + wait_s for run_s, wait_s in waits.values())[:top]
     got = sorted(each.ends_s(NOW_S).value - NOW_S for each in said)[:top]
     assert got == pytest.approx(everything, abs=0.01)
+    tied = [each for each in said if each.ends_s(NOW_S).value - NOW_S <= everything[0] + 60]
+    assert said[0].gpu_hours.value == min(each.gpu_hours.value for each in tied) or said[0].run_s.value > 6000
