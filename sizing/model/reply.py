@@ -13,26 +13,33 @@ _MOST_BYTES = 2**60
 _MOST_OPERATORS = 10_000
 
 
-def _number(value: Any) -> int:
+def number(value: Any) -> int:
+    """A whole number that a size can be; raises ValueError."""
     if type(value) is not int or not 0 <= value <= _MOST_BYTES:
         raise ValueError(f"{value!r} is no size")
     return value
 
 
-def _word(value: Any, most: int = 400) -> str:
+def word(value: Any, most: int = 400) -> str:
+    """A text on one line that can be shown; raises ValueError."""
     if not isinstance(value, str) or len(value) > most:
         raise ValueError(f"{value!r} is no text")
     return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
+
+
+def refused(said: Any) -> None:
+    """Raise what a child gave as its reason instead of an answer."""
+    if "refused" in said:
+        raise (UsageError if said.get("usage") is True else Untraceable)(word(said["refused"], 1000))
 
 
 def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: float) -> StepTrace:
     """The trace that a child wrote; raises Untraceable or UsageError for a reason that it gave instead."""
     try:
         said = json.loads(data)
-        if "refused" in said:
-            raise (UsageError if said.get("usage") is True else Untraceable)(_word(said["refused"], 1000))
-        kinds = {name: _number(said["by_category"][name]) for name in CATEGORIES}
-        peak = _number(said["peak_bytes"])
+        refused(said)
+        kinds = {name: number(said["by_category"][name]) for name in CATEGORIES}
+        peak = number(said["peak_bytes"])
         if sum(kinds.values()) != peak:
             raise ValueError("the categories do not add up to the peak")
         rows = said["operators"][:_MOST_OPERATORS]
@@ -42,10 +49,10 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
             target=target,
             peak_bytes=peak,
             by_category=kinds,
-            parameters=_number(said["parameters"]),
-            operators=tuple(Operator(_word(name), _number(a), _number(b), _number(c)) for name, a, b, c in rows),
-            collectives={_word(name, 40): _number(size) for name, size in said["collectives"].items()},
-            torch=_word(said["torch"], 80),
+            parameters=number(said["parameters"]),
+            operators=tuple(Operator(word(name), number(a), number(b), number(c)) for name, a, b, c in rows),
+            collectives={word(name, 40): number(size) for name, size in said["collectives"].items()},
+            torch=word(said["torch"], 80),
             trace_s=trace_s,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

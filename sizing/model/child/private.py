@@ -38,6 +38,10 @@ PLAIN: tuple[type, ...] = (
 """Types of tensors that hold their own storage; others (DTensor) wrap tensors, and their operators come again."""
 
 
+CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
+"""What is raised where code asks for what a tensor without contents would hold."""
+
+
 def fake_mode() -> Any:
     """The mode in which tensors have a shape and no contents."""
     return FakeTensorMode(allow_non_fake_inputs=True)

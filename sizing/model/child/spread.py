@@ -19,13 +19,18 @@ def stand_alone(gpus: int, tracker: Any) -> None:
     distributed: Any = torch.distributed
     for name in ("init_process_group", "destroy_process_group", "barrier", "broadcast_object_list"):
         setattr(distributed, name, _nothing)
+    real_meshes(tracker)
+    replicas(tracker)
+
+
+def real_meshes(tracker: Any) -> None:
+    """Let device meshes be of real numbers, and let the tracker look away where shardings are worked out."""
     private.shield_sharding(tracker)
     for holder in private.meshes():
         for name, value in list(vars(holder).items()):
             public = isinstance(holder, type) and not name.startswith("_")
             if isinstance(value, types.FunctionType) and (public or name in _MESH):
                 setattr(holder, name, _real(value))
-    replicas(tracker)
 
 
 _MESH = (

@@ -1,0 +1,95 @@
+"""Floating point operations of a forward pass and of the backward pass that belongs to it, seen in the forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sizing.model.child import private
+
+_ATTENTION = "_scaled_dot_product_"
+_SUMMED = frozenset({"addmm", "baddbmm"})  # whose first argument is added to the product
+
+
+class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the products of all operators that run in it.
+
+    Forward by torch's own formulas (torch.utils.flop_counter). Backward as much again for each operand that needs a
+    gradient: twice the forward pass for a layer within a model, once for the first one. Attention computes its scores
+    anew: 2.5 times. Recomputation of layers (checkpoint) is not counted: whether it is done is the plan's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+        self.quiet = False
+        self._formulas = private.flop_formulas()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(kind not in private.PLAIN for kind in types):
+            return NotImplemented  # its own operators come by again, on the tensors that it wraps
+        out = func(*args, **kwargs)
+        self.seen(args, kwargs, out)
+        formula = None if self.quiet else self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            forward = int(formula(*args, **kwargs, out_val=out))
+            self.flops += forward + _backward(func._overloadpacket.__name__, args, forward)
+        return out
+
+    def seen(self, args: Any, kwargs: Any, out: Any) -> None:
+        """Called with each operator's arguments and results."""
+
+    @contextlib.contextmanager
+    def without_products(self) -> Iterator[None]:
+        """Let what runs inside be seen and not counted."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before
+
+
+def _backward(name: str, args: Any, forward: int) -> int:
+    if not torch.is_grad_enabled():
+        return 0
+    tensors = private.tensors_in(args)
+    if name.startswith(_ATTENTION):
+        return forward * 5 // 2 if any(each.requires_grad for each in tensors[:3]) else 0
+    operands = tensors[1:3] if name in _SUMMED else tensors[:2]
+    return forward * sum(bool(each.requires_grad) for each in operands)
+
+
+def attention(query: Any, key: Any, value: Any) -> int:
+    """Of scaled dot product attention forward and backward, by the kernel that keeps no scores (flash).
+
+    Two products forward; backward three of queries with keys (the scores once more, and two gradients) and two with
+    values. No half is taken off for a causal mask.
+    """
+    scores = 2 * int(query.numel()) * int(key.shape[-2])
+    weighed = scores * int(value.shape[-1]) // max(1, int(query.shape[-1]))
+    learns = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    return scores + weighed + (3 * scores + 2 * weighed if learns else 0)
+
+
+class Attention(TorchFunctionMode):
+    """Counts scaled dot product attention by that kernel, whichever this machine's CPU takes."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        names = ("query", "key", "value")
+        given = [*args[:3], *(kwargs[name] for name in names[len(args) :])]
+        if not self.counter.quiet:
+            self.counter.flops += attention(*given)
+        with self.counter.without_products():
+            return func(*args, **kwargs)

@@ -1,0 +1,44 @@
+"""A model that names a GPU, made where there is none: its tensors without contents are those of the CPU."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sizing.model.child import spread
+from sizing.model.child.placing import CPU, names_gpu
+
+
+class Host(TorchFunctionMode):
+    """Puts on the CPU what functions are told to put on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tensor: Any = torch.Tensor
+        self._moves = (tensor.to, torch._C._nn._parse_to)
+        self._stays = (tensor.cuda, tensor.pin_memory)
+        module: Any = torch.nn.Module
+        module.cuda = lambda self, device=None: self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self._stays:
+            return args[0]
+        if func in self._moves:
+            args = tuple(_here(each) for each in args)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": _here(kwargs["device"])}
+        kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
+
+
+def _here(value: Any) -> Any:
+    return CPU if isinstance(value, (int, str, torch.device)) and names_gpu(value) else value
+
+
+def real_meshes() -> None:
+    """Let device meshes be made of numbers, though all other tensors have none."""
+    spread.real_meshes(types.SimpleNamespace(blind=False))
