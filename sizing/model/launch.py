@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +60,18 @@ def run(
     memory_bytes: int | None = None,
     env: Mapping[str, str] | None = None,
     what: str = "the step",
+    heard: Callable[[bytes], None] | None = None,
 ) -> bytes:
     """What `main(request, reply)` of the module `entry` (of sizing.model.child) wrote to `reply`: one line of JSON.
 
     `python` is the one to run it under, else the first on PATH that has torch, else this one. `env` is set for the
-    child beside what there is: threads and devices are the caller's to decide, nothing is hidden. Raises Untraceable
-    where the child ends without a word (`what` names whose fault that is), UsageError where no Python has torch.
+    child beside what there is: threads and devices are the caller's to decide, nothing is hidden. `heard` is called
+    with each line that begins with + and comes before the answer, without that. Raises Untraceable where the child
+    ends without a word (`what` names whose fault that is), UsageError where no Python has torch.
     """
     limits = Limits(timeout_s, NO_LIMIT_BYTES if memory_bytes is None else memory_bytes)
     for candidate in pythons(python):
-        data, code, words = ended(candidate, entry, request, limits, env or {})
+        data, code, words = ended(candidate, entry, request, limits, env or {}, heard)
         if data:
             return data
         if code != NO_TORCH:
@@ -108,7 +110,12 @@ def epitaph(code: int, words: str) -> str:
 
 
 def ended(
-    python: str, entry: str, request: Mapping[str, Any], limits: Limits, env: Mapping[str, str]
+    python: str,
+    entry: str,
+    request: Mapping[str, Any],
+    limits: Limits,
+    env: Mapping[str, str],
+    heard: Callable[[bytes], None] | None = None,
 ) -> tuple[bytes, int, str]:
     """The child's reply (b"" for none), how it ended, and the last that it said on its error output.
 
@@ -154,8 +161,12 @@ def ended(
                             raise Untraceable("the traced process answered more than a trace can be")
                     else:
                         words = (words + chunk)[-_LAST_WORDS_BYTES:]
-                if b"\n" in said:
-                    return bytes(said[: said.index(b"\n")]), 0, ""
+                while (end := said.find(b"\n")) >= 0:
+                    line = bytes(said[:end])
+                    if heard is None or not line.startswith(b"+"):
+                        return line, 0, ""
+                    del said[: end + 1]
+                    heard(line[1:])
         return b"", child.wait(max(0.1, ends - time.monotonic())), words.decode(errors="replace")
     except subprocess.TimeoutExpired:
         raise Untraceable(f"no end after {limits.timeout_s:g} s") from None

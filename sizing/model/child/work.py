@@ -6,7 +6,7 @@ from typing import Any
 
 from sizing.model.child import private
 
-_COLLECTIVES = (
+COLLECTIVES = (
     ("all_reduce", ("all_reduce", "allreduce")),
     ("all_gather", ("all_gather", "allgather")),
     ("reduce_scatter", ("reduce_scatter",)),
@@ -45,7 +45,7 @@ class Work:
         given = private.tensors_in((args, kwargs))
         if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
             name = func._schema.name.split("::")[1]
-            for kind, words in _COLLECTIVES:
+            for kind, words in COLLECTIVES:
                 if any(word in name for word in words):
                     self.hand(kind, _bytes(private.tensors_in(_handed(func.namespace, kind, args))))
                     return

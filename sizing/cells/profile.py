@@ -1,0 +1,189 @@
+"""Profiles shards of a model on the device at hand, in a process under the user's Python."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sizing import gpus
+from sizing.cells.graph import Graph
+from sizing.cells.shards import Exchange, Shard, ShardProfile
+from sizing.errors import Untraceable, UsageError
+from sizing.estimate import Estimate
+from sizing.model import launch
+from sizing.model.transformer import ModelConfig
+from sizing.model.wide_resnet import WideResNet
+
+_ENTRY = "sizing.model.child.profiles"
+ROUNDS = 10
+TIMEOUT_S = 900.0
+_MOST_TP = 4096
+
+Device = Literal["auto", "cpu", "cuda"]
+Source = str | ModelConfig | WideResNet
+"""What is profiled: "PATH.py:FUNCTION", or a model by its sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How shards are run: all that a profile depends on beside the model, the device and torch's version."""
+
+    optimizer: str = "adam"
+    precision: str = "fp32"
+    threads: int = 1
+    rounds: int = ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A shard that the memory of `device` has no room for, in the words of the allocator."""
+
+    shard: Shard
+    device: str
+    why: str
+    torch: str = ""
+
+
+Result = ShardProfile | Unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What came of profiling: a result for each shard, in order; `files` are the user's, by path and SHA-256."""
+
+    results: tuple[Result, ...]
+    files: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def profile(
+    source: Source,
+    shards: Sequence[Shard],
+    *,
+    graph: Graph | None = None,
+    device: Device = "auto",
+    rounds: int = ROUNDS,
+    optimizer: str = "adam",
+    precision: str = "fp32",
+    threads: int = 1,
+    python: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[ShardProfile, ...]:
+    """Profiles of those shards that fit the device's memory; what `profiled` says of the others is left out."""
+    setting = Setting(optimizer, precision, threads, rounds)
+    found = profiled(source, shards, setting, graph=graph, device=device, python=python, timeout_s=timeout_s)
+    return tuple(each for each in found.results if isinstance(each, ShardProfile))
+
+
+def profiled(
+    source: Source,
+    shards: Sequence[Shard],
+    setting: Setting,
+    *,
+    graph: Graph | None = None,
+    device: Device = "auto",
+    python: str = "",
+    timeout_s: float = TIMEOUT_S,
+    done: Callable[[Result], None] | None = None,
+) -> Profiled:
+    """Profile shards one after another; `done` hears of each, those of one tensor-parallel size together.
+
+    `graph` is the one whose operators the shards name; a model by its sizes needs none. The time-out is for each
+    process, of which there is one a tensor-parallel size. Raises Untraceable where the model cannot be run in parts,
+    UsageError where what was asked for is wrong.
+    """
+    request = {"device": device, **asdict(setting), **_of(source, graph)}
+    for shard in shards:
+        if shard.batch < 1 or not 1 <= shard.tp <= _MOST_TP or not 0 <= shard.first <= shard.last:
+            raise UsageError(f"{shard}: no shard of a model")
+    results: dict[Shard, Result] = {}
+    files: set[tuple[str, str]] = set()
+    notes: dict[str, None] = {}
+    for tp in sorted({each.tp for each in shards}):
+        mine = sorted({each for each in shards if each.tp == tp}, key=lambda each: (each.batch, each.first, each.last))
+        heard: list[dict[str, Any]] = []
+        began = time.monotonic()
+
+        def hear(line: bytes, heard: list[dict[str, Any]] = heard) -> None:
+            nonlocal began
+            found = json.loads(line)
+            found["profile_s"], began = time.monotonic() - began, time.monotonic()
+            heard.append(found)
+            if done is not None and "device" in found:
+                done(_result(found, found))
+
+        rows = [[each.first, each.last, each.batch, each.tp] for each in mine]
+        env = {"OMP_NUM_THREADS": str(setting.threads), "HF_HUB_OFFLINE": "1", **(launch.ranks(tp) if tp > 1 else {})}
+        if device == "cpu":
+            env["CUDA_VISIBLE_DEVICES"] = ""
+        said = launch.run(
+            _ENTRY,
+            {**request, "tp": tp, "shards": rows},
+            python=python,
+            timeout_s=timeout_s,
+            env=env,
+            what=str(request.get("path", "the model")),
+            heard=hear,
+        )
+        answer = json.loads(said)
+        if "refused" in answer:
+            raise (UsageError if answer.get("usage") else Untraceable)(answer["refused"])
+        results.update((each.shard, each) for each in (_result(found, answer) for found in heard))
+        files.update((str(path), str(digest)) for path, digest in answer["files"])
+        notes.update(dict.fromkeys(found["note"] for found in heard if found.get("note")))
+    return Profiled(tuple(results[each] for each in shards), tuple(sorted(files)), tuple(notes))
+
+
+def device_name(said: str) -> str:
+    """A device as shards' profiles name it: "cpu", or the type of the catalogue that its driver's name means."""
+    if said == "cpu":
+        return said
+    known = gpus.recognise(said)
+    return known.type.name if known is not None else said
+
+
+def _of(source: Source, graph: Graph | None) -> dict[str, Any]:
+    if isinstance(source, (ModelConfig, WideResNet)):
+        return {"sizes": sizes_of(source)}
+    path, name = launch.parts(source)
+    found: dict[str, Any] = {"path": str(path), "function": name}
+    if graph is not None:
+        found["graph"] = {
+            "origin": graph.origin,
+            "batch": graph.batch,
+            "operators": [[each.name, each.module] for each in graph.operators],
+        }
+    return found
+
+
+def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
+    """What a model is, without how it is spread, its batch and what a setting says."""
+    said: Mapping[str, Any] = asdict(source)
+    left_out = ("parallel", "batch", "precision", "optimizer", "zero", "accumulation", "name")
+    kind = "transformer" if isinstance(source, ModelConfig) else "wide_resnet"
+    return {"kind": kind, **{key: value for key, value in said.items() if key not in left_out}}
+
+
+def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
+    shard = Shard(*found["shard"])
+    device, torch = device_name(str(answer["device"])), str(answer["torch"])
+    if "unfit" in found:
+        return Unfit(shard, device, str(found["unfit"]), torch)
+    return ShardProfile(
+        shard,
+        device,
+        Estimate(*found["compute_s"], "measured"),
+        Estimate(*found["update_s"], "measured"),
+        found["parameters"],
+        found["weight_bytes"],
+        found["state_bytes"],
+        found["activation_bytes"],
+        found["peak_bytes"],
+        tuple(Exchange(*each) for each in found["exchanges"]),
+        found["rounds"],
+        found["profile_s"],
+        torch,
+    )

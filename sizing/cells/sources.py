@@ -1,0 +1,51 @@
+"""Profiles of what an estimate needs, out of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sizing.cells.cell import Cell
+from sizing.cells.graph import Graph
+from sizing.cells.profile import Setting, Source
+from sizing.cells.shards import Shard, ShardProfile
+from sizing.cells.store import Store
+from sizing.errors import NoProfile
+
+
+def profiles_for(
+    cells: Sequence[Cell],
+    graph: Graph,
+    source: Source,
+    *,
+    wanted: Collection[Shard] | None = None,
+    device: str = "",
+    setting: Setting | None = None,
+    store: Store | None = None,
+) -> Mapping[Shard, ShardProfile]:
+    """The profiles of a model on one type of device, by shard; those that its memory has no room for are not in it.
+
+    `device` is the cells' type where it is "". With `wanted` none of these may be missing; without, each stage of each
+    cell must have one at least. Raises NoProfile, with the command that makes them.
+    """
+    store, setting = store or Store(), setting or Setting()
+    kinds = {device} if device else {cell.gpu_type for cell in cells}
+    if len(kinds) != 1:
+        raise NoProfile(f"profiles are of one type of GPU, and these cells are of {', '.join(sorted(kinds)) or 'none'}")
+    kind = kinds.pop()
+    model = store.model(source)
+    name = source if isinstance(source, str) else "--config ..."
+    how = f"run bft size profile {name} on {'this CPU' if kind == 'cpu' else f'one {kind} (--partition)'}"
+    if model is None:
+        raise NoProfile(f"{name} was not profiled as it is now: {how}")
+    found = store.all(model, kind, setting)
+    tried = {(shard.first, shard.last) for shard in found}
+    if wanted is not None:
+        missing = [shard for shard in wanted if shard not in found]
+    else:
+        spans = sorted({(stage.first, stage.last) for cell in cells for stage in cell.stages} - tried)
+        missing = [Shard(first, last, graph.batch, 1) for first, last in spans]
+    if missing:
+        others = [each for each in store.devices(model) if each != kind]
+        elsewhere = f" (it was on {', '.join(others)})" if others and not found else ""
+        raise NoProfile(f"{model.name} lacks {len(missing)} profiles on {kind}{elsewhere}: {how}")
+    return {shard: result for shard, result in found.items() if isinstance(result, ShardProfile)}

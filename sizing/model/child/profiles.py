@@ -1,0 +1,103 @@
+"""Profiles shards of a model on this process's device: a line of JSON each as it is done, and one at the end."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from sizing.model.child import answering
+from sizing.model.child.refusal import Refusal
+
+
+def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Profile the request's shards in order; `tell` each. What does not fit the device's memory is told as such."""
+    import torch
+
+    from sizing.model.child import exchanges, measure
+
+    device = _device(request["device"])
+    torch.set_num_threads(request["threads"])
+    torch.set_flush_denormal(True)  # random numbers through random weights end there, and training's do not
+    torch.manual_seed(0)
+    measure.autocast(request["precision"], device)
+    measure.optimizer_of(request["optimizer"], [torch.zeros(1, requires_grad=True)])
+    exchanges.alone()
+    name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
+    where = {"device": name, "torch": torch.__version__}
+    for shard, make in _slices(request, device):
+        try:
+            piece = make()
+            answer = measure.measured(piece, device, request["threads"], request["rounds"], request["optimizer"])
+            del piece
+        except (MemoryError, RuntimeError) as error:
+            if not _no_room(error):
+                raise
+            answer = {"unfit": answering.reason_of(error, "")[:200]}
+            del error
+        gc.collect()
+        if device != "cpu":
+            torch.cuda.empty_cache()
+        tell({"shard": shard, **where, **answer})
+    return {**where, "files": list(_files(request))}
+
+
+def _slices(request: dict[str, Any], device: str) -> Iterator[tuple[list[int], Callable[[], Any]]]:
+    from sizing.model.child import models, slices
+
+    models.join(request["tp"])
+    if "sizes" in request:
+        for shard in request["shards"]:
+            yield shard, partial(slices.of_chain, request["sizes"], tuple(shard), device, request["precision"])
+        return
+    raise Refusal("not yet")
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    there = torch.cuda.is_available()
+    if asked == "cuda" and not there:
+        raise Refusal("no GPU is seen here: take --device cpu, or --partition of one that has GPUs", True)
+    return "cuda" if there and asked != "cpu" else "cpu"
+
+
+def _no_room(error: BaseException) -> bool:
+    kind, words = type(error).__name__, str(error)
+    return isinstance(error, MemoryError) or kind == "OutOfMemoryError" or "allocate memory" in words
+
+
+def _files(request: dict[str, Any]) -> Iterator[list[str]]:
+    """The user's file and what was imported from its folder: path from there, and SHA-256."""
+    if "path" not in request:
+        return
+    folder = os.path.dirname(os.path.realpath(request["path"]))
+    own = {request["path"]}
+    for module in list(sys.modules.values()):
+        place = getattr(module, "__file__", None)
+        if isinstance(place, str) and os.path.realpath(place).startswith(folder + os.sep):
+            own.add(place)
+    for place in sorted({os.path.realpath(each) for each in own}):
+        if "site-packages" in place.split(os.sep):
+            continue
+        try:
+            with open(place, "rb") as file:
+                yield [os.path.relpath(place, folder), hashlib.sha256(file.read()).hexdigest()]
+        except OSError:
+            continue
+
+
+def main(request: dict[str, Any], reply: int) -> None:
+    """Answer one request on the pipe `reply`; lines that begin with + come before the answer."""
+
+    def tell(found: dict[str, Any]) -> None:
+        data = b"+" + json.dumps(found).encode() + b"\n"
+        while data:
+            data = data[os.write(reply, data) :]
+
+    answering.answer(lambda asked: run(asked, tell), request, reply)
