@@ -12,6 +12,8 @@ _COMMANDS = {
     "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
+    "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
+    "tune": ("bftd.cli.size_tune", "tune", "Find the fastest split of a stage's GPUs, with few measured."),
     "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
 }
 
