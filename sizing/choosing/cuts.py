@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sizing.cells.cell import Stage
 from sizing.cells.graph import Graph
 from sizing.choosing.assumed import Part
-from sizing.errors import DoesNotFit
+from sizing.errors import DoesNotFit, UsageError
 from sizing.model.config import ModelConfig, parameters, step_flops
 
 
@@ -21,8 +21,10 @@ class ByGraph:
 
     def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
         """The stages that a cell would have."""
-        if stages > len(self.graph.operators):
-            raise DoesNotFit(f"{len(self.graph.operators)} operators cannot be cut into {stages} stages")
+        try:
+            cut = self.stages(self.graph, gpus, stages)
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
         return tuple(
             Part(
                 each.gpus,
@@ -30,7 +32,7 @@ class ByGraph:
                 each.parameters / max(1, self.graph.parameters),
                 each.across_bytes / self.graph.batch,
             )
-            for each in self.stages(self.graph, gpus, stages)
+            for each in cut
         )
 
 

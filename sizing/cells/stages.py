@@ -1,0 +1,269 @@
+"""How a model is cut into pipeline stages, and how many GPUs each has (Crius, section 4.2, figure 7).
+
+The paper maps GPUs to operators by their share of the FLOPs, cuts where least is sent on, and rounds what each stage
+has to a power of two. Taken alone, the smallest cuts of a network that narrows (ResNet) all lie at its end, and one
+stage would have nearly all the work. So balance comes first, as a bound:
+
+1. L* is the least that the slowest stage can have of FLOPs for each of its GPUs, over all cuts. Stages have equally
+   many GPUs; where that leaves the slowest with more than `SLACK` times what it has if some stages have half or twice
+   as many, they do.
+2. Of all cuts whose slowest stage has at most `SLACK` L*, those that send the fewest bytes on in total;
+3. of these, those whose slowest stage has least.
+
+In a transformer all cuts of the residual stream send the same, and 3. decides; in a ResNet 2. does, within the bound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sizing.cells.cell import Cell, Stage
+from sizing.cells.graph import Graph
+from sizing.errors import UsageError
+
+SLACK = 6 / 5
+"""How much slower than the best balance a pipeline may be for the sake of smaller cuts."""
+
+_SLACK = (6, 5)  # the same, of whole numbers
+_EVEN: tuple[int, ...] = (2,)
+_UNEVEN: tuple[int, ...] = (2, 1, 4)  # GPUs of a stage in halves of the even share
+_UNITS = 4
+_LARGEST = 2**58  # of what int64 holds, with room for what FLOPs are multiplied by
+_MOST_SENT = 2**55
+_NEVER = np.int64(2**62)
+
+
+def cells(graph: Graph, gpus: int, gpu_type: str, stage_counts: Iterable[int] | None = None) -> tuple[Cell, ...]:
+    """The cells of `gpus` GPUs of a type: one for each count of stages, by default 1, 2, 4, ... up to `gpus`.
+
+    A default count that has more stages than the graph has places to cut is left out; raises UsageError where one was
+    named that has, and for counts that are no power of two or more than the GPUs.
+    """
+    counts = stage_counts_of(graph, gpus) if stage_counts is None else tuple(dict.fromkeys(stage_counts))
+    return tuple(Cell(gpu_type, stages(graph, gpus, count)) for count in counts)
+
+
+def stage_counts_of(graph: Graph, gpus: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to the GPUs and to what the graph can be cut into."""
+    refuse_gpus(gpus)
+    most = min(gpus, len(_places(graph).flops) - 1)
+    return tuple(2**power for power in range(most.bit_length()))
+
+
+def refuse_gpus(gpus: int) -> None:
+    """Raise UsageError for a number of GPUs that no cell has."""
+    if gpus < 1 or gpus & (gpus - 1):
+        below = 2 ** (gpus.bit_length() - 1) if gpus > 0 else 0
+        near = f"{below} or {2 * below}" if below else "1 or more"
+        raise UsageError(f"{gpus} GPUs: a cell has 1, 2, 4, 8, ...; take {near}")
+
+
+def stages(graph: Graph, gpus: int, n_stages: int) -> tuple[Stage, ...]:
+    """The graph in `n_stages` stages on `gpus` GPUs together, each with a power of two of them.
+
+    Each stage has some of the FLOPs. Raises UsageError where the GPUs or stages are no power of two, or there are more
+    stages than GPUs, or than the graph can be cut into.
+    """
+    refuse_gpus(gpus)
+    if n_stages < 1 or n_stages & (n_stages - 1):
+        raise UsageError(f"{n_stages} stages: a cell has 1, 2, 4, 8, ...")
+    if n_stages > gpus:
+        raise UsageError(f"{n_stages} stages on {gpus} GPUs: each stage needs one; at most {gpus}")
+    places = _places(graph)
+    most = len(places.flops) - 1
+    if n_stages > most:
+        raise UsageError(
+            f"{graph.model} cannot be cut into {n_stages} stages: {len(graph.operators)} operators, of which "
+            f"{most} have work to do; at most {2 ** (most.bit_length() - 1)}"
+        )
+    halves, ends = _cut(places, n_stages, gpus > n_stages)
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    before = graph.flops_before
+    return tuple(
+        Stage(
+            first=first,
+            last=last,
+            gpus=half * gpus // (2 * n_stages),
+            flops=before[last + 1] - before[first],
+            across_bytes=0 if last == len(graph.operators) - 1 else graph.operators[last].across_bytes,
+            parameters=sum(each.parameters for each in graph.operators[first : last + 1]),
+        )
+        for first, last, half in zip(begins, ends, halves, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where cuts can be: behind operator `after[i]`, with `flops[i]` before the cut and `sent[i]` bytes over it.
+
+    The first is the beginning and the last the end, which send nothing.
+    """
+
+    after: list[int]
+    flops: list[int]
+    sent: list[int]
+
+
+def _places(graph: Graph) -> _Places:
+    """Of places with the same FLOPs before them only the one that sends least counts, the first of equal ones."""
+    total = graph.flops
+    if not total:
+        raise UsageError(f"{graph.model} has no operator with floating point operations, so it cannot be cut by them")
+    best: dict[int, tuple[int, int]] = {}
+    for at, each in enumerate(graph.operators):
+        before = graph.flops_before[at + 1]
+        if 0 < before < total and (before not in best or each.across_bytes < best[before][0]):
+            best[before] = (each.across_bytes, at)
+    ordered = sorted(best)
+    return _Places(
+        after=[-1, *(best[flops][1] for flops in ordered), len(graph.operators) - 1],
+        flops=[0, *ordered, total],
+        sent=[0, *(best[flops][0] for flops in ordered), 0],
+    )
+
+
+def _cut(places: _Places, n_stages: int, uneven: bool) -> tuple[list[int], list[int]]:
+    """GPUs of each stage in halves of the even share, and its last operator."""
+    shift = max(0, places.flops[-1].bit_length() - _LARGEST.bit_length())
+    flops = [each >> shift for each in places.flops]
+    even = least_load(flops, n_stages, _EVEN)
+    load, shares = even, _EVEN
+    if uneven:
+        other = least_load(flops, n_stages, _UNEVEN)
+        if even * _SLACK[1] > other * _SLACK[0]:
+            load, shares = other, _UNEVEN
+    cutter = _Cutter(flops, places.sent, n_stages, shares)
+    high = load * _SLACK[0] // _SLACK[1]
+    best = cutter.cut(high)
+    low, high = load, best.load
+    while low < high:
+        middle = (low + high) // 2
+        found = cutter.cut(middle)
+        if found.sent == best.sent:
+            best, high = found, found.load
+        else:
+            low = middle + 1
+    return best.halves, [places.after[end] for end in best.ends]
+
+
+def least_load(flops: Sequence[int], n_stages: int, shares: Sequence[int]) -> int:
+    """The least that the slowest stage can have: 4 x its FLOPs / its GPUs in halves of the even share."""
+    low, high = 0, flops[-1] * _UNITS
+    while low < high:
+        middle = (low + high) // 2
+        if _reaches(flops, n_stages, shares, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _reaches(flops: Sequence[int], n_stages: int, shares: Sequence[int], load: int) -> bool:
+    """Whether stages of at most that load reach the end: the furthest place by GPUs that are used, stage by stage."""
+    end, whole = len(flops) - 1, 2 * n_stages
+    furthest = {0: 0}
+    for stage in range(1, n_stages + 1):
+        left, most = n_stages - stage, end - (n_stages - stage)
+        reached: dict[int, int] = {}
+        for used, at in furthest.items():
+            for share in shares:
+                now = used + share
+                if not left * min(shares) <= whole - now <= left * max(shares):
+                    continue
+                to = min(most, bisect_right(flops, flops[at] + load * share // _UNITS) - 1)
+                if to > at and to > reached.get(now, -1):
+                    reached[now] = to
+        furthest = reached
+    return furthest.get(whole) == end
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A cut: all that it sends, its slowest stage's load, GPUs and last places by stage."""
+
+    sent: int
+    load: int
+    halves: list[int]
+    ends: list[int]
+
+
+class _Cutter:
+    """Finds the cuts of least bytes under a bound of the load: dynamic programming over stages, GPUs and places."""
+
+    def __init__(self, flops: Sequence[int], sent: Sequence[int], n_stages: int, shares: Sequence[int]) -> None:
+        self.flops = np.array(flops, dtype=np.int64)
+        self.sent = np.minimum(np.array(sent, dtype=np.int64), _MOST_SENT)
+        self.n_stages, self.shares = n_stages, shares
+        self.index = np.arange(len(flops), dtype=np.int64)
+
+    def cut(self, load: int) -> _Found:
+        """The cuts; there are some, as `load` is at least the least."""
+        begins = {
+            share: np.searchsorted(self.flops, self.flops - load * share // _UNITS, side="left")
+            for share in self.shares
+        }
+        whole = 2 * self.n_stages
+        start = np.full(len(self.flops), _NEVER, dtype=np.int64)
+        start[0] = 0
+        tables: list[dict[int, Any]] = [{0: start}]
+        for stage in range(1, self.n_stages + 1):
+            left = self.n_stages - stage
+            reached: dict[int, Any] = {}
+            for used, costs in tables[-1].items():
+                minima = _Minima(costs)
+                for share in self.shares:
+                    now = used + share
+                    if left * min(self.shares) <= whole - now <= left * max(self.shares):
+                        best = minima.over(begins[share], self.index)
+                        reached[now] = best if now not in reached else np.minimum(reached[now], best)
+            tables.append({used: np.where(best < _NEVER, best + self.sent, _NEVER) for used, best in reached.items()})
+        return self._walked(tables, begins)
+
+    def _walked(self, tables: list[dict[int, Any]], begins: dict[int, Any]) -> _Found:
+        """The way that led to the least, from the end."""
+        at, used = len(self.flops) - 1, 2 * self.n_stages
+        total, load, halves, ends = int(tables[-1][used][at]), 0, [], []
+        for stage in range(self.n_stages, 0, -1):
+            wanted = tables[stage][used][at] - self.sent[at]
+            for share in self.shares:
+                costs = tables[stage - 1].get(used - share)
+                if costs is None:
+                    continue
+                begin = int(begins[share][at])
+                hits = np.flatnonzero(costs[begin:at] == wanted)
+                if len(hits):
+                    break
+            came = begin + int(hits[-1])
+            load = max(load, -(-int(self.flops[at] - self.flops[came]) * _UNITS // share))
+            halves.append(share)
+            ends.append(at)
+            at, used = came, used - share
+        return _Found(total, load, halves[::-1], ends[::-1])
+
+
+class _Minima:
+    """The least of any stretch of a row, by the least of all stretches of 1, 2, 4, ... (a sparse table)."""
+
+    def __init__(self, row: Any) -> None:
+        self.levels = [row]
+        width = 1
+        while 2 * width <= len(row):
+            last = self.levels[-1]
+            longer = last.copy()
+            longer[: len(row) - width] = np.minimum(last[: len(row) - width], last[width:])
+            self.levels.append(longer)
+            width *= 2
+        self.table = np.stack(self.levels)
+
+    def over(self, begins: Any, ends: Any) -> Any:
+        """For each i the least from begins[i] up to ends[i], which is not in it; `_NEVER` where that is nothing."""
+        lengths = ends - begins
+        powers = np.maximum(np.frexp(np.maximum(lengths, 1))[1] - 1, 0)
+        right = np.maximum(ends - (1 << powers), 0)
+        least = np.minimum(self.table[powers, np.minimum(begins, len(ends) - 1)], self.table[powers, right])
+        return np.where(lengths > 0, least, _NEVER)
