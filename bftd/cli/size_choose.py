@@ -47,6 +47,7 @@ _TIMEOUT_S = 120.0
 @click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
 @click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
 @click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
+@click.option("--max-stages", type=click.IntRange(1), metavar="N", help="Pipeline stages; 1 if yours has none.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
 @click.option("--precision", default="bf16", metavar="P", help="Of a traced model: fp32, tf32, fp16 or bf16 (default).")
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
@@ -66,6 +67,7 @@ def choose(
     partition: str,
     gpu_type: str,
     max_gpus: int | None,
+    max_stages: int | None,
     top: int,
     precision: str,
     python: str,
@@ -100,8 +102,8 @@ def choose(
     closed = _closed(there.closed, wanted, asks_start)
     everything = tuple(pools(there))
     chosen = size_fit.within(everything, size_fit.names(wanted), gpu_type)
-    timers = size_choose_timers.made(asked, chosen, global_batch, max_gpus, python, timeout_s, precision)
-    found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus)
+    timers = size_choose_timers.made(asked, chosen, global_batch, max_gpus, max_stages, python, timeout_s, precision)
+    found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, max_stages)
     notes = [*there.notes, *closed, *timers.notes(found)]
     if not found:
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")

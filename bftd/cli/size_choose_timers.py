@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bftd.cli import size_trace
+from bftd.cli import size_profiles, size_trace
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
     from sizing.candidates import Spread
+    from sizing.cells.graph import Graph
     from sizing.choosing.runs import Run
-    from sizing.choosing.timers import FirstThatKnows
+    from sizing.choosing.timers import FirstThatKnows, Timer
     from sizing.pools import Pool
 
 
@@ -33,6 +34,7 @@ class Timers:
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
                 f"bft size profile --partition {assumed[0]} would measure them"
             )
+        told += [f"{kind}: {why}" for kind, why in sorted(self.timer.unknown.items())]
         return told
 
 
@@ -41,25 +43,50 @@ def made(
     chosen: Sequence[Pool],
     global_batch: int,
     max_gpus: int | None,
+    max_stages: int | None,
     python: str,
     timeout_s: float,
     precision: str,
 ) -> Timers:
     """The timers of a model; traces it where it is no configuration. Raises UsageError, and BftError where it fails."""
-    from sizing.by_formula import Formula
-    from sizing.choosing.assumed import Assumed
-    from sizing.choosing.cuts import ByLayers
     from sizing.choosing.timers import FirstThatKnows
+
+    said: list[str] = []
+    needs = asked.step is not None and (max_stages != 1 or size_profiles.has_profiles(asked.step))
+    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needs else None
+    timers: list[Timer] = []
+    measured = size_profiles.timer(asked, graph, global_batch, precision)
+    if measured is not None:
+        timers.append(measured)
+    timers.append(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said))
+    return Timers(FirstThatKnows(timers), said)
+
+
+def _assumed(
+    asked: Asked,
+    graph: Graph | None,
+    chosen: Sequence[Pool],
+    global_batch: int,
+    max_gpus: int | None,
+    python: str,
+    timeout_s: float,
+    precision: str,
+    said: list[str],
+) -> Timer:
+    from sizing.by_formula import Formula
+    from sizing.cells.stages import stages
+    from sizing.choosing.assumed import Assumed
+    from sizing.choosing.cuts import ByGraph, ByLayers
     from sizing.errors import Untraceable
 
     tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
     spread = size_trace.spread_of(asked, tracer)
-    said: list[str] = []
     if tracer is not None:
         try:
             _trace(tracer, chosen, global_batch, max_gpus, spread)
-            traces = Assumed(tracer.traces, tracer.traces, global_batch, replace(spread, fsdp=False))
-            return Timers(FirstThatKnows([traces]), tracer.told())
+            said += tracer.told()
+            cut = None if graph is None else ByGraph(graph, stages)
+            return Assumed(tracer.traces, tracer.traces, global_batch, replace(spread, fsdp=False), cut)
         except Untraceable as error:
             if asked.model is None:
                 raise BftError(f"{error}; give --config for an estimate by formula") from None
@@ -68,8 +95,7 @@ def made(
     if asked.model.parallel.gpus > 1:
         said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
-    timer = Assumed(source, whole, global_batch, replace(spread, tensor=True), ByLayers(asked.model))
-    return Timers(FirstThatKnows([timer]), said)
+    return Assumed(source, whole, global_batch, replace(spread, tensor=True), ByLayers(asked.model))
 
 
 def _trace(

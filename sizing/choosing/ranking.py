@@ -112,7 +112,7 @@ def why(best: Sequence[Run], now_s: float) -> str:
     fastest = min(others, key=lambda run: run.run_s.value)
     earliest = min(others, key=lambda run: run.start_s or now_s)
     clauses = []
-    if fastest.run_s.value < first.run_s.value:
+    if fastest.run_s.value + _together_s(first) < first.run_s.value:
         clauses.append(
             f"{_name(fastest)} runs {words(first.run_s.value - fastest.run_s.value)} less"
             + (f" but starts {_later(fastest, first, now_s)}" if started else "")

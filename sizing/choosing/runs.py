@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,17 @@ from sizing.choosing.shapes import Shape, shapes, stage_counts
 from sizing.choosing.timers import Timed, Timer
 from sizing.emit import Line
 from sizing.errors import DoesNotFit
-from sizing.estimate import Estimate, worst
+from sizing.estimate import Estimate
 from sizing.model.parallel import Parallel
 from sizing.plans import Plan
 from sizing.pools import Pool
 
 START_UP_S = Estimate(120.0, 30.0, 600.0, "assumed")
 """Until the first step: prolog, containers, imports, reading a checkpoint; nobody has measured it here."""
+
+
+SIMPLER = 0.1
+"""By how much a pipeline has to be faster than fewer stages where that is only assumed: its bubble is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +150,19 @@ class Out:
 
 
 def survey(
-    pools: Iterable[Pool], timer: Timer, steps: int, start_up_s: Estimate = START_UP_S, max_gpus: int | None = None
+    pools: Iterable[Pool],
+    timer: Timer,
+    steps: int,
+    start_up_s: Estimate = START_UP_S,
+    max_gpus: int | None = None,
+    max_stages: int | None = None,
 ) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
     """All cells of the pools: those that can run `steps` steps, the shortest first, and the others."""
     runs: list[Run] = []
     out: list[Out] = []
     for pool in pools:
         for shape in shapes(pool, max_gpus):
-            for stages in stage_counts(shape):
+            for stages in stage_counts(shape, max_stages):
                 try:
                     timed = timer.time(shape, stages)
                 except DoesNotFit as error:
@@ -168,12 +177,19 @@ def survey(
 
 
 def best_of_shapes(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Of each partition, type and number of GPUs the shortest run: Slurm does not see the rest."""
+    """Of each partition, type and number of GPUs the shortest run, shortest first: Slurm does not see the rest.
+
+    Of runs whose times are assumed, one of more stages has to be shorter by a share of `SIMPLER`.
+    """
     found: dict[object, Run] = {}
-    for run in sorted(runs, key=_length):
+    for run in sorted(runs, key=lambda run: run.stages):
         pool = run.shape.pool
-        found.setdefault((pool.partition, pool.gpu.name, pool.gres_type, run.shape.nodes, run.shape.gpus), run)
-    return tuple(found.values())
+        key = (pool.partition, pool.gpu.name, pool.gres_type, run.shape.nodes, run.shape.gpus)
+        best = found.get(key)
+        share = SIMPLER if best is not None and "assumed" in origins([run, best]) else 0.0
+        if best is None or run.timed.step_s.value < best.timed.step_s.value * (1 - share):
+            found[key] = run
+    return tuple(sorted(found.values(), key=_length))
 
 
 def spread(timed: Timed) -> str:
@@ -205,11 +221,6 @@ def _json(estimate: Estimate) -> dict[str, Any]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "origin": estimate.origin}
 
 
-def origins(runs: Sequence[Run]) -> frozenset[str]:
+def origins(runs: Iterable[Run]) -> frozenset[str]:
     """Where the times of runs come from."""
     return frozenset(run.run_s.origin for run in runs)
-
-
-def worst_origin(run: Run) -> str:
-    """Of time and memory."""
-    return worst(run.run_s.origin, run.timed.peak.origin)

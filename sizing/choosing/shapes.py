@@ -45,9 +45,9 @@ def shapes(pool: Pool, max_gpus: int | None = None) -> Iterator[Shape]:
             yield Shape(pool, nodes, per_node)
 
 
-def stage_counts(shape: Shape) -> tuple[int, ...]:
+def stage_counts(shape: Shape, most: int | None = None) -> tuple[int, ...]:
     """Into how many pipeline stages a model may be cut on a shape: powers of two up to a GPU a stage."""
-    return tuple(_powers(shape.gpus))
+    return tuple(_powers(shape.gpus if most is None else min(most, shape.gpus)))
 
 
 def _power(count: int) -> int:

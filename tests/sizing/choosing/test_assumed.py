@@ -7,8 +7,8 @@ import pytest
 from sizing import cost
 from sizing.by_formula import Formula
 from sizing.candidates import Spread
-from sizing.cells.cell import Stage
 from sizing.cells.graph import Graph, Operator
+from sizing.cells.stages import stages
 from sizing.choosing.assumed import Assumed
 from sizing.choosing.cuts import ByGraph, ByLayers
 from sizing.choosing.shapes import Shape
@@ -61,8 +61,8 @@ def test_stages_share_memory() -> None:
 
 
 def test_the_parts_of_layers_are_the_whole() -> None:
-    for stages in (2, 4, 8):
-        parts = ByLayers(GPT).parts(8, stages)
+    for count in (2, 4, 8):
+        parts = ByLayers(GPT).parts(8, count)
         assert sum(part.flops for part in parts) == pytest.approx(1)
         assert sum(part.gpus for part in parts) == 8
         assert parts[-1].sent_bytes == 0
@@ -89,9 +89,9 @@ def test_a_model_of_unknown_operators_is_one_stage() -> None:
 def test_a_graph_is_cut_by_its_stages() -> None:
     operators = tuple(Operator(f"op{at}", "", 100 * (at + 1), 64, 10) for at in range(4))
     graph = Graph("model", 8, operators, "export")
-    cut = ByGraph(graph, lambda graph, gpus, stages: (Stage(0, 2, 2, 600, 64, 30), Stage(3, 3, 2, 400, 0, 10)))
+    cut = ByGraph(graph, stages)
     first, last = cut.parts(4, 2)
     assert (first.flops, first.weights, first.sent_bytes) == (0.6, 0.75, 8)
     assert (last.flops, last.gpus) == (0.4, 2)
-    with pytest.raises(DoesNotFit, match="4 operators cannot be cut into 8"):
+    with pytest.raises(DoesNotFit, match="cannot be cut into 8 stages"):
         cut.parts(8, 8)

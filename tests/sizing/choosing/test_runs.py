@@ -62,6 +62,15 @@ def test_only_the_fastest_stages_of_a_request_are_asked_for() -> None:
     assert [(each.shape.gpus, each.stages) for each in best_of_shapes(found)] == [(4, 2), (2, 1)]
 
 
+def test_an_assumed_pipeline_has_to_be_a_tenth_faster() -> None:
+    steps = {("new", 4, 1): 3.0, ("new", 4, 2): 2.8}
+    for origin, stages in (("assumed", 1), ("interpolated", 2)):
+        found, _ = survey([pool(count=1)], Table(steps, origin), 100, NOTHING)  # type: ignore[arg-type]
+        assert [each.stages for each in best_of_shapes(found)] == [stages]
+    found, _ = survey([pool(count=1)], Table(steps), 100, NOTHING, max_stages=1)
+    assert [each.stages for each in found] == [1]
+
+
 def lines_of(each: Run) -> dict[str, str]:
     return {line.option: line.value for line in each.lines()}
 
