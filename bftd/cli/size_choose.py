@@ -95,8 +95,6 @@ def choose(
     size_model.refuse_batch(global_batch)
     asked = size_model.asked(step, text)
     job = None if job_path is None else size_submit.read(job_path)
-    if job is not None and partitions != "auto":
-        raise UsageError("--submit asks for GPUs of this cluster: leave --partitions out")
     there = size_inventory.found(None if partitions == "auto" else partitions)
     wanted = partition or (job.own("partition") if job is not None else "")
     closed = _closed(there.closed, wanted, asks_start)
