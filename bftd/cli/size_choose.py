@@ -102,7 +102,7 @@ def choose(
     chosen = size_fit.within(everything, size_fit.names(wanted), gpu_type)
     timers = size_choose_timers.made(asked, chosen, global_batch, max_gpus, max_stages, python, timeout_s, precision)
     found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, max_stages)
-    notes = [*there.notes, *closed, *timers.notes(found)]
+    notes = [*there.notes, *closed]
     if not found:
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
     best: Sequence[Run] = runs.best_of_shapes(found)
@@ -110,6 +110,7 @@ def choose(
         best, unasked = _asked(best, job, now_s, top)
         notes += unasked
     ordered = ranking.ranked(best, now_s)
+    notes += timers.notes(ordered or best)
     holding = ordered if deadline_s is None else ranking.by_deadline(ordered, deadline_s, now_s)
     shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes))
     winner = holding[0] if holding else None
@@ -166,7 +167,8 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
     client = common.slurm_client(config.load_found(None))
     for name in told if asks else ():
         with suppress(SlurmError):
-            told[name] += f": {asked(client, [f'#SBATCH --partition={name}']).words}"
+            said = asked(client, [f"#SBATCH --partition={name}"])
+            told[name] += "" if said.taken else f": {said.words}"
     for name in size_fit.names(wanted):
         if name in told:
             raise UsageError(f"{told[name]}; name another, or leave --partition out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from sizing.estimate import Estimate
 
 _ROWS = 12
-_MARKS = {"measured": "measured", "interpolated": "interpolated"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
         yield f"and {len(shown.ordered) - len(rows)} others (--json has them)"
     yield f"{shown.steps} steps and the start-up; GPU-hours of all GPUs that others cannot have meanwhile"
     yield from _refusals(shown)
-    for why, partitions in _too_long(shown.out).items():
-        yield f"{', '.join(partitions)}: {why}"
+    yield from _too_long(shown)
     for note in shown.notes:
         yield f"note: {note}"
     if winner is None:
@@ -92,7 +91,7 @@ def nearest(out: Sequence[Out]) -> str:
     """Of cells that are no choice, why the one is none that comes nearest."""
     if not out:
         return "there are none; bft size inventory shows which there are"
-    near = max(out, key=lambda each: (each.why.startswith("it would run"), each.shape.gpus, -each.stages))
+    near = max(out, key=lambda each: (-each.run_s.value if each.run_s else -math.inf, each.shape.gpus, -each.stages))
     return f"{near.shape.gpus} x {near.shape.pool.gpu.name} in {near.shape.pool.partition}: {near.why}"
 
 
@@ -134,16 +133,17 @@ def _refusals(shown: Shown) -> Iterator[str]:
         yield f"{', '.join(which)} in {partition}: {words}"
 
 
-def _too_long(out: Sequence[Out]) -> dict[str, list[str]]:
-    """By partition and type the shortest run that the partition's limit rules out, where all of them are ruled out."""
-    found: dict[str, list[str]] = {}
-    seen = set()
-    for each in out:
+def _too_long(shown: Shown) -> Iterator[str]:
+    """Of each partition and type whose limit rules all runs out the shortest, and what it says."""
+    left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
+    shortest: dict[tuple[str, str], tuple[float, Out]] = {}
+    for each in shown.out:
         key = (each.shape.pool.partition, each.shape.pool.gpu.name)
-        if each.why.startswith("it would run") and key not in seen:
-            seen.add(key)
-            found.setdefault(each.why, []).append(f"{each.shape.gpus} x {key[1]} in {key[0]}")
-    return found
+        if each.run_s is not None and key not in left:
+            length = (each.run_s.value, each)
+            shortest[key] = min(shortest.get(key, length), length, key=lambda pair: pair[0])
+    for (partition, kind), (_, each) in shortest.items():
+        yield f"{each.shape.gpus} x {kind} in {partition}: {each.why}"
 
 
 def _step(step: Estimate) -> str:

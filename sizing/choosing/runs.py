@@ -131,11 +131,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A cell that is no choice, and why."""
+    """A cell that is no choice, and why. `run_s` is how long it would run, None where it fits no GPU."""
 
     shape: Shape
     stages: int
     why: str
+    run_s: Estimate | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form of `bft size choose --json`."""
@@ -170,7 +171,7 @@ def survey(
                     continue
                 run = Run(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
                 if pool.max_time_s is not None and run.run_s.value > pool.max_time_s:
-                    out.append(Out(shape, stages, limits.too_long(run.run_s, pool.max_time_s)))
+                    out.append(Out(shape, stages, limits.too_long(run.run_s, pool.max_time_s), run.run_s))
                 else:
                     runs.append(run)
     return tuple(sorted(runs, key=_length)), tuple(out)
