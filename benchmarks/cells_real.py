@@ -75,10 +75,13 @@ class Row:
         return self.low_s <= self.real_s <= self.high_s
 
 
-def measured(case: Case, plans: Sequence[Plan], world: int, rounds: int) -> list[dict[str, Any]]:
-    """What each rank measured."""
+def measured(
+    case: Case, plans: Sequence[Plan], world: int, rounds: int, *, plain: bool = False
+) -> list[dict[str, Any]]:
+    """What each rank measured; `plain` runs the plans and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(world), folder, json.dumps(asdict(case)), json.dumps([plan.name for plan in plans]), str(rounds)]
+        words += ["plain"] * plain
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.cells_worker", str(rank), *words],

@@ -1,10 +1,10 @@
 """One rank of benchmarks.cells_real: profiles shards alone, measures the network, and runs plans, round by round.
 
-    python -m benchmarks.cells_worker RANK WORLD FOLDER CASE PLANS ROUNDS
+    python -m benchmarks.cells_worker RANK WORLD FOLDER CASE PLANS ROUNDS [plain]
 
 All ranks go through the same list of parts in the same order, in one process each, on a core each; before each part
 they wait for each other. So whatever else the machine does strikes profile and plan alike. It writes what it measured
-to FOLDER/RANK.json: seconds of each part in each round.
+to FOLDER/RANK.json: seconds of each part in each round. With `plain` it runs the plans alone, as a job would.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,27 +217,8 @@ def network(world: int, rank: int, groups: Groups) -> dict[str, Callable[[], flo
     return found
 
 
-def seconds(do: Callable[[], Any]) -> float:
-    """Wall-clock time of the second of two calls, so that each part finds its caches as its own loop would."""
-    do()
-    began = time.perf_counter()
-    do()
-    return time.perf_counter() - began
-
-
-def main() -> None:
-    """Measures all rounds."""
-    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    case = Case(**json.loads(sys.argv[4]))
-    known = {plan.name: plan for plan in (*cells_cases.TWO, *cells_cases.FOUR)}
-    plans, rounds = [known[name] for name in json.loads(sys.argv[5])], int(sys.argv[6])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-    groups = Groups(world)
+def alone(case: Case, plans: Sequence[Plan]) -> tuple[dict[str, Alone], dict[str, Callable[[], float]]]:
+    """Every shard of the plans, each once, and the parts that time its passes and its optimizer."""
     count = len(cells_cases.blocks(case, Ranks()))
     shards: dict[str, Alone] = {}
     for plan in plans:
@@ -245,8 +226,6 @@ def main() -> None:
             shard = (first, last, case.batch // plan.micro_batches // plan.dp, plan.tp)
             shards[f"shard {' '.join(map(str, shard))}"] = Alone(case, shard)
     parts: dict[str, Callable[[], float]] = {}
-    facts = {name: {"exchanges": each.exchanges(), "across_bytes": each.across_bytes, "parameters": each.parameters}
-             for name, each in shards.items()}  # fmt: skip
     for name, each in shards.items():
 
         def through(each: Alone = each) -> float:
@@ -258,10 +237,41 @@ def main() -> None:
 
         parts[name] = through
         parts[name.replace("shard", "update")] = lambda each=each: seconds(each.optimizer.step)
-    parts |= network(world, rank, groups)
+    return shards, parts
+
+
+def seconds(do: Callable[[], Any], before: int = 1) -> float:
+    """Wall-clock time of the last call, with so many `before` that the part finds its caches as its own loop would."""
+    for _ in range(before):
+        do()
+    began = time.perf_counter()
+    do()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measures all rounds."""
+    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    case = Case(**json.loads(sys.argv[4]))
+    known = {plan.name: plan for plan in (*cells_cases.TWO, *cells_cases.FOUR)}
+    plans, rounds, plain = [known[name] for name in json.loads(sys.argv[5])], int(sys.argv[6]), "plain" in sys.argv[7:]
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    groups = Groups(world)
+    shards, parts = ({}, {}) if plain else alone(case, plans)
+    facts = {
+        name: {"exchanges": each.exchanges(), "across_bytes": each.across_bytes, "parameters": each.parameters}
+        for name, each in shards.items()
+    }
+    if not plain:
+        parts |= network(world, rank, groups)
     for plan in plans:
         real = Real(case, plan, rank, groups)
-        parts[f"plan {plan.name}"] = lambda real=real: seconds(real.step)
+        parts[f"plan {plan.name}"] = lambda real=real: seconds(real.step, 0 if plain else 1)
     found: dict[str, list[float]] = {name: [] for name in parts}
     gc.collect()
     gc.disable()

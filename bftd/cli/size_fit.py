@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd import config
-from bftd.cli import common, options, size_inventory, size_model, size_script, size_shown, size_trace
+from bftd.cli import common, options, size_inventory, size_model, size_profiles, size_script, size_shown, size_trace
 from bftd.errors import BftError, UsageError
 from bftd.protocol.fields import printable
 from slurm_plugin.errors import SlurmError
@@ -106,6 +106,9 @@ def fit(
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
+    profiled = size_profiles.of_model(asked, global_batch, python, timeout_s, precision)
+    if profiled is not None:
+        choices = size_profiles.retimed(choices, profiled, by)
     best = best_of(choices, top)
     if asks_start and best:
         said, unasked = _starts(best)

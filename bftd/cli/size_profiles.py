@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bftd import config
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
+    from sizing.candidates import Candidate
     from sizing.cells.cell import Cell
     from sizing.cells.graph import Graph
     from sizing.cells.profile import Source
     from sizing.cells.shards import Shard, ShardProfile
     from sizing.choosing.measured import Measured
+    from sizing.estimate import Estimate
+    from sizing.fit import By, Choice
 
 _GRAPH_BATCH = 8
 
@@ -35,6 +38,14 @@ def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, sai
     return found
 
 
+def of_model(asked: Asked, global_batch: int, python: str, timeout_s: float, precision: str) -> Measured | None:
+    """A timer by the profiles of a model, which is read only where it has some."""
+    source = asked.step if asked.step is not None else asked.model
+    if source is None or not has_profiles(source):
+        return None
+    return timer(asked, graph_of(asked, global_batch, python, timeout_s, []), global_batch, precision)
+
+
 def timer(asked: Asked, graph: Graph | None, global_batch: int, precision: str) -> Measured | None:
     """A timer by the profiles of a model, None where it has none at all."""
     from sizing.cells import comm_file
@@ -47,6 +58,26 @@ def timer(asked: Asked, graph: Graph | None, global_batch: int, precision: str) 
     site = config.find(None).with_name(comm_file.NAME)
     tables = comm_file.load(site, comm_file.own_path())
     return Measured(graph, stages, lambda cell: _profiles(cell, graph, source, precision), tables, global_batch)
+
+
+def retimed(choices: Sequence[Choice], measured: Measured, by: By) -> tuple[Choice, ...]:
+    """The plans of `bft size fit` with measured times where there are profiles of just that spread, ranked anew."""
+    from sizing.cells.cell import Split
+    from sizing.choosing.shapes import Shape
+    from sizing.errors import DoesNotFit, NoProfile, NoTable
+    from sizing.fit import retimed as ranked
+
+    def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
+        parallel = candidate.parallel
+        if parallel.fsdp > 1:
+            return None
+        shape = Shape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
+        try:
+            return measured.step_s(shape, Split(parallel.dp, parallel.tp), micro_batches)
+        except (DoesNotFit, NoProfile, NoTable):
+            return None
+
+    return ranked(choices, time, by)
 
 
 def has_profiles(source: Source) -> bool:

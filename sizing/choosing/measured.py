@@ -50,7 +50,7 @@ class Measured:
         peak = max(found.best.peaks, key=lambda each: each.high)
         return Timed(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
 
-    def step_s(self, shape: Shape, split: Split) -> Estimate:
+    def step_s(self, shape: Shape, split: Split, micro_batches: int = 1) -> Estimate:
         """A step of one stage, spread so; raises NoProfile, NoTable, and DoesNotFit where no cell is so."""
         cell = self._cell(shape, 1)
         try:
@@ -62,6 +62,7 @@ class Measured:
                 global_batch=self.global_batch,
                 per_node=shape.per_node,
                 gpu_bytes=shape.pool.gpu_bytes,
+                micro_batches=micro_batches,
             )
             sample = whole.sample(0, split)
         except UsageError as error:
