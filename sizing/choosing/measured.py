@@ -72,11 +72,12 @@ class Measured:
         return whole.plan([sample]).step_s
 
     def _cell(self, shape: Shape, stages: int) -> Cell:
-        key = (shape.pool.gpu.name, shape.gpus, stages)
+        kind = shape.pool.gpu.like or shape.pool.gpu.name  # a profile has the catalogue's name, by the driver's
+        key = (kind, shape.gpus, stages)
         if key not in self._cells:
             try:
                 cut = tuple(self.stages(self.graph, shape.gpus, stages))
             except UsageError as error:
                 raise DoesNotFit(str(error)) from None
-            self._cells[key] = Cell(shape.pool.gpu.name, cut)
+            self._cells[key] = Cell(kind, cut)
         return self._cells[key]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bftd.cli.profiled import profiled
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
 from tests.sizing.plans_of import Step
 
@@ -165,3 +166,46 @@ def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
     assert re.fullmatch(
         r"bft: no GPUs can run it: .*: it would run .* \(assumed\), and the partition's MaxTime is 1 h\n", ended.err
     )
+
+
+def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_is(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1})
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    origins = {(run["gpu_type"], run["gpus"], run["stages"]): run["step"]["origin"] for run in said["cells"]}
+    assert origins["a100", 1, 1] == "measured"
+    assert origins["a100", 2, 1] == origins["a100", 4, 1] == "interpolated"
+    assert {origin for (kind, _, _), origin in origins.items() if kind == "v100"} == {"assumed"}
+    alone = next(run for run in said["cells"] if (run["gpu_type"], run["gpus"]) == ("a100", 1))
+    assert alone["step"]["value"] == pytest.approx(0.4)
+    assert any("bft size profile --partition " in note for note in said["notes"])
+    shown = choose(bft, *TRACED, "--no-start", "--max-gpus", "1")
+    assert re.search(r"1 +new +1 x a100 .* measured ", shown.out)
+    assert re.search(r"2 +old +1 x v100 .* assumed ", shown.out)
+
+
+def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4}, kind="h100-sxm")
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+    assert any(re.match("a100: .* lacks .* profiles on a100", note) for note in said["notes"])
+
+
+def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1}, links=False)
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    origins = {run["gpus"]: run["step"]["origin"] for run in said["cells"] if run["gpu_type"] == "a100"}
+    assert (origins[1], origins[2]) == ("measured", "assumed")
+    assert any("bft size comm" in note for note in said["notes"])
+
+
+def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4})
+    (bft.folder / "train.py").write_text("def make_model(batch_size): return None\n")
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
