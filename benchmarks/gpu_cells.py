@@ -156,6 +156,8 @@ def measure(case: Case, device: str, rounds: int) -> list[Row]:
 
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # as the profiler does
     rows = []
     try:
         real_s, real_peak = real(case, device, rounds)

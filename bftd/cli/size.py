@@ -10,6 +10,7 @@ _COMMANDS = {
     "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
     "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
     "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
+    "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
     "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),

@@ -43,10 +43,10 @@ def bench(
         raise UsageError(f"--max-bytes {max_bytes}: {BYTES[0]} to {_MOST_BYTES}")
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    sizes = [size for size in BYTES if size < max_bytes]
-    while sizes[-1] * 4 < max_bytes:
-        sizes.append(sizes[-1] * 4)
-    request = {"ranks": ranks, "rounds": rounds, "kinds": list(kinds), "sizes": [*sizes, max_bytes]}
+    sizes = [max_bytes]
+    while BYTES[0] * 4 ** (len(sizes) - 1) < max_bytes:
+        sizes.insert(-1, BYTES[0] * 4 ** (len(sizes) - 1))
+    request = {"ranks": ranks, "rounds": rounds, "kinds": list(kinds), "sizes": sizes}
     env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     try:
         said = launch.run(

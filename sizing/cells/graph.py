@@ -7,8 +7,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-GraphOrigin = Literal["export", "modules"]
-"""How a graph was read: operator by operator (torch.export), or by the modules that a forward pass calls."""
+GraphOrigin = Literal["export", "modules", "formula"]
+"""How a graph was read: operator by operator (torch.export), by the modules that a forward pass calls, or worked out of
+a model's sizes (sizing.cells.chain)."""
 
 
 @dataclass(frozen=True, slots=True)

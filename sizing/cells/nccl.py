@@ -45,12 +45,13 @@ class Run:
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known of the run that is being read; `columns` are those from the first time on."""
+    """What is known of the run that is being read: `columns` from the first time on, and how many `words` a row has."""
 
     line: int
     kind: str | None
     ranks: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
     columns: list[str] | None = None
+    words: int = 0
     samples: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     ratios: list[float] = field(default_factory=list)
 
@@ -118,9 +119,9 @@ def _row(run: _Reading, line: str, where: str) -> None:
     assert run.columns is not None
     words = _TIMESTAMP.sub("", line).split()
     # What stands between the size and the times differs by program and version, and may be blank.
-    if len(words) < 3 + len(run.columns):
-        missing = 3 + len(run.columns) - len(words)
-        raise UsageError(f"{where}: {missing} columns are missing: give the output as it was printed")
+    run.words = run.words or len(words)
+    if len(words) != run.words or len(words) < 3 + len(run.columns):
+        raise UsageError(f"{where}: {len(words)} columns, not as in the title: give the output as it was printed")
     cells = dict(zip(reversed(run.columns), reversed(words), strict=False))  # the first of each name is kept last
     time_s, algbw, busbw = (_number(cells[column], column, where) for column in ("time", "algbw", "busbw"))
     wrong = next((cells[column] for column in ("#wrong", "wrong") if column in cells), "0")
@@ -131,6 +132,8 @@ def _row(run: _Reading, line: str, where: str) -> None:
         return
     if time_s <= 0:
         raise UsageError(f"{where}: a time of {time_s:g} us: run more iterations (-n)")
+    if algbw >= 1 and not 0.5 < nbytes / time_s * 1e-3 / algbw < 2:
+        raise UsageError(f"{where}: {nbytes} bytes in {time_s:g} us are no {algbw:g} GB/s: columns are missing")
     run.samples[nbytes].append(time_s * 1e-6)
     if algbw >= 1:  # both have two decimals
         run.ratios.append(busbw / algbw)

@@ -238,7 +238,9 @@ class _Cutter:
                 hits = np.flatnonzero(costs[begin:at] == wanted)
                 if len(hits):
                     break
-            came = begin + int(hits[-1])
+            # of places that are as good, the one that shares what is before it most evenly
+            even = int(self.flops[at]) * (used - share) // max(used, 1)
+            came = begin + int(hits[np.argmin(np.abs(self.flops[begin + hits] - even))])
             load = max(load, -(-int(self.flops[at] - self.flops[came]) * _UNITS // share))
             halves.append(share)
             ends.append(at)

@@ -64,7 +64,7 @@ def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: flo
         if extreme not in times:
             return extreme
     third = middle(axis)
-    if third in left and _undecided(times[axis[0]], times[axis[-1]], close):
+    if third in left and undecided(times[axis[0]], times[axis[-1]], close):
         return third
     place = {split: at for at, split in enumerate(axis)}
     best = _fastest(times)
@@ -82,8 +82,8 @@ def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: flo
     return min(found)[-1] if found else None
 
 
-def _undecided(one: float | None, other: float | None, close: float) -> bool:
-    """Whether the extremes leave open which half is the better one."""
+def undecided(one: float | None, other: float | None, close: float = CLOSE) -> bool:
+    """Whether the times of the extremes (None for one that does not fit) leave open which half is the better one."""
     return one is None or other is None or max(one, other) <= (1 + close) * min(one, other)
 
 

@@ -25,7 +25,12 @@ def main(request: dict[str, Any], reply: int) -> None:
 
 
 def _measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Split into ranks before torch is there, whose threads would not come along."""
+    """Split into ranks once torch is there, which takes each a second, and before it has threads."""
+    import torch
+
+    dist: Any = torch.distributed
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise Refusal("this torch has no gloo; name another Python by --python", usage=True)
     ranks = int(request["ranks"])
     readable, writable = os.pipe()
     parent = os.getpid()
@@ -44,11 +49,6 @@ def _measured(request: dict[str, Any]) -> dict[str, Any]:
                 os._exit(1)
             os._exit(0)
         children.append(child)
-    import torch
-
-    dist: Any = torch.distributed
-    if not dist.is_available() or not dist.is_gloo_available():
-        raise Refusal("this torch has no gloo; name another Python by --python", usage=True)
     store = dist.TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
     os.write(writable, f"{store.port:0{_PORT_DIGITS}d}".encode() * (ranks - 1))
     times, lacking = _rank(0, store.port, request, store)

@@ -8,6 +8,7 @@ from sizing.cells import nccl
 from sizing.errors import UsageError
 from tests.sizing.cells.nccl_logs import NAMED, OLD, UNNAMED, rank_lines
 
+CUT = "\n".join(line.rpartition(" ")[0] if line.startswith(" ") else line for line in NAMED.splitlines())
 ROW = "  120.00   8.74   7.65      0"
 
 
@@ -99,7 +100,10 @@ def test_bandwidths_that_belong_to_another_collective_are_noted() -> None:
         ("", "has no table of nccl-tests"),
         ("bytes time\n1024 3\n", "has no table of nccl-tests"),
         (NAMED.replace(ROW, ROW[:-1] + "7"), "line 21: 7 values came out"),
-        (NAMED.replace(ROW, ROW.replace("8.74", "")), "line 21: 1 columns are missing"),
+        (NAMED.replace(ROW, ROW.replace("8.74", "")), "line 21: 12 columns, not as in the title"),
+        (CUT, "line 18: time is '-1'"),
+        (CUT.replace(" -1 ", "  7 "), "line 19: 0.04 values came out wrong"),
+        (NAMED.replace("120.00   8.74", " 12.00   8.74"), "line 21: 1048576 bytes in 12 us are no 8.74 GB/s"),
         (NAMED.replace(ROW, ROW.replace("120.00", "fast")), "line 21: time is 'fast', which is no number"),
         (NAMED.replace(ROW, ROW.replace("120.00", "-120.0")), "line 21: time is '-120.0'"),
         (NAMED.replace(ROW, ROW.replace("120.00", "0.00")), "line 21: a time of 0 us: run more iterations"),
