@@ -26,6 +26,8 @@ def reason_of(error: BaseException, path: str) -> str:
         return f"{place}{error.args[0]} is set where there are more GPUs than one; os.environ.get has a default"[:400]
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
         return f"{place}the result of {lines[0]} depends on what tensors hold, which a trace does not know"[:400]
+    if kind == "GuardOnDataDependentSymNode":
+        return f"{place}what is done, or a size, depends on what tensors hold"[:400]
     if isinstance(error, MemoryError) or "allocate memory" in lines[0]:
         return f"{place}the traced process took more memory than it may have: make tensors with torch, not arrays"
     return f"{place}{kind}{lines[0] and ': '}{lines[0]}"[:400]

@@ -68,6 +68,7 @@ def set_up(tp: int) -> None:
     torch.set_num_threads(1)
     private.quiet_compile()
     private.convert_in_place()
+    private.without_contents_of(stand_ins.table())
     stand_ins.quiet_init()
     surroundings.no_network()
     surroundings.no_checkpoints()

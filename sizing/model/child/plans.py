@@ -102,7 +102,7 @@ class Columns(nn.Module):
 
 
 class Rows(nn.Module):
-    """Rank 0's inputs of a linear layer; the bias is added once, to the sum."""
+    """Rank 0's inputs of a linear layer; it is the rank that adds the bias, so that the sum has it once."""
 
     def __init__(self, whole: nn.Linear, tp: int) -> None:
         super().__init__()
@@ -112,5 +112,4 @@ class Rows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From (..., in / tp) to (..., out)."""
-        y = collectives.summed(nn.functional.linear(x, self.weight))
-        return y if self.bias is None else y + self.bias
+        return collectives.summed(nn.functional.linear(x, self.weight, self.bias))
