@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sizing.cells.cell import Stage
 from sizing.cells.graph import Graph
@@ -18,11 +18,13 @@ class ByGraph:
 
     graph: Graph
     stages: Callable[[Graph, int, int], Sequence[Stage]]
+    _cut: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
 
     def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
         """The stages that a cell would have."""
         try:
-            cut = self.stages(self.graph, gpus, stages)
+            if (gpus, stages) not in self._cut:
+                self._cut[gpus, stages] = self.stages(self.graph, gpus, stages)
         except UsageError as error:
             raise DoesNotFit(str(error)) from None
         return tuple(
@@ -32,7 +34,7 @@ class ByGraph:
                 each.parameters / max(1, self.graph.parameters),
                 each.across_bytes / self.graph.batch,
             )
-            for each in cut
+            for each in self._cut[gpus, stages]
         )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bftd.cli.profiled import profiled
+from sizing.model import graphing
+from tests.bftd.cli.profiled import GRAPH, profiled
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
 from tests.sizing.plans_of import Step
 
@@ -21,6 +22,7 @@ TRACED = ("train.py:make_model", "--global-batch", "64", "--steps", "1000")
 def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
     terminal = Terminal(tmp_path, monkeypatch, capsys)
     terminal.traces(Step(10, 0.5))
+    monkeypatch.setattr(graphing, "graph", lambda step, batch, **_: GRAPH)
     return terminal
 
 
@@ -72,7 +74,8 @@ def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Te
 
 def test_a_make_model_is_traced(bft: Terminal) -> None:
     said = choose(bft, *TRACED, "--no-start", "--json").json
-    assert {run["peak_origin"] for run in said["runs"]} <= {"traced", "interpolated"}
+    assert {run["peak_origin"] for run in said["cells"] if run["stages"] == 1} == {"traced", "interpolated"}
+    assert {run["peak_origin"] for run in said["cells"] if run["stages"] > 1} == {"assumed"}
     assert any("traces of train.py:make_model" in note for note in said["notes"])
 
 
@@ -180,9 +183,9 @@ def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_
     alone = next(run for run in said["cells"] if (run["gpu_type"], run["gpus"]) == ("a100", 1))
     assert alone["step"]["value"] == pytest.approx(0.4)
     assert any("bft size profile --partition " in note for note in said["notes"])
-    shown = choose(bft, *TRACED, "--no-start", "--max-gpus", "1")
-    assert re.search(r"1 +new +1 x a100 .* measured ", shown.out)
-    assert re.search(r"2 +old +1 x v100 .* assumed ", shown.out)
+    shown = choose(bft, *TRACED, "--no-start", "--max-gpus", "2")
+    assert re.search(r"new +1 x a100 .* measured ", shown.out)
+    assert re.search(r"old +2 x v100 .* assumed ", shown.out)
 
 
 def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
