@@ -101,7 +101,7 @@ def moment(at_s: float) -> str:
 
 
 def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
-    from sizing.choosing.limits import words
+    from sizing.choosing.limits import hours, words
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
     nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
@@ -117,7 +117,7 @@ def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
         start,
         moment(ends.value),
         moment(ends.high),
-        f"{run.gpu_hours.value:.3g}",
+        hours(run.gpu_hours.value),
     )
 
 
@@ -147,4 +147,5 @@ def _too_long(shown: Shown) -> Iterator[str]:
 
 
 def _step(step: Estimate) -> str:
-    return f"{step.value:.3g} s ({step.low:.2g}-{step.high:.2g})"
+    low, high = (f"{end:.2g}" if end < 99.5 else f"{end:.0f}" for end in (step.low, step.high))
+    return f"{step.value:.3g} s ({low}-{high})"

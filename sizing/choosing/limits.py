@@ -60,6 +60,11 @@ def words(seconds: float) -> str:
     return f"{days} d {hour} h" if hour else f"{days} d"
 
 
+def hours(count: float) -> str:
+    """Three figures of GPU-hours: 0.0336, 12.4, 1,620."""
+    return f"{count:.3g}" if count < 999.5 else f"{float(f'{count:.3g}'):,.0f}"
+
+
 def too_long(run: Estimate, max_time_s: float) -> str:
     """Why a run is no choice in a partition."""
     return f"it would run {words(run.value)} ({run.origin}), and the partition's MaxTime is {words(max_time_s)}"

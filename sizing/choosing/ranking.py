@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sizing.choosing.limits import words
+from sizing.choosing.limits import hours, words
 from sizing.choosing.runs import Run, best_of_shapes
 
 MOST_ASKED = 16
@@ -129,7 +129,7 @@ def why(best: Sequence[Run], now_s: float) -> str:
     said += f", while {' and '.join(clauses)}."
     cost, against = first.gpu_hours, others[0].gpu_hours
     return (
-        f"{said} It takes {cost.value:.3g} GPU-hours ({cost.origin}), the next {against.value:.3g} ({against.origin})."
+        f"{said} It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} ({against.origin})."
     )
 
 

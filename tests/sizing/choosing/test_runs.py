@@ -158,6 +158,13 @@ def test_slurms_forms_of_a_time_limit_are_read(text: str, seconds: float | None)
 
 
 @pytest.mark.parametrize(
+    ("count", "text"), [(0.03361, "0.0336"), (12.44, "12.4"), (999.4, "999"), (999.6, "1,000"), (33333, "33,300")]
+)
+def test_gpu_hours_have_three_figures_and_no_exponent(count: float, text: str) -> None:
+    assert limits.hours(count) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "words"),
     [(45, "45 s"), (120, "2 min"), (3599, "1 h"), (5400, "1 h 30 min"), (176400, "2 d 1 h"), (172800, "2 d")],
 )
