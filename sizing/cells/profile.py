@@ -87,9 +87,10 @@ def profiled(
     device: Device = "auto",
     python: str = "",
     timeout_s: float = TIMEOUT_S,
-    done: Callable[[Result], None] | None = None,
+    done: Callable[[Result, Sequence[tuple[str, str]]], None] | None = None,
 ) -> Profiled:
-    """Profile shards one after another; `done` hears of each, those of one tensor-parallel size together.
+    """Profile shards one after another; `done` hears of each as it is there, with the files that the model
+    is made of so far.
 
     `graph` is the one whose operators the shards name; a model by its sizes needs none. The time-out is for each
     process, of which there is one a tensor-parallel size. Raises Untraceable where the model cannot be run in parts,
@@ -112,8 +113,9 @@ def profiled(
             found = json.loads(line)
             found["profile_s"], began = time.monotonic() - began, time.monotonic()
             heard.append(found)
-            if done is not None and "device" in found:
-                done(_result(found, found))
+            files.update((str(path), str(digest)) for path, digest in found["files"])
+            if done is not None:
+                done(_result(found), sorted(files))
 
         rows = [[each.first, each.last, each.batch, each.tp] for each in mine]
         env = {"OMP_NUM_THREADS": str(setting.threads), "HF_HUB_OFFLINE": "1", **(launch.ranks(tp) if tp > 1 else {})}
@@ -131,8 +133,7 @@ def profiled(
         answer = json.loads(said)
         if "refused" in answer:
             raise (UsageError if answer.get("usage") else Untraceable)(answer["refused"])
-        results.update((each.shard, each) for each in (_result(found, answer) for found in heard))
-        files.update((str(path), str(digest)) for path, digest in answer["files"])
+        results.update((each.shard, each) for each in (_result(found) for found in heard))
         notes.update(dict.fromkeys(found["note"] for found in heard if found.get("note")))
     return Profiled(tuple(results[each] for each in shards), tuple(sorted(files)), tuple(notes))
 
@@ -167,16 +168,16 @@ def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
     return {"kind": kind, **{key: value for key, value in said.items() if key not in left_out}}
 
 
-def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
+def _result(found: Mapping[str, Any]) -> Result:
     shard = Shard(*found["shard"])
-    device, torch = device_name(str(answer["device"])), str(answer["torch"])
+    device, torch = device_name(str(found["device"])), str(found["torch"])
     if "unfit" in found:
         return Unfit(shard, device, str(found["unfit"]), torch)
     return ShardProfile(
         shard,
         device,
-        Estimate(*found["compute_s"], "measured"),
-        Estimate(*found["update_s"], "measured"),
+        _measured(found["compute_s"]),
+        _measured(found["update_s"]),
         found["parameters"],
         found["weight_bytes"],
         found["state_bytes"],
@@ -187,3 +188,8 @@ def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
         found["profile_s"],
         torch,
     )
+
+
+def _measured(times: Sequence[float]) -> Estimate:
+    value, low, high = times
+    return Estimate(value, low, high, "measured")

@@ -114,7 +114,7 @@ def _fill(module: torch.nn.Module, known: dict[int, torch.Tensor], device: str) 
                 if id(value) not in known:
                     made = values.weight(value, name, device)
                     known[id(value)] = torch.nn.Parameter(made, value.requires_grad)
-                part._parameters[name] = known[id(value)]  # type: ignore[assignment]
+                part._parameters[name] = known[id(value)]
         for name, buffer in list(part._buffers.items()):
             if isinstance(buffer, private.FakeTensor):
                 known.setdefault(id(buffer), values.weight(buffer, name, device))

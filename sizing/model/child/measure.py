@@ -84,13 +84,14 @@ class Clock:
             began = self._now()
             do()
             return self._now() - began
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Any = torch.cuda.Event
+        start, end = (event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
         do()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000
+        return float(start.elapsed_time(end)) / 1000
 
 
 class Pass:

@@ -45,8 +45,8 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
         gc.collect()
         if device != "cpu":
             torch.cuda.empty_cache()
-        tell({"shard": shard, **where, **answer})
-    return {**where, "files": list(_files(request))}
+        tell({"shard": shard, **where, "files": list(_files(request)), **answer})
+    return where
 
 
 def _slices(request: dict[str, Any], device: str) -> Iterator[tuple[list[int], Callable[[], Any]]]:

@@ -234,7 +234,8 @@ class Program:
                 return inner.partition(".")[2]
 
             def run() -> None:
-                made.loss(made.model(*made.args, **made.kwargs)).backward()
+                loss: Any = made.loss(made.model(*made.args, **made.kwargs))
+                loss.backward()
 
             return exchanges.seen_by(place, run)
 
