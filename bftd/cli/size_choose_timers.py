@@ -52,12 +52,14 @@ def made(
     from sizing.choosing.timers import FirstThatKnows
 
     said: list[str] = []
-    needs = asked.step is not None and (max_stages != 1 or size_profiles.has_profiles(asked.step))
-    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needs else None
+    profiles = size_profiles.Profiles.of(asked, precision)
+    needed = profiles is not None or max_stages != 1
+    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
     timers: list[Timer] = []
-    measured = size_profiles.timer(asked, graph, global_batch, precision)
+    measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch)
     if measured is not None:
         timers.append(measured)
+        said += profiles.said() if profiles is not None else []
     timers.append(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said))
     return Timers(FirstThatKnows(timers), said)
 
@@ -74,9 +76,9 @@ def _assumed(
     said: list[str],
 ) -> Timer:
     from sizing.by_formula import Formula
-    from sizing.cells.stages import stages
+    from sizing.cells.chain import chain
     from sizing.choosing.assumed import Assumed
-    from sizing.choosing.cuts import ByGraph, ByLayers
+    from sizing.choosing.cuts import ByGraph
     from sizing.errors import Untraceable
 
     tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
@@ -85,7 +87,7 @@ def _assumed(
         try:
             _trace(tracer, chosen, global_batch, max_gpus, spread)
             said += tracer.told()
-            cut = None if graph is None else ByGraph(graph, stages)
+            cut = None if graph is None else ByGraph(graph)
             return Assumed(tracer.traces, tracer.traces, global_batch, replace(spread, fsdp=False), cut)
         except Untraceable as error:
             if asked.model is None:
@@ -95,7 +97,8 @@ def _assumed(
     if asked.model.parallel.gpus > 1:
         said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
-    return Assumed(source, whole, global_batch, replace(spread, tensor=True), ByLayers(asked.model))
+    sizes = ByGraph(chain(asked.model, size_profiles.GRAPH_BATCH))
+    return Assumed(source, whole, global_batch, replace(spread, tensor=True), sizes)
 
 
 def _trace(

@@ -106,9 +106,7 @@ def fit(
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
-    profiled = size_profiles.of_model(asked, global_batch, python, timeout_s, precision)
-    if profiled is not None:
-        choices = size_profiles.retimed(choices, profiled, by)
+    choices = size_profiles.retimed(choices, asked, global_batch, python, timeout_s, precision, by, notes)
     best = best_of(choices, top)
     if asks_start and best:
         said, unasked = _starts(best)

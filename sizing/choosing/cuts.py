@@ -1,30 +1,29 @@
-"""How a model is cut into stages: along its graph, or by its layers where only its sizes are known."""
+"""How a model is cut into stages for what is assumed of them: as for what is profiled, along its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from sizing.cells.cell import Stage
 from sizing.cells.graph import Graph
+from sizing.cells.stages import stages as cut
 from sizing.choosing.assumed import Part
 from sizing.errors import DoesNotFit, UsageError
-from sizing.model.config import ModelConfig, parameters, step_flops
 
 
 @dataclass(frozen=True)
 class ByGraph:
-    """A model that was read; `stages` is sizing.cells.stages.stages."""
+    """A model whose operators are known."""
 
     graph: Graph
-    stages: Callable[[Graph, int, int], Sequence[Stage]]
-    _cut: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
+    _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
 
     def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
-        """The stages that a cell would have."""
+        """The stages that a cell would have; raises DoesNotFit."""
         try:
-            if (gpus, stages) not in self._cut:
-                self._cut[gpus, stages] = self.stages(self.graph, gpus, stages)
+            if (gpus, stages) not in self._cuts:
+                self._cuts[gpus, stages] = cut(self.graph, gpus, stages)
         except UsageError as error:
             raise DoesNotFit(str(error)) from None
         return tuple(
@@ -34,39 +33,5 @@ class ByGraph:
                 each.parameters / max(1, self.graph.parameters),
                 each.across_bytes / self.graph.batch,
             )
-            for each in self._cut[gpus, stages]
+            for each in self._cuts[gpus, stages]
         )
-
-
-@dataclass(frozen=True)
-class ByLayers:
-    """A model by its sizes: equal numbers of layers, the embedding before them and the output matrix behind."""
-
-    model: ModelConfig
-
-    def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
-        """Stages of as many GPUs each."""
-        model = self.model
-        if stages > model.layers:
-            raise DoesNotFit(f"{model.layers} layers cannot be cut into {stages} stages")
-        least, more = divmod(model.layers, stages)
-        counts = [least + (at < more) for at in range(stages)]
-        flops, weights = _linear(model, step_flops), _linear(model, parameters)
-        sent = model.seq * model.hidden * (4 if model.precision in ("fp32", "tf32") else 2)
-        last = stages - 1
-        ends = weights[1] if model.tied else weights[1] / 2  # a tied matrix lies on the first stage and on the last
-        return tuple(
-            Part(
-                gpus // stages,
-                (count * flops[0] + (flops[1] if at == last else 0)) / (model.layers * flops[0] + flops[1]),
-                (count * weights[0] + (ends if at in (0, last) else 0)) / (model.layers * weights[0] + weights[1]),
-                0 if at == last else sent,
-            )
-            for at, count in enumerate(counts)
-        )
-
-
-def _linear(model: ModelConfig, count: Callable[[ModelConfig], float]) -> tuple[float, float]:
-    """What one layer counts, and what all else does."""
-    one, two = (float(count(replace(model, layers=layers))) for layers in (1, 2))
-    return two - one, max(0.0, 2 * one - two)

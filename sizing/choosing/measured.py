@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sizing.cells.assemble import assembly, estimate
-from sizing.cells.cell import Cell, Split, Stage
+from sizing.cells.cell import Cell, Split
 from sizing.cells.graph import Graph
 from sizing.cells.links import Communication
 from sizing.cells.shards import Shard, ShardProfile
+from sizing.cells.stages import stages as cut
 from sizing.choosing.shapes import Shape
 from sizing.choosing.timers import Timed
 from sizing.errors import DoesNotFit, NoProfile, UsageError
@@ -21,10 +22,9 @@ Profiles = Callable[[Cell], Mapping[Shard, ShardProfile]]
 
 @dataclass(frozen=True)
 class Measured:
-    """A Timer by profiles and communication tables; `stages` is sizing.cells.stages.stages."""
+    """A Timer by profiles and communication tables."""
 
     graph: Graph
-    stages: Callable[[Graph, int, int], Sequence[Stage]]
     profiles: Profiles
     comm: Communication
     global_batch: int
@@ -76,8 +76,8 @@ class Measured:
         key = (kind, shape.gpus, stages)
         if key not in self._cells:
             try:
-                cut = tuple(self.stages(self.graph, shape.gpus, stages))
+                stages_of = cut(self.graph, shape.gpus, stages)
             except UsageError as error:
                 raise DoesNotFit(str(error)) from None
-            self._cells[key] = Cell(kind, cut)
+            self._cells[key] = Cell(kind, stages_of)
         return self._cells[key]

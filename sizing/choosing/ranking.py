@@ -128,9 +128,8 @@ def why(best: Sequence[Run], now_s: float) -> str:
         clauses.append(f"the next, {_name(others[0])}, {after}")
     said += f", while {' and '.join(clauses)}."
     cost, against = first.gpu_hours, others[0].gpu_hours
-    return (
-        f"{said} It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} ({against.origin})."
-    )
+    said += f" It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} "
+    return f"{said}({against.origin})."
 
 
 def _firsts(waiting: Sequence[Run]) -> list[int]:

@@ -7,10 +7,10 @@ import pytest
 from sizing import cost
 from sizing.by_formula import Formula
 from sizing.candidates import Spread
+from sizing.cells.chain import chain
 from sizing.cells.graph import Graph, Operator
-from sizing.cells.stages import stages
 from sizing.choosing.assumed import Assumed
-from sizing.choosing.cuts import ByGraph, ByLayers
+from sizing.choosing.cuts import ByGraph
 from sizing.choosing.shapes import Shape
 from sizing.errors import DoesNotFit
 from sizing.model.config import parse
@@ -18,10 +18,11 @@ from sizing.model.parallel import Parallel
 from tests.sizing.choosing.cells_of import pool
 
 GPT = parse("gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16,recompute=full")
+CUT = ByGraph(chain(GPT, 8))
 
 
 def timer(global_batch: int = 64, tensor: bool = False) -> Assumed:
-    return Assumed(Formula(GPT), Formula(GPT), global_batch, Spread(tensor=tensor, heads=16), ByLayers(GPT))
+    return Assumed(Formula(GPT), Formula(GPT), global_batch, Spread(tensor=tensor, heads=16), CUT)
 
 
 def test_one_stage_takes_what_part_1_says() -> None:
@@ -44,7 +45,7 @@ def test_a_pipeline_takes_its_stages_and_their_bubble() -> None:
     work = Formula(GPT).work(Parallel(), 64)
     assert work is not None
     whole = cost.step_s(work, Parallel(), shape.pool.gpu, 1, 1.25e10, "bf16").value
-    parts = [part.flops for part in ByLayers(GPT).parts(4, 4)]
+    parts = [part.flops for part in CUT.parts(4, 4)]
     sent_s = 3 * 2 * 1024 * 1024 * 2 * 64 / shape.pool.gpu.link_bytes_s / 0.7
     bubble = (whole * sum(parts) + sent_s + 15 * (whole * max(parts))) / 16
     assert found.step_s.value == pytest.approx(bubble, rel=0.01)
@@ -62,12 +63,12 @@ def test_stages_share_memory() -> None:
 
 def test_the_parts_of_layers_are_the_whole() -> None:
     for count in (2, 4, 8):
-        parts = ByLayers(GPT).parts(8, count)
+        parts = CUT.parts(8, count)
         assert sum(part.flops for part in parts) == pytest.approx(1)
         assert sum(part.gpus for part in parts) == 8
         assert parts[-1].sent_bytes == 0
-    with pytest.raises(DoesNotFit, match="24 layers cannot be cut into 32"):
-        ByLayers(GPT).parts(32, 32)
+    with pytest.raises(DoesNotFit, match="cannot be cut into 32 stages"):
+        CUT.parts(32, 32)
 
 
 def test_a_batch_that_cannot_be_cut_is_told() -> None:
@@ -89,7 +90,7 @@ def test_a_model_of_unknown_operators_is_one_stage() -> None:
 def test_a_graph_is_cut_by_its_stages() -> None:
     operators = tuple(Operator(f"op{at}", "", 100 * (at + 1), 64, 10) for at in range(4))
     graph = Graph("model", 8, operators, "export")
-    cut = ByGraph(graph, stages)
+    cut = ByGraph(graph)
     first, last = cut.parts(4, 2)
     assert (first.flops, first.weights, first.sent_bytes) == (0.6, 0.75, 8)
     assert (last.flops, last.gpus) == (0.4, 2)
