@@ -38,11 +38,11 @@ class Timer(Protocol):
 
 
 class FirstThatKnows:
-    """Timers by rank. Why the first did not know is remembered by GPU type: that is what the user can change."""
+    """Timers by rank. Why the first did not know is remembered, once a type of GPU for profiles and once for tables."""
 
     def __init__(self, timers: Sequence[Timer]) -> None:
         self._timers = timers
-        self.unknown: dict[str, str] = {}
+        self.unknown: dict[tuple[str, type[Exception]], str] = {}
 
     def time(self, shape: Shape, stages: int) -> Timed:
         """What the first timer says that knows; raises the last one's error where none does."""
@@ -50,7 +50,8 @@ class FirstThatKnows:
             try:
                 return timer.time(shape, stages)
             except (NoProfile, NoTable) as error:
-                self.unknown.setdefault(shape.pool.gpu.name, str(error))
+                kind = shape.pool.gpu.name
+                self.unknown.setdefault((kind, type(error)), f"{shape.gpus} x {kind}: {error}")
         try:
             return self._timers[-1].time(shape, stages)
         except (NoProfile, NoTable) as error:

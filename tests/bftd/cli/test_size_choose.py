@@ -192,7 +192,7 @@ def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatc
     profiled(bft.folder, monkeypatch, {64: 0.4}, kind="h100-sxm")
     said = choose(bft, *TRACED, "--no-start", "--json").json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
-    assert any(re.match("a100: .* lacks .* profiles on a100", note) for note in said["notes"])
+    assert any(re.match("1 x a100: .* lacks .* profiles on a100", note) for note in said["notes"])
 
 
 def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said(

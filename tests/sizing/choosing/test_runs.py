@@ -126,7 +126,7 @@ class Unprofiled:
 def test_timers_are_asked_by_rank_and_why_the_first_did_not_know_is_kept() -> None:
     timer = FirstThatKnows([Unprofiled(), Table({("new", 1, 1): 1.0})])
     assert timer.time(Shape(pool(), 1, 1), 1).step_s.origin == "assumed"
-    assert timer.unknown == {"a100": "profile it by bft size profile"}
+    assert list(timer.unknown.values()) == ["1 x a100: profile it by bft size profile"]
     first = FirstThatKnows([Table({("new", 1, 1): 3.0}, "measured"), Table({("new", 1, 1): 1.0, ("new", 2, 1): 1.0})])
     assert first.time(Shape(pool(), 1, 1), 1).step_s.value == 3.0
     with pytest.raises(DoesNotFit):  # who knows that it does not fit is believed
