@@ -56,7 +56,7 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
     if tp > 1 and not keywords:
         note = plans.cut(model, tp, name)
     model.train()
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "use_cache", None) is True:  # transformers' keys and values for the next token: of no use here
         config.use_cache = False
     if device is not None:
