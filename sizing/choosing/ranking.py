@@ -129,7 +129,18 @@ def why(best: Sequence[Run], now_s: float) -> str:
     said += f", while {' and '.join(clauses)}."
     cost, against = first.gpu_hours, others[0].gpu_hours
     said += f" It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} "
-    return f"{said}({against.origin})."
+    return f"{said}({against.origin}).{_caution(best, now_s)}"
+
+
+def _caution(best: Sequence[Run], now_s: float) -> str:
+    """Where the first one's time is assumed, the first of those whose times rest on measurements."""
+    first = best[0]
+    sure = next((run for run in best if run.run_s.origin != "assumed"), None)
+    if first.run_s.origin != "assumed" or sure is None:
+        return ""
+    gap_s = sure.ends_s(now_s).value - first.ends_s(now_s).value
+    when = f"{words(gap_s)} later" if gap_s >= _SAME_S else "at the same time"
+    return f" Its time is only assumed: the first whose time rests on measurements, {_name(sure)}, ends {when}."
 
 
 def _firsts(waiting: Sequence[Run]) -> list[int]:

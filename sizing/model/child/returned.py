@@ -41,7 +41,7 @@ def usual_loss(output: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
-    for each in private.tensors_in(_plain(output)):
+    for each in private.tensors_in(plain(output)):
         if each.is_floating_point():
             mean: torch.Tensor = each.mean()
             return mean
@@ -52,7 +52,7 @@ def usual_loss(output: Any) -> torch.Tensor:
     )
 
 
-def _plain(output: Any) -> Any:
+def plain(output: Any) -> Any:
     """An output's values, also those of a class of its own."""
     if isinstance(output, Mapping):
         return list(output.values())

@@ -78,6 +78,14 @@ def test_why_tells_measured_from_assumed() -> None:
     assert ranking.why(best[:1], NOW_S).endswith("there is no other choice.")
 
 
+def test_why_names_the_first_that_was_measured_where_the_winner_is_only_assumed() -> None:
+    best = [run(HOUR, "a", 4, 0), run(2 * HOUR, "b", 4, 0), run(3 * HOUR, "c", 4, 0, "interpolated")]
+    assert ranking.why(best, NOW_S).endswith(
+        "Its time is only assumed: the first whose time rests on measurements, 4 x a100 in c, ends 2 h later."
+    )
+    assert "only assumed" not in ranking.why(best[:2], NOW_S)
+
+
 class Slurm:
     """Starts requests of a partition after so many seconds; None is a refusal."""
 
