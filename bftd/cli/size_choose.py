@@ -119,7 +119,7 @@ def choose(
     elif not as_json:
         common.echo(size_choose_shown.lines(shown, winner, top))
     if not ordered:
-        raise DoesNotFit(f"Slurm takes no request of them: {best[0].said}")
+        raise DoesNotFit(f"Slurm takes no request of them: {best[0].said} (--no-start does not ask it)")
     if winner is None:
         assert deadline_s is not None
         raise DoesNotFit(

@@ -52,14 +52,13 @@ def made(
     from sizing.choosing.timers import FirstThatKnows
 
     said: list[str] = []
-    profiles = size_profiles.Profiles.of(asked, precision)
+    profiles = size_profiles.Profiles.of(asked, precision, said)
     needed = profiles is not None or max_stages != 1
     graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
     timers: list[Timer] = []
     measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch)
     if measured is not None:
         timers.append(measured)
-        said += profiles.said() if profiles is not None else []
     timers.append(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said))
     return Timers(FirstThatKnows(timers), said)
 

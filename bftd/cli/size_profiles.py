@@ -33,17 +33,23 @@ class Profiles:
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(asked: Asked, precision: str) -> Profiles | None:
-        """None where the model was not profiled as it is now. Of settings those of a precision come first."""
+    def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
+        """None where the model was not profiled as it is now. Of settings those of a precision come first.
+
+        `said` is told what is to be said of the cache.
+        """
         from sizing.cells.store import Store
 
         source = asked.step if asked.step is not None else asked.model
         store = Store()
         model = None if source is None else store.model(source)
+        said += store.said
         if source is None or model is None or not store.devices(model):
             return None
         words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
         found = sorted(filter(None, map(_setting, words)), key=lambda each: each.precision != precision)
+        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found)
+        said.append(f"profiled in {ways}")
         return Profiles(store, source, tuple(found))
 
     def timer(self, graph: Graph, global_batch: int) -> Measured:
@@ -54,11 +60,6 @@ class Profiles:
         site = config.find(None).with_name(comm_file.NAME)
         tables = comm_file.load(site, comm_file.own_path())
         return Measured(graph, lambda cell: self._of_cell(cell, graph), tables, global_batch)
-
-    def said(self) -> list[str]:
-        """How the model was profiled, for people."""
-        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in self.settings)
-        return [f"profiled in {ways}"]
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
         """The profiles of the first setting that has all; raises NoProfile."""
@@ -109,12 +110,11 @@ def retimed(
     from sizing.errors import DoesNotFit, NoProfile, NoTable
     from sizing.fit import retimed as ranked
 
-    profiles = Profiles.of(asked, precision)
+    profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
     if profiles is None or graph is None:
         return tuple(choices)
     measured = profiles.timer(graph, global_batch)
-    notes += profiles.said()
 
     def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
         parallel = candidate.parallel

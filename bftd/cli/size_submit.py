@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from sizing.emit import Line
     from sizing.script import Kept
 
-# What a user's environment may say of all his jobs, and Slurm's own variables are not handed on by our client.
+_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
+"""What starts a node's processes itself, and so wants one task there."""
+
+# What a user's environment may say of all his jobs: our client hands Slurm's own variables on to nobody.
 _OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation"}
 
 
@@ -48,7 +52,10 @@ class Job:
         """The options that the script lacks for a run, and what it has instead of the others."""
         from sizing.script import agree
 
-        return agree(run.lines(self.script.tasks_per_node(run.shape.nodes) or 1), self.script.options)
+        tasks = self.script.tasks_per_node(run.shape.nodes)
+        if tasks is None and _LAUNCHERS.search(self.script.text):
+            tasks = 1
+        return agree(run.lines(tasks), self.script.options)
 
 
 def read(name: str) -> Job:

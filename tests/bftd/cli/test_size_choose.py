@@ -111,7 +111,10 @@ def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft:
     (bft.folder / "commands" / "sbatch").write_text("#!/bin/sh\necho 'allocation failure: closed' >&2\nexit 1\n")
     alone = choose(bft, *JOB, "--partition", "new")
     assert alone.code == 1
-    assert alone.err == "bft: Slurm takes no request of them: refused: allocation failure: closed\n"
+    assert (
+        alone.err
+        == "bft: Slurm takes no request of them: refused: allocation failure: closed (--no-start does not ask it)\n"
+    )
 
 
 def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: Terminal) -> None:

@@ -120,6 +120,17 @@ def test_json_has_the_jobs_id(bft: Terminal, submitted: Path) -> None:
     assert "sbatch --partition=" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("command", "tasks"),
+    [("srun torchrun train.py", 1), ("accelerate launch train.py", 1), ("srun python train.py", 4)],
+)
+def test_a_script_that_starts_its_processes_itself_gets_one_task_a_node(
+    bft: Terminal, submitted: Path, command: str, tasks: int
+) -> None:
+    assert submit(bft, f"#!/bin/bash\n{command}\n", "--yes").code == 0
+    assert f" --ntasks-per-node={tasks} --gres=gpu:a100:4 " in submitted.read_text()
+
+
 def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--deadline", "+1minute")
     assert ended.code == 1
