@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sizing import cost
@@ -50,6 +52,20 @@ def test_a_pipeline_takes_its_stages_and_their_bubble() -> None:
     bubble = (whole * sum(parts) + sent_s + 15 * (whole * max(parts))) / 16
     assert found.step_s.value == pytest.approx(bubble, rel=0.01)
     assert found.step_s.origin == "assumed"
+
+
+def test_what_stages_send_on_takes_its_time_on_the_link_and_between_nodes_on_the_network() -> None:
+    def step_s(link_bytes_s: float, nodes: int) -> float:
+        there = pool()
+        slow = replace(there, gpu=replace(there.gpu, link_bytes_s=link_bytes_s))
+        return timer().time(Shape(slow, nodes, 4 // nodes), 4).step_s.value
+
+    sent = CUT.parts(4, 4)[0].sent_bytes * 2 * 64
+    assert sent > 0
+    # three cuts over the whole batch, and the slowest stage's for all micro-batches but one
+    sends = (3 + 15) / 16 * sent / 0.7
+    assert step_s(1e9, 1) - step_s(1e12, 1) == pytest.approx(sends / 1e9, rel=0.01)
+    assert step_s(1e12, 2) - step_s(1e12, 1) == pytest.approx(sends / 1.25e10, rel=0.1)
 
 
 def test_stages_share_memory() -> None:
