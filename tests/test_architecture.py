@@ -20,6 +20,7 @@ INSIDE = frozenset(
         "abc",
         "bisect",
         "collections",
+        "csv",
         "dataclasses",
         "difflib",
         "enum",

@@ -10,8 +10,11 @@ _COMMANDS = {
     "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
     "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
+    "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
+    "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
+    "tune": ("bftd.cli.size_tune", "tune", "Find the fastest split of a stage's GPUs, with few measured."),
     "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
 }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from sizing import gpus
@@ -87,9 +90,10 @@ def profiled(
     device: Device = "auto",
     python: str = "",
     timeout_s: float = TIMEOUT_S,
-    done: Callable[[Result], None] | None = None,
+    done: Callable[[Result, Sequence[tuple[str, str]]], None] | None = None,
 ) -> Profiled:
-    """Profile shards one after another; `done` hears of each, those of one tensor-parallel size together.
+    """Profile shards one after another; `done` hears of each as it is there, with the files that the model
+    is made of so far.
 
     `graph` is the one whose operators the shards name; a model by its sizes needs none. The time-out is for each
     process, of which there is one a tensor-parallel size. Raises Untraceable where the model cannot be run in parts,
@@ -112,8 +116,9 @@ def profiled(
             found = json.loads(line)
             found["profile_s"], began = time.monotonic() - began, time.monotonic()
             heard.append(found)
-            if done is not None and "device" in found:
-                done(_result(found, found))
+            files.update((str(path), str(digest)) for path, digest in found["files"])
+            if done is not None:
+                done(_result(found), sorted(files))
 
         rows = [[each.first, each.last, each.batch, each.tp] for each in mine]
         env = {"OMP_NUM_THREADS": str(setting.threads), "HF_HUB_OFFLINE": "1", **(launch.ranks(tp) if tp > 1 else {})}
@@ -124,6 +129,7 @@ def profiled(
             {**request, "tp": tp, "shards": rows},
             python=python,
             timeout_s=timeout_s,
+            memory_bytes=_room_bytes() if device == "cpu" else None,
             env=env,
             what=str(request.get("path", "the model")),
             heard=hear,
@@ -131,10 +137,20 @@ def profiled(
         answer = json.loads(said)
         if "refused" in answer:
             raise (UsageError if answer.get("usage") else Untraceable)(answer["refused"])
-        results.update((each.shard, each) for each in (_result(found, answer) for found in heard))
-        files.update((str(path), str(digest)) for path, digest in answer["files"])
+        results.update((each.shard, each) for each in (_result(found) for found in heard))
         notes.update(dict.fromkeys(found["note"] for found in heard if found.get("note")))
     return Profiled(tuple(results[each] for each in shards), tuple(sorted(files)), tuple(notes))
+
+
+def _room_bytes() -> int | None:
+    """What a process may take of this machine before the system ends it, or Slurm; None where that is not known."""
+    found: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        found += [int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"]
+    with suppress(KeyError, ValueError):
+        found.append(int(os.environ["SLURM_MEM_PER_NODE"]) * 2**20)
+    return min((each for each in found if each > 0), default=None)
 
 
 def device_name(said: str) -> str:
@@ -167,16 +183,16 @@ def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
     return {"kind": kind, **{key: value for key, value in said.items() if key not in left_out}}
 
 
-def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
+def _result(found: Mapping[str, Any]) -> Result:
     shard = Shard(*found["shard"])
-    device, torch = device_name(str(answer["device"])), str(answer["torch"])
+    device, torch = device_name(str(found["device"])), str(found["torch"])
     if "unfit" in found:
         return Unfit(shard, device, str(found["unfit"]), torch)
     return ShardProfile(
         shard,
         device,
-        Estimate(*found["compute_s"], "measured"),
-        Estimate(*found["update_s"], "measured"),
+        _measured(found["compute_s"]),
+        _measured(found["update_s"]),
         found["parameters"],
         found["weight_bytes"],
         found["state_bytes"],
@@ -187,3 +203,8 @@ def _result(found: Mapping[str, Any], answer: Mapping[str, Any]) -> Result:
         found["profile_s"],
         torch,
     )
+
+
+def _measured(times: Sequence[float]) -> Estimate:
+    value, low, high = times
+    return Estimate(value, low, high, "measured")

@@ -97,7 +97,7 @@ class Store:
         for version, body in self._rows(query, (model.id, device, _setting(setting))):
             if torch in ("", version):
                 with suppress(ValueError, TypeError, KeyError):
-                    result = _read(json.loads(body))
+                    result = read(json.loads(body))
                     found[result.shard] = result
         return found
 
@@ -116,7 +116,7 @@ class Store:
                 shard = json.dumps(asdict(result.shard))
                 row = (model.id, result.device, result.torch, _setting(setting), shard)
                 key = hashlib.sha256(json.dumps(row).encode()).hexdigest()
-                body = json.dumps(_written(result))
+                body = json.dumps(asdict(result))
                 db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (key, *row, now, body))
 
     def forget(self, name: str = "") -> int:
@@ -237,11 +237,8 @@ def _digest(path: Path, known: dict[str, str]) -> str:
     return known[key]
 
 
-def _written(result: Result) -> dict[str, Any]:
-    return asdict(result)
-
-
-def _read(body: dict[str, Any]) -> Result:
+def read(body: dict[str, Any]) -> Result:
+    """A result out of its JSON; raises KeyError, TypeError or ValueError for what is none."""
     shard = Shard(**body.pop("shard"))
     if "why" in body:
         return Unfit(shard, **body)

@@ -374,3 +374,10 @@ def watch_backward(tracker: Any) -> None:
             tracker.end_backward()
 
     _torch.autograd.backward = backward
+
+
+def mapped(function: Any, values: Any) -> Any:
+    """Nested values with `function` of each tensor in its place."""
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, function, values)

@@ -19,14 +19,16 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
     """Profile the request's shards in order; `tell` each. What does not fit the device's memory is told as such."""
     import torch
 
-    from sizing.model.child import exchanges, measure
+    from sizing.model.child import exchanges, graphs, measure, models
 
+    graphs.set_up(request["tp"])
     device = _device(request["device"])
     torch.set_num_threads(request["threads"])
     torch.set_flush_denormal(True)  # random numbers through random weights end there, and training's do not
     torch.manual_seed(0)
     measure.autocast(request["precision"], device)
     measure.optimizer_of(request["optimizer"], [torch.zeros(1, requires_grad=True)])
+    models.join(request["tp"])
     exchanges.alone()
     name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
     where = {"device": name, "torch": torch.__version__}
@@ -38,24 +40,39 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
         except (MemoryError, RuntimeError) as error:
             if not _no_room(error):
                 raise
-            answer = {"unfit": answering.reason_of(error, "")[:200]}
+            answer = {"unfit": (str(error).splitlines() or ["no memory"])[0][:200]}
             del error
         gc.collect()
         if device != "cpu":
             torch.cuda.empty_cache()
-        tell({"shard": shard, **where, **answer})
-    return {**where, "files": list(_files(request))}
+        tell({"shard": shard, **where, "files": list(_files(request)), **answer})
+    return where
 
 
 def _slices(request: dict[str, Any], device: str) -> Iterator[tuple[list[int], Callable[[], Any]]]:
-    from sizing.model.child import models, slices
+    from sizing.model.child import slices
 
-    models.join(request["tp"])
     if "sizes" in request:
         for shard in request["shards"]:
             yield shard, partial(slices.of_chain, request["sizes"], tuple(shard), device, request["precision"])
         return
-    raise Refusal("not yet")
+    from sizing.model.child import blocks
+
+    base = request["graph"]["operators"]
+    cutter, made_for = None, 0
+    for shard in request["shards"]:
+        first, last, batch, _ = shard
+        if last >= len(base):
+            raise Refusal(f"operators {first} to {last} of {len(base)}: no stage of this model", True)
+        if batch != made_for:
+            cutter, made_for = blocks.origin_of(request)({**request, "batch": batch}, batch, base), batch
+        yield shard, partial(_cut, cutter, first, last, device)
+
+
+def _cut(cutter: Any, first: int, last: int, device: str) -> Any:
+    piece = cutter.cut(first, last, device)
+    piece.exchanged = cutter.exchanged(first, last)
+    return piece
 
 
 def _device(asked: str) -> str:

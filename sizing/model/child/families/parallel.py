@@ -19,13 +19,13 @@ def part(whole: torch.Tensor, cut: tuple[int, Sequence[int]] | None, tp: int, ra
     if cut is None or tp == 1:
         return whole
     dimension, sizes = cut
-    pieces = []
-    for piece in whole.split(list(sizes), dimension):
-        pieces.append(piece.chunk(tp, dimension)[rank])
+    uncut: Any = whole
+    pieces = [piece.chunk(tp, dimension)[rank] for piece in uncut.split(list(sizes), dimension)]
     return torch.cat(pieces, dimension)
 
 
 def parameter(shape: Sequence[int], cut: tuple[int, Sequence[int]] | None, value: float | None = None) -> nn.Parameter:
+    """A parameter that knows how it is cut; small and random, or `value` everywhere."""
     made: Any = nn.Parameter(torch.empty(*shape))
     made.cut = cut
     with torch.no_grad():
@@ -157,27 +157,27 @@ def _all_to_all(x: torch.Tensor) -> torch.Tensor:
 
 def copied(x: torch.Tensor, tp: int) -> torch.Tensor:
     """Hand the same tensor to all ranks: their gradients are summed."""
-    return x if tp == 1 else _Copied.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp == 1 else _Copied.apply(x)  # type: ignore[no-untyped-call]
 
 
 def summed(x: torch.Tensor, tp: int) -> torch.Tensor:
     """The sum over ranks, in place; each has its gradient."""
-    return x if tp == 1 else _Summed.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp == 1 else _Summed.apply(x)  # type: ignore[no-untyped-call]
 
 
 def scattered(x: torch.Tensor, tp: int) -> torch.Tensor:
     """This rank's part of the first dimension of what all ranks have."""
-    return x if tp == 1 else _Scattered.apply(x, tp)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp == 1 else _Scattered.apply(x, tp)  # type: ignore[no-untyped-call]
 
 
 def gathered(x: torch.Tensor, tp: int) -> torch.Tensor:
     """All ranks' parts, one behind the other along the first dimension, which all go on with alike."""
-    return x if tp == 1 else _Gathered.apply(x, tp)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp == 1 else _Gathered.apply(x, tp)  # type: ignore[no-untyped-call]
 
 
 def exchanged(x: torch.Tensor, tp: int) -> torch.Tensor:
     """Part i of the first dimension to rank i, and from each its part for this one."""
-    return x if tp == 1 else _Exchanged.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp == 1 else _Exchanged.apply(x)  # type: ignore[no-untyped-call]
 
 
 class _SplitEntropy(torch.autograd.Function):
@@ -212,4 +212,4 @@ def entropy(logits: torch.Tensor, targets: torch.Tensor, tp: int) -> torch.Tenso
     if tp == 1:
         return nn.functional.cross_entropy(logits.float(), targets)
     first = dist.get_rank() * logits.shape[-1]
-    return _SplitEntropy.apply(logits, targets, first)  # type: ignore[no-untyped-call, no-any-return]
+    return _SplitEntropy.apply(logits, targets, first)  # type: ignore[no-untyped-call]

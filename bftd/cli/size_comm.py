@@ -1,0 +1,235 @@
+"""`bft size comm`: how long collectives take over the links of this centre, out of nccl-tests or measured here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd import config
+from bftd.cli import common, options, size_inventory
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.cells.comm import CommTables, Table
+    from sizing.cells.nccl import Run
+
+_LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
+
+
+@click.group()
+def comm() -> None:
+    """Keep tables of how long collectives take, which estimates of run times need."""
+
+
+@comm.command(name="import")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...|-")
+@click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="The type of GPU, where the log does not say it.")
+@click.option("--link", "link_text", default="", metavar="GPUSxNODES", help="GPUs a node x nodes, if not in the log.")
+@click.option("--kind", default="", metavar="KIND", help="The collective, where the log does not say it.")
+@click.option("--site", is_flag=True, help="For all users: write beside the configuration, as /etc/bftd/comm.json.")
+@options.config
+@options.as_json
+def import_(
+    logs: Sequence[str],
+    gpu_type: str,
+    link_text: str,
+    kind: str,
+    site: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Read what the programs of nccl-tests printed, and keep it.
+
+    A later import of the same collective over the same link replaces the earlier one.
+    """
+    from sizing.cells import nccl
+    from sizing.cells.comm import PROGRAMS
+
+    if kind and kind not in PROGRAMS:
+        raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
+    tables: list[Table] = []
+    notes: list[str] = []
+    for log in logs:
+        name = "standard input" if log == "-" else Path(log).name
+        for run in nccl.parse(size_inventory.text_of(log), name, kind or None):
+            tables.append(_table(run, name, gpu_type, link_text, config_path))
+            notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
+    path = site_path(config_path) if site else own_path()
+    replaced = _keep(path, tables)
+    _tell(tables, replaced, notes, path, as_json)
+
+
+@comm.command()
+@click.option("--ranks", default=2, metavar="N", help="Processes on this machine, 2 (default) to 8.")
+@click.option("--rounds", default=5, metavar="N", help="Of which the median counts; default 5.")
+@click.option("--max-bytes", default=2**26, metavar="BYTES", help="Of the largest tensor; default 64 MiB.")
+@click.option("--python", default="", metavar="P", help="The Python to measure with; it must have torch.")
+@click.option("--timeout", "timeout_s", type=float, default=300.0, metavar="S", help="For all of it; default 300 s.")
+@click.option("--save/--no-save", default=True, help="Keep the tables (default).")
+@options.as_json
+def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float, save: bool, as_json: bool) -> None:
+    """Measure collectives between processes of this machine (gloo).
+
+    It says nothing of GPUs: those are measured by nccl-tests, and imported.
+    """
+    from sizing.cells.bench import bench as measured
+
+    tables, notes = measured(
+        ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
+    )
+    path = own_path() if save else None
+    replaced = _keep(path, tables) if path else ()
+    _tell(tables, replaced, notes, path, as_json)
+
+
+@comm.command()
+@options.config
+@options.as_json
+def show(config_path: str | None, as_json: bool) -> None:
+    """Show the tables that there are: the site's, and over them your own."""
+    from sizing.cells.comm import to_json
+
+    tables = found(config_path).tables
+    if as_json:
+        click.echo(json.dumps(to_json(tables), indent=2))
+    elif tables:
+        common.echo(_shown(tables))
+    else:
+        common.echo(["no tables yet: bft size comm bench for this CPU, nccl-tests and bft size comm import for GPUs"])
+
+
+def own_path() -> Path:
+    """The user's own file of tables."""
+    from sizing.cells import comm_file
+
+    return comm_file.own_path()
+
+
+def site_path(config_path: str | None = None) -> Path:
+    """The file of tables for all users, beside the configuration that counts here."""
+    from sizing.cells import comm_file
+
+    return config.find(config_path).with_name(comm_file.NAME)
+
+
+def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
+    """All tables that count here: the user's own before the site's."""
+    from sizing.cells import comm_file
+
+    return comm_file.load(site_path(config_path), own_path(), extrapolate=extrapolate)
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str | None) -> Table:
+    """A run as a table; what it does not say itself is asked for."""
+    from sizing.cells.comm import table
+    from sizing.cells.links import Link
+
+    told = gpu_type or run.gpu
+    if told is None:
+        raise UsageError(f"{name} does not list its GPUs: name their type by --gpu, such as --gpu a100-sxm-80gb")
+    per_node, nodes = run.per_node, run.nodes
+    if link_text:
+        match = _LINK.fullmatch(link_text)
+        if match is None or int(match[1]) * int(match[2]) < 2:
+            raise UsageError(f"--link {link_text}: GPUs a node x nodes, two or more in all, such as 8x2")
+        per_node, nodes = int(match[1]), int(match[2])
+    if per_node is None or nodes is None:
+        raise UsageError(f"{name} does not list its ranks: say GPUs a node x nodes by --link, such as --link 8x2")
+    return table(run.kind, Link(_type(told, name, config_path), per_node, nodes), run.samples, name, _today())
+
+
+def _type(told: str, name: str, config_path: str | None) -> str:
+    """The catalogue's or the site's name of a type of GPU."""
+    from sizing.gpus import CATALOGUE, recognise
+
+    if told in CATALOGUE or told == "cpu":
+        return told
+    own = size_inventory.own_types(config_path)
+    if told in own:
+        return own[told].name
+    known = recognise(told)
+    if known is None:
+        raise UsageError(
+            f"{name}: {told} is no type of GPU that is known: name it by --gpu, such as --gpu h100-sxm-80gb"
+        )
+    return known.type.name
+
+
+def _keep(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Add tables to a file; returns those that they replace."""
+    from sizing.cells import comm_file
+
+    there = comm_file.load(path)
+    replaced = there.add(tables)
+    comm_file.save(path, there.tables)
+    return replaced
+
+
+def _tell(
+    tables: Sequence[Table], replaced: Sequence[Table], notes: Sequence[str], path: Path | None, as_json: bool
+) -> None:
+    from sizing.cells.comm import named, to_json
+
+    notes = [
+        *notes,
+        *(
+            f"{old.kind} over {named(old.link)} replaces that of {old.day or 'before'} ({old.source})"
+            for old in replaced
+        ),
+    ]
+    if as_json:
+        click.echo(json.dumps({**to_json(tables), "saved": path and str(path), "notes": notes}, indent=2))
+        return
+    common.echo(_shown(tables))
+    common.echo(f"note: {note}" for note in notes)
+    if path:
+        common.echo([f"kept in {path}"])
+
+
+def _shown(tables: Sequence[Table]) -> Iterable[str]:
+    """A line for each table: its range, and what it comes to."""
+    from bftd.tables import Column
+    from sizing.cells.comm import named, shown
+
+    columns = [
+        Column("KIND"),
+        Column("LINK"),
+        Column("FROM", right=True),
+        Column("TO", right=True),
+        Column("LATENCY", right=True),
+        Column("AT THE LARGEST", right=True),
+        Column("SPREAD", rank=1, right=True),
+        Column("SIZES", rank=2, right=True),
+        Column("SOURCE", rank=3, least=12),
+        Column("DAY", rank=4),
+    ]
+    rows = []
+    for each in tables:
+        first, last = each.points[0], each.points[-1]
+        spread = max((point.high_s - point.low_s) / point.value_s for point in each.points)
+        rows.append(
+            (
+                each.kind,
+                named(each.link),
+                shown(first.nbytes),
+                shown(last.nbytes),
+                f"{first.value_s * 1e6:.3g} us",
+                f"{last.nbytes / last.value_s / 1e9:.3g} GB/s",
+                f"{spread:.0%}",
+                str(len(each.points)),
+                each.source,
+                each.day,
+            )
+        )
+    yield from common.table(columns, rows)
+    yield "GB/s: bytes of the whole tensor over the time; spread: most less least time over the median, at its widest"

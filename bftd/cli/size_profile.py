@@ -1,0 +1,377 @@
+"""`bft size profile`: how long a model's stages take on one device, kept for estimates."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import common, options, size_allocation, size_cells, size_model
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from sizing.cells.graph import Graph
+    from sizing.cells.profile import Device, Result, Setting, Source
+    from sizing.cells.shards import Shard
+    from sizing.cells.store import Store
+
+_TIMEOUT_S = 900.0
+_MOST_GPUS = 2**16
+_GRAPH_BATCH = 8
+_START_S = 8.0  # of a process with torch, and the reading of the model in it
+_FLOPS = {"cpu": 1e10, "cuda": 1e13}  # a second; only for the first guess of how long it takes
+
+
+@click.command()
+@click.argument("model", required=False, metavar="[MODULE.py:make_model]")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs of the cells whose stages are profiled: 1, 2, 4, 8, ...")
+@click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
+@click.option("--hybrids", is_flag=True, help="Also between data and tensor parallelism.")
+@click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: a GPU if any.")
+@click.option("--partition", "-p", default="", metavar="P", help="Run on one GPU of this partition, through srun.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="At least so many; default 10.")
+@click.option("--optimizer", default="adam", metavar="O", help="adam (default), adamw, sgd, momentum, adafactor.")
+@click.option("--precision", default="fp32", metavar="P", help="fp32 (default), tf32, bf16, fp16-amp, bf16-pure.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, metavar="N", help="Of a rank on CPUs; default 1.")
+@click.option("--again", is_flag=True, help="Profile also what is in the cache.")
+@click.option("--list", "lists", is_flag=True, help="Show what is in the cache, and profile nothing.")
+@click.option("--forget", metavar="NAME|all", help="Drop a model from the cache, and profile nothing.")
+@click.option("--python", default="", metavar="P", help="The Python to run the model with; it must have torch.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="Of each process; default 900."
+)
+@options.as_json
+def profile(
+    model: str | None,
+    text: str | None,
+    global_batch: int | None,
+    gpus: int | None,
+    counts: str,
+    hybrids: bool,
+    device: Device,
+    partition: str,
+    rounds: int,
+    optimizer: str,
+    precision: str,
+    threads: int,
+    again: bool,
+    lists: bool,
+    forget: str | None,
+    python: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Time a model's stages on one device.
+
+    Each stage of the cells of N GPUs is run alone, as one rank of data parallelism and as one of tensor parallelism has
+    it: forward, backward and optimizer, on random numbers. Collectives are counted and not timed. Results are kept in
+    ~/.cache/bft, where bft size cells, choose and fit find them.
+    """
+    from sizing.cells import stages
+    from sizing.cells.profile import Setting
+    from sizing.cells.store import Store
+
+    store = Store()
+    if lists:
+        _list(store, as_json)
+        return
+    if forget is not None:
+        gone = store.forget("" if forget == "all" else forget)
+        click.echo(f"{gone} profiles forgotten")
+        return
+    if global_batch is None or gpus is None:
+        raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
+    size_model.refuse_batch(global_batch)
+    stages.refuse_gpus(gpus)
+    if gpus > _MOST_GPUS:
+        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
+    if not timeout_s > 0:
+        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    if partition:
+        answer = size_allocation.profiled(partition, device, threads)
+        results, source = _stored(store, answer, model, text)
+        _say(store.said)
+        if as_json:
+            click.echo(json.dumps(answer, indent=2))
+        else:
+            common.echo(_table(results, answer["notes"], answer["model"]))
+        return
+    source = _source(model, text)
+    wanted_counts = size_cells._counts(counts)
+    graph = size_cells._graph(model, text, min(global_batch, _GRAPH_BATCH), 1, python, timeout_s)
+    setting = Setting(optimizer, precision, threads, rounds)
+    work = _Work(store, source, graph, setting, device, python, timeout_s, again)
+    found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
+    if graph.note:
+        work.notes[graph.note] = None
+    work.run(found)
+    if not hybrids and (middle := work.between(_wanted(graph, gpus, wanted_counts, global_batch, hybrids=True))):
+        work.run(middle)
+    _say(store.said)
+    if as_json:
+        click.echo(json.dumps(work.to_json(), indent=2))
+    else:
+        common.echo(_table(list(work.results.values()), list(work.notes), graph.model))
+
+
+def _source(model: str | None, text: str | None) -> Source:
+    """What is profiled; raises UsageError where that is nothing or both."""
+    from sizing.model import wide_resnet
+
+    if model is not None and text is not None:
+        raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
+    if text is not None and text.strip().partition(":")[0] == wide_resnet.FAMILY:
+        return wide_resnet.parse(text)
+    asked = size_model.asked(model, text)
+    found = asked.step if asked.step is not None else asked.model
+    assert found is not None
+    return found
+
+
+def _wanted(
+    graph: Graph, gpus: int, counts: Sequence[int] | None, global_batch: int, *, hybrids: bool
+) -> tuple[Shard, ...]:
+    """The shards of all cells, each once."""
+    from sizing.cells import stages
+    from sizing.cells.wanted import wanted
+
+    found: dict[Shard, None] = {}
+    for cell in stages.cells(graph, gpus, "", counts):
+        found.update(dict.fromkeys(wanted(cell, global_batch, hybrids=hybrids)))
+    if not found:
+        raise UsageError(f"a global batch of {global_batch} cannot be cut over {gpus} GPUs: take a multiple of {gpus}")
+    return tuple(found)
+
+
+class _Work:
+    """Profiles what is not in the cache, tells of each, and writes it down at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        graph: Graph,
+        setting: Setting,
+        device: Device,
+        python: str,
+        timeout_s: float,
+        again: bool,
+    ) -> None:
+        self.store, self.source, self.graph, self.setting, self.device = store, source, graph, setting, device
+        self.python, self.timeout_s, self.again = python, timeout_s, again
+        self.results: dict[Shard, Result] = {}
+        self.notes: dict[str, None] = {}
+        self.files: tuple[tuple[str, str], ...] = ()
+        self._tensor = True
+
+    def run(self, shards: Sequence[Shard]) -> None:
+        """Profile shards, first those without tensor parallelism: that they cannot be run ends the command."""
+        from sizing.errors import SizingError
+
+        known = {} if self.again else self._known(shards)
+        self.results.update(known)
+        todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
+        if not todo:
+            _say([f"{len(known)} shards, all in the cache"])
+            return
+        cached = f", {len(known)} are in the cache" if known else ""
+        _say([f"{len(todo)} shards to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        done = 0
+        for tp in sorted({each.tp for each in todo}):
+            mine = [each for each in todo if each.tp == tp]
+            try:
+                done += self._profile(mine, done, len(todo))
+            except SizingError as error:
+                if tp == 1:
+                    raise
+                self.notes[f"tensor parallelism over {tp} GPUs is left out: {error}"] = None
+                _say([f"tp={tp} is left out: {error}"])
+                self._tensor = not str(error).startswith("no tensor parallelism")
+                if not self._tensor:
+                    return
+
+    def _profile(self, shards: Sequence[Shard], done: int, of: int) -> int:
+        from sizing.cells.profile import profiled
+
+        began, count = time.monotonic(), 0
+
+        def tell(result: Result, files: Sequence[tuple[str, str]]) -> None:
+            nonlocal count
+            count += 1
+            self.results[result.shard] = result
+            self.files = tuple(files) or self.files
+            _put(self.store, self.source, files, self.setting, [result])
+            _say([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
+
+        found = profiled(
+            self.source,
+            shards,
+            self.setting,
+            graph=self.graph,
+            device=self.device,
+            python=self.python,
+            timeout_s=self.timeout_s,
+            done=tell,
+        )
+        self.notes.update(dict.fromkeys(found.notes))
+        return count
+
+    def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
+        """What the cache has of them for the device that would be taken."""
+        from sizing.cells.profile import device_name
+        from sizing.cells.torches import torch_of
+
+        model = self.store.model(self.source)
+        if model is None:
+            return {}
+        if not self.store.devices(model):
+            return {}
+        version, kind = torch_of(self.python, self.device)
+        found = self.store.all(model, device_name(kind), self.setting, version)
+        self.files = model.files
+        return {each: found[each] for each in shards if each in found}
+
+    def between(self, shards: Sequence[Shard]) -> list[Shard]:
+        """The hybrids of stages of which an extreme has no room."""
+        from sizing.cells.profile import Unfit
+
+        full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
+        return [each for each in shards if (each.first, each.last) in full and each not in self.results]
+
+    def _guess_s(self, shards: Sequence[Shard]) -> float:
+        rate = _FLOPS["cuda" if self.device == "cuda" else "cpu"]
+        before = self.graph.flops_before
+        passes = 4 + self.setting.rounds
+        flops = sum(
+            (before[each.last + 1] - before[each.first]) * each.batch / self.graph.batch / each.tp for each in shards
+        )
+        return _START_S * len({(each.tp, each.batch) for each in shards}) + passes * flops / rate
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of --json."""
+        from sizing.cells.profile import Unfit
+
+        results = list(self.results.values())
+        return {
+            "model": self.graph.model,
+            "files": list(self.files),
+            "setting": asdict(self.setting),
+            "profiles": [asdict(each) for each in results if not isinstance(each, Unfit)],
+            "unfit": [asdict(each) for each in results if isinstance(each, Unfit)],
+            "notes": list(self.notes),
+        }
+
+
+def _put(
+    store: Store, source: Source, files: Sequence[tuple[str, str]], setting: Setting, results: Sequence[Result]
+) -> None:
+    from sizing.cells.store import by_files, by_sizes
+
+    known = by_files(source, files) if isinstance(source, str) else by_sizes(source)
+    store.put(known, setting, results)
+
+
+def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
+    """Write down what was profiled in an allocation, whose node may have another cache."""
+    from sizing.cells.profile import Setting
+    from sizing.cells.store import read
+
+    source = _source(model, text)
+    try:
+        results = [read(dict(each)) for each in (*answer["profiles"], *answer["unfit"])]
+        files = tuple((str(path), str(digest)) for path, digest in answer["files"])
+        setting = Setting(**answer["setting"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BftError(f"the job answered what no profile is ({error}): is the same bft on the nodes?") from None
+    if files or not isinstance(source, str):
+        _put(store, source, files, setting, results)
+    return results, source
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _line(result: Result) -> str:
+    from sizing.cells.profile import Unfit
+
+    shard = result.shard
+    what = f"operators {shard.first} to {shard.last}, batch {shard.batch}, tp {shard.tp}"
+    if isinstance(result, Unfit):
+        return f"{what}: does not fit the memory of {result.device}"
+    return f"{what}: {_ms(result.compute_s.value)} (of {result.rounds} rounds)"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
+    from bftd.tables import Column
+    from sizing.cells.profile import Unfit
+
+    columns = [
+        Column("OPERATORS"),
+        Column("BATCH", right=True),
+        Column("TP", right=True),
+        Column("PASS", right=True),
+        Column("95 %", rank=1),
+        Column("UPDATE", right=True, rank=2),
+        Column("WEIGHTS", right=True, rank=4),
+        Column("STATE", right=True, rank=4),
+        Column("ACTIVATIONS", right=True, rank=3),
+        Column("PEAK", right=True),
+        Column("EXCHANGED", right=True, rank=3),
+    ]
+    rows = []
+    for each in sorted(results, key=lambda result: result.shard):
+        shard = each.shard
+        begins = (f"{shard.first} .. {shard.last}", str(shard.batch), str(shard.tp))
+        if isinstance(each, Unfit):
+            rows.append((*begins, "no room", *[""] * 7))
+            continue
+        exchanged = sum(part.bytes * part.calls for part in each.exchanges)
+        rows.append(
+            (
+                *begins,
+                _ms(each.compute_s.value),
+                f"{1000 * each.compute_s.low:.3g}-{1000 * each.compute_s.high:.3g}",
+                _ms(each.update_s.value),
+                size_model.amount(each.weight_bytes),
+                size_model.amount(each.state_bytes),
+                size_model.amount(each.activation_bytes),
+                size_model.amount(each.peak_bytes),
+                size_model.amount(exchanged) if exchanged else "",
+            )
+        )
+    devices = sorted({each.device for each in results})
+    yield f"{model} on {', '.join(devices)}: forward and backward of one micro-batch, measured; no collectives in it"
+    yield from common.table(columns, rows)
+    for note in notes:
+        yield f"note: {note}"
+
+
+def _list(store: Store, as_json: bool) -> None:
+    from bftd.tables import Column
+
+    rows = store.listed()
+    _say(store.said)
+    if as_json:
+        keys = ("model", "device", "setting", "shards", "made_s")
+        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    columns = [Column("MODEL"), Column("DEVICE"), Column("SETTING"), Column("SHARDS", right=True), Column("LAST")]
+    told = [
+        (name, device, setting, str(count), time.strftime("%Y-%m-%d %H:%M", time.localtime(made)))
+        for name, device, setting, count, made in rows
+    ]
+    common.echo(common.table(columns, told))
+    common.echo([f"in {Path(store.path)}"])

@@ -1,0 +1,230 @@
+"""Communication tables: how long collectives took over a link, and what follows for sizes between those measured."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sizing.cells.links import Link
+from sizing.errors import NoTable, UsageError
+from sizing.estimate import Estimate
+from sizing.fields import Fields, decoded
+
+PROGRAMS: Mapping[str, str] = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "all_to_all": "alltoall_perf",
+    "broadcast": "broadcast_perf",
+    "send_recv": "sendrecv_perf",
+}
+"""Each kind of communication with the program of nccl-tests that measures it."""
+
+BYTES = tuple(4**at * 1024 for at in range(9))
+"""The sizes that our own measurement takes, 1 KiB to 64 MiB."""
+
+CPU = "cpu"
+_VERSION = 1
+_SLACK = 1.25  # beyond the largest size a bandwidth may still rise or fall: by a quarter is assumed
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One size as nccl-tests counts it (the whole tensor's): the median of `samples` times, the least and the most."""
+
+    nbytes: int
+    value_s: float
+    low_s: float
+    high_s: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was measured of one kind over one link: points of rising sizes, out of `source`, on the day `day`."""
+
+    kind: str
+    link: Link
+    points: tuple[Point, ...]
+    source: str
+    day: str
+
+    @property
+    def key(self) -> tuple[str, Link]:
+        """What a later table replaces it by."""
+        return self.kind, self.link
+
+
+def table(kind: str, link: Link, samples: Mapping[int, Sequence[float]], source: str, day: str) -> Table:
+    """A table of the seconds that were measured for each size."""
+    points = tuple(
+        Point(nbytes, statistics.median(times), min(times), max(times), len(times))
+        for nbytes, times in sorted(samples.items())
+    )
+    return Table(kind, link, points, source, day)
+
+
+class CommTables:
+    """Tables by kind and link; of two for the same, the later one counts."""
+
+    def __init__(self, tables: Iterable[Table] = (), *, extrapolate: bool = False) -> None:
+        """`extrapolate` allows sizes above the largest measured one; what it says of them is assumed."""
+        self._by_key: dict[tuple[str, Link], Table] = {each.key: each for each in tables}
+        self._extrapolate = extrapolate
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All, by link and kind."""
+        return tuple(sorted(self._by_key.values(), key=lambda each: (each.link, each.kind)))
+
+    def add(self, tables: Iterable[Table]) -> tuple[Table, ...]:
+        """Take these in; returns those that they replace."""
+        new = {each.key: each for each in tables}
+        replaced = tuple(self._by_key[key] for key in new if key in self._by_key)
+        self._by_key |= new
+        return replaced
+
+    def time_s(self, kind: str, nbytes: float, link: Link) -> Estimate:
+        """Seconds of one `kind` over `link`, of a tensor of so many bytes as a whole.
+
+        At a size that was measured: measured. Between two: interpolated, in the logarithms of both. Below the smallest:
+        its time, which is latency by and large, though no less than its share by size (interpolated too). Above the
+        largest, and for a link without a table: NoTable, which says what measures it.
+        """
+        if link.size == 1 and kind != "send_recv":
+            return Estimate(0.0, 0.0, 0.0, "formula")  # nobody to speak to
+        found = self._by_key.get((kind, link))
+        if found is None:
+            raise NoTable(f"no times of {kind} over {named(link)}; measure them: {command(kind, link)}")
+        sizes = [point.nbytes for point in found.points]
+        at = bisect_left(sizes, nbytes)
+        if at == len(sizes):
+            if not self._extrapolate:
+                raise NoTable(
+                    f"{kind} over {named(link)} was measured up to {shown(sizes[-1])}, not for {shown(nbytes)}; "
+                    f"measure more: {command(kind, link, nbytes)}; or allow --extrapolate"
+                )
+            return _beyond(found.points, nbytes)
+        point = found.points[at]
+        if point.nbytes == nbytes:
+            return Estimate(point.value_s, point.low_s, point.high_s, "measured")
+        if at == 0:
+            return Estimate(point.value_s, point.low_s * max(0.0, nbytes) / point.nbytes, point.high_s, "interpolated")
+        return _between(found.points[at - 1], point, nbytes)
+
+
+def named(link: Link) -> str:
+    """A link in words."""
+    if link.gpu_type == CPU and link.nodes == 1:
+        return f"{link.per_node} processes of one CPU node"
+    if link.nodes == 1:
+        return f"{link.per_node} {link.gpu_type} of one node"
+    return f"{link.nodes} nodes of {link.per_node} {link.gpu_type} each"
+
+
+def command(kind: str, link: Link, nbytes: float = 0) -> str:
+    """The command that measures a kind over a link, up to at least so many bytes."""
+    most = 2 ** max(30, math.ceil(math.log2(max(1, nbytes))))
+    if link.gpu_type == CPU and link.nodes == 1:
+        return f"bft size comm bench --ranks {link.per_node}" + (f" --max-bytes {most}" if nbytes > BYTES[-1] else "")
+    ranks = f"srun --nodes={link.nodes} --ntasks-per-node={link.per_node} --gpus-per-node={link.per_node}"
+    program = PROGRAMS.get(kind, "all_reduce_perf")
+    return f"{ranks} {program} -b 1K -e {most} -f 2 -g 1 > {program}.log && bft size comm import {program}.log"
+
+
+def shown(nbytes: float) -> str:
+    """Bytes for people."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {unit}"
+    return f"{nbytes:.4g} bytes"
+
+
+def to_json(tables: Iterable[Table]) -> dict[str, Any]:
+    """The form of the file."""
+    return {
+        "version": _VERSION,
+        "tables": [
+            {
+                "kind": each.kind,
+                "gpu_type": each.link.gpu_type,
+                "per_node": each.link.per_node,
+                "nodes": each.link.nodes,
+                "source": each.source,
+                "day": each.day,
+                "points": [
+                    {
+                        "bytes": point.nbytes,
+                        "value_s": point.value_s,
+                        "low_s": point.low_s,
+                        "high_s": point.high_s,
+                        "samples": point.samples,
+                    }
+                    for point in each.points
+                ],
+            }
+            for each in tables
+        ],
+    }
+
+
+def parse(text: str, name: str) -> tuple[Table, ...]:
+    """The tables of such a file; raises UsageError with the place of what is wrong."""
+    whole = Fields(name, decoded(text, name), frozenset({"version", "tables"}))
+    if whole.count("version") != _VERSION:
+        raise whole.wrong("version", f"{_VERSION}: another bft wrote this; import the logs again")
+    return tuple(_table(each) for each in whole.each("tables", _TABLE))
+
+
+_TABLE = frozenset({"kind", "gpu_type", "per_node", "nodes", "source", "day", "points"})
+_POINT = frozenset({"bytes", "value_s", "low_s", "high_s", "samples"})
+
+
+def _table(each: Fields) -> Table:
+    if each.text("kind") not in PROGRAMS:
+        raise each.wrong("kind", f"one of {', '.join(PROGRAMS)}")
+    link = Link(each.word("gpu_type"), each.count("per_node", least=1), each.count("nodes", least=1))
+    points = tuple(_point(item) for item in each.each("points", _POINT))
+    sizes = [point.nbytes for point in points]
+    if not points or sizes != sorted(set(sizes)):
+        raise UsageError(f"{each.where}: points are not of rising sizes: give each size once, the least first")
+    return Table(each.text("kind"), link, points, each.text("source", ""), each.text("day", ""))
+
+
+def _point(item: Fields) -> Point:
+    value_s = item.number("value_s")
+    low_s, high_s = item.number("low_s", value_s), item.number("high_s", value_s)
+    if not 0 < low_s <= value_s <= high_s:
+        raise item.wrong("value_s", "seconds above 0, between low_s and high_s")
+    return Point(item.count("bytes", least=1), value_s, low_s, high_s, item.count("samples", 1, least=1))
+
+
+def _between(lower: Point, upper: Point, nbytes: float) -> Estimate:
+    """A straight line in the logarithms of bytes and seconds."""
+    share = math.log(nbytes / lower.nbytes) / math.log(upper.nbytes / lower.nbytes)
+    low_s, value_s, high_s = (
+        math.exp((1 - share) * math.log(one) + share * math.log(other))
+        for one, other in (
+            (lower.low_s, upper.low_s),
+            (lower.value_s, upper.value_s),
+            (lower.high_s, upper.high_s),
+        )
+    )
+    # three roundings of what may be the same number
+    return Estimate(value_s, min(low_s, value_s), max(high_s, value_s), "interpolated")
+
+
+def _beyond(points: Sequence[Point], nbytes: float) -> Estimate:
+    """A latency and a bandwidth out of the two largest sizes, or the largest's bandwidth alone."""
+    last = points[-1]
+    in_proportion_s = last.value_s * nbytes / last.nbytes
+    value_s = in_proportion_s
+    if len(points) > 1 and last.value_s > points[-2].value_s:
+        second = points[-2]
+        slope = (last.value_s - second.value_s) / (last.nbytes - second.nbytes)
+        value_s = min(in_proportion_s, last.value_s + slope * (nbytes - last.nbytes))
+    return Estimate(value_s, value_s / _SLACK, max(value_s, in_proportion_s) * _SLACK, "assumed")

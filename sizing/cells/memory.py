@@ -1,0 +1,39 @@
+"""What one GPU of a stage holds at most while a pipeline runs, out of the profile of one micro-batch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sizing.cells.shards import ShardProfile
+from sizing.estimate import Estimate
+from sizing.memory.peak import guarded_bytes
+
+Schedule = Literal["gpipe", "1f1b"]
+"""gpipe: all forward passes, then all backward passes; 1f1b: a backward pass as soon as there can be one."""
+
+
+def in_flight(schedule: Schedule, micro_batches: int, stages: int, stage: int) -> int:
+    """Of how many micro-batches a stage (from 0) holds activations at once.
+
+    Without a pipeline each micro-batch's backward pass follows its forward pass.
+    """
+    if stages == 1:
+        return 1
+    return micro_batches if schedule == "gpipe" else min(micro_batches, stages - stage)
+
+
+def gradient_bytes(profile: ShardProfile) -> int:
+    """Of what replicas sum up: a gradient is kept in its weight's precision, at most fp32; buffers have none."""
+    return min(profile.weight_bytes, 4 * profile.parameters)
+
+
+def peak_of(profile: ShardProfile, held: int, replicas: int) -> Estimate:
+    """The peak of one GPU with `held` micro-batches in flight; `high` is what the GPU must have, with the guard band.
+
+    DistributedDataParallel copies gradients into buckets as large as all of them; `low` is without those.
+    """
+    stacked = profile.peak_bytes + (held - 1) * profile.activation_bytes
+    buckets = gradient_bytes(profile) if replicas > 1 else 0
+    peak = stacked + buckets
+    measured = held == 1 and not buckets
+    return Estimate(peak, stacked, guarded_bytes(peak), "measured" if measured else "formula")

@@ -1,0 +1,197 @@
+"""Reads what the programs of nccl-tests print, of any version: times by size, and the link that they went over."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sizing.cells.comm import PROGRAMS
+from sizing.errors import UsageError
+
+_KINDS = {program: kind for kind, program in PROGRAMS.items()}
+# What launchers put before each line: `mpirun --tag-output` "[1,0]<stdout>:", `srun --label` "0: ".
+_LABEL = re.compile(r"^(?:\[\d+,\d+\](?:<std\w+>)?:?\s?|\s*\d+:\s)")
+_PROGRAM = re.compile(r"(\w+_perf)(?:_mpi)?\b")
+_BEGINS = re.compile(r"#?\s*nThreads?\s+\d+\s+nGpus?\s+\d+")
+_RANK = re.compile(
+    r"#?\s*Rank\s+(?P<rank>\d+)(?:\s+Group\s+(?P<group>\d+))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s+(?P<gpu>\S.*)"
+)
+_HEADER = re.compile(r"#?\s*size\s+count\s")
+_ROW = re.compile(r"\s*\d+\s+\d+\s")
+_TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_BAD = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
+# Bytes on the busiest link over those of the tensor, as its documentation has it: what busbw is to algbw.
+_FACTORS = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda ranks: 1.0,
+    "send_recv": lambda ranks: 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program: seconds by bytes, out of place, and who took part.
+
+    `gpu` is the name that its driver gives it; it, `per_node` and `nodes` are None where the text does not say.
+    """
+
+    kind: str
+    samples: dict[int, list[float]]
+    gpu: str | None
+    per_node: int | None
+    nodes: int | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What is known of the run that is being read; `columns` are those from the first time on."""
+
+    line: int
+    kind: str | None
+    ranks: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    columns: list[str] | None = None
+    samples: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ratios: list[float] = field(default_factory=list)
+
+
+def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
+    """All runs in a text; `kind` is what they measured where neither it nor the file's name names the program.
+
+    Raises UsageError with the line where something cannot be read, or was measured wrong.
+    """
+    runs: list[_Reading] = []
+    program: str | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _LABEL.sub("", raw)
+        where = f"{name}, line {number}"
+        if _BEGINS.match(line):
+            # A program that runs without MPI says this once a process.
+            if not runs or runs[-1].columns is not None:
+                runs.append(_Reading(number, program))
+        elif match := _RANK.match(line):
+            if not runs or runs[-1].columns is not None:
+                runs.append(_Reading(number, program))
+            _rank(runs[-1], match, where)
+        elif _HEADER.match(line):
+            if not runs or runs[-1].samples:
+                runs.append(_Reading(number, program))
+            runs[-1].columns = _columns(line, where)
+            runs[-1].kind, program = runs[-1].kind or program, None  # a name is that of one run
+        elif _ROW.match(line) and runs and runs[-1].columns is not None:
+            _row(runs[-1], line, where)
+        elif match := _BAD.match(line):
+            raise UsageError(f"{where}: {match[1]} values came out wrong: mend the link before you rely on its times")
+        elif named := {_KINDS[found] for found in _PROGRAM.findall(line) if found in _KINDS}:
+            told = named.pop() if len(named) == 1 else None
+            if "concluded" in line and runs:
+                runs[-1].kind = told
+            else:
+                program = told
+    measured = [run for run in runs if run.samples]
+    if not measured:
+        raise UsageError(f"{name} has no table of nccl-tests: give the whole output of, say, all_reduce_perf")
+    return tuple(_run(each, name, kind) for each in measured)
+
+
+def _rank(run: _Reading, match: re.Match[str], where: str) -> None:
+    key = (int(match["group"] or 0), int(match["rank"]))
+    if key in run.ranks:
+        raise UsageError(
+            f"{where}: rank {key[1]} is there twice, so each process ran alone: build nccl-tests with MPI=1"
+        )
+    run.ranks[key] = (match["host"], match["gpu"].strip())
+
+
+def _columns(line: str, where: str) -> list[str]:
+    columns = line.strip().lstrip("#").split()
+    if "cputime" in columns:
+        raise UsageError(f"{where}: these are times of the CPU (-C): run nccl-tests without")
+    if columns.count("time") not in (1, 2) or "algbw" not in columns:
+        raise UsageError(f"{where}: no column of times: this form of nccl-tests is not known")
+    columns = [column for column in columns if column != "timestamp"]
+    return columns[columns.index("time") :]
+
+
+def _row(run: _Reading, line: str, where: str) -> None:
+    """One size: its time is the first that the row has, out of place."""
+    assert run.columns is not None
+    words = _TIMESTAMP.sub("", line).split()
+    # What stands between the size and the times differs by program and version, and may be blank.
+    if len(words) < 3 + len(run.columns):
+        missing = 3 + len(run.columns) - len(words)
+        raise UsageError(f"{where}: {missing} columns are missing: give the output as it was printed")
+    cells = dict(zip(reversed(run.columns), reversed(words), strict=False))  # the first of each name is kept last
+    time_s, algbw, busbw = (_number(cells[column], column, where) for column in ("time", "algbw", "busbw"))
+    wrong = next((cells[column] for column in ("#wrong", "wrong") if column in cells), "0")
+    if wrong != "N/A" and _number(wrong, "#wrong", where) != 0:
+        raise UsageError(f"{where}: {wrong} values came out wrong: mend the link before you rely on its times")
+    nbytes = int(words[0][:18])
+    if nbytes == 0:
+        return
+    if time_s <= 0:
+        raise UsageError(f"{where}: a time of {time_s:g} us: run more iterations (-n)")
+    run.samples[nbytes].append(time_s * 1e-6)
+    if algbw >= 1:  # both have two decimals
+        run.ratios.append(busbw / algbw)
+
+
+def _number(said: str, column: str, where: str) -> float:
+    try:
+        number = float(said)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UsageError(f"{where}: {column} is {said[:40]!r}, which is no number: give the output as it was printed")
+    return number
+
+
+def _run(run: _Reading, name: str, kind: str | None) -> Run:
+    """What a run was of; raises UsageError where that does not hang together."""
+    where = f"{name}, line {run.line}"
+    in_name = {each for each, program in PROGRAMS.items() if each in name or program.removesuffix("_perf") in name}
+    kind = run.kind or kind or (in_name.pop() if len(in_name) == 1 else None)
+    if kind is None:
+        raise UsageError(f"{where}: what was measured is not said here: name it by --kind, such as --kind all_reduce")
+    if not run.ranks:
+        return Run(kind, dict(run.samples), None, None, None)
+    per_node, nodes = _shape(run, where)
+    gpus = sorted({gpu for _, gpu in run.ranks.values()})
+    if len(gpus) > 1:
+        raise UsageError(f"{where}: ranks on {' and '.join(gpus)}: measure each type of GPU by itself")
+    notes = tuple(_doubts(run, kind, per_node * nodes))
+    return Run(kind, dict(run.samples), gpus[0], per_node, nodes, notes)
+
+
+def _shape(run: _Reading, where: str) -> tuple[int, int]:
+    """GPUs on each node and nodes of a group; they are alike for all groups and nodes."""
+    groups: dict[int, Counter[str]] = defaultdict(Counter)
+    for (group, _), (host, _) in run.ranks.items():
+        groups[group][host] += 1
+    ranks = sorted(rank for _, rank in run.ranks)
+    if ranks != list(range(len(ranks))):
+        raise UsageError(f"{where}: the list of ranks has gaps: say GPUs a node x nodes by --link, such as --link 8x2")
+    shapes = {(count, len(hosts)) for hosts in groups.values() for count in hosts.values()}
+    if len(shapes) > 1:
+        raise UsageError(f"{where}: nodes with different numbers of GPUs: measure the same number on each node")
+    per_node, nodes = shapes.pop()
+    if per_node * nodes == 1:
+        raise UsageError(f"{where}: only one GPU took part: start two or more (-g, or srun with nccl-tests of MPI=1)")
+    return per_node, nodes
+
+
+def _doubts(run: _Reading, kind: str, ranks: int) -> Iterator[str]:
+    """What the bandwidths say of another collective or number of ranks than the text."""
+    expected = _FACTORS[kind](ranks)
+    if run.ratios and not any(math.isclose(ratio, expected, rel_tol=0.02) for ratio in run.ratios[-3:]):
+        yield (
+            f"its bus bandwidth is {run.ratios[-1]:.3g} of the algorithm's, where {kind} of {ranks} ranks has "
+            f"{expected:.3g}: look whether this is the right file"
+        )

@@ -1,0 +1,82 @@
+"""Which shards of a cell have to be profiled: the two extremes of each stage, and the hybrid between where it matters.
+
+Crius samples data parallelism alone and tensor parallelism alone. On Alpa's public search logs both extremes of 17 of
+39 cells run out of memory where a hybrid fits, so d = t = sqrt(N) is the third sample.
+"""
+
+from __future__ import annotations
+
+from sizing.cells.cell import Cell, Split, Stage
+from sizing.cells.shards import Shard
+from sizing.errors import UsageError
+
+CLOSE = 0.15
+"""Extremes that differ by less than this share say little about what lies between."""
+
+
+def micro_batches_of(cell: Cell, global_batch: int, given: int | None = None) -> int:
+    """Into how many micro-batches a global batch is cut.
+
+    4 a stage (GPipe, Crius), 1 without a pipeline; fewer where the batch does not divide, so that each stage's GPUs can
+    each have samples of a micro-batch if that is possible at all. Raises UsageError for a number that does not divide.
+    """
+    if global_batch < 1:
+        raise UsageError(f"a global batch of {global_batch}: at least 1")
+    if given is not None:
+        if given < 1 or global_batch % given:
+            raise UsageError(
+                f"a global batch of {global_batch} cannot be cut into {given} micro-batches; choose a divisor of it"
+            )
+        return given
+    most = 4 * len(cell.stages) if len(cell.stages) > 1 else 1
+    widest = max(stage.gpus for stage in cell.stages)
+    counts = [count for count in range(most, 0, -1) if global_batch % count == 0]
+    return next((count for count in counts if global_batch // count % widest == 0), counts[0])
+
+
+def splits_of(stage: Stage) -> tuple[Split, ...]:
+    """All splits of a stage, from data parallelism alone to tensor parallelism alone."""
+    found, tp = [], 1
+    while tp <= stage.gpus:
+        if stage.gpus % tp == 0:
+            found.append(Split(stage.gpus // tp, tp))
+        tp *= 2
+    return tuple(found)
+
+
+def hybrid_of(stage: Stage) -> Split | None:
+    """The split in the middle: d = t = sqrt(N), or t = 2 d; None where there is none between the extremes."""
+    splits = splits_of(stage)
+    return splits[len(splits) // 2] if len(splits) > 2 else None
+
+
+def shard_of(stage: Stage, split: Split, micro_batch: int) -> Shard | None:
+    """What one GPU of a split runs; None where its replicas cannot have equal parts of a micro-batch."""
+    if micro_batch % split.dp:
+        return None
+    return Shard(stage.first, stage.last, micro_batch // split.dp, split.tp)
+
+
+def extremes_of(stage: Stage) -> tuple[Split, ...]:
+    """Data parallelism alone and tensor parallelism alone; the same on one GPU."""
+    splits = splits_of(stage)
+    return tuple(dict.fromkeys((splits[0], splits[-1])))
+
+
+def wanted(
+    cell: Cell, global_batch: int, *, micro_batches: int | None = None, tensor: bool = True, hybrids: bool = False
+) -> tuple[Shard, ...]:
+    """The shards to profile before anything is known: both extremes of each stage, each once.
+
+    `tensor` is False for models without a plan for tensor parallelism; `hybrids` adds the third sample of every stage
+    (sizing.cells.assemble.hybrids tells which stages need it, once the extremes are known).
+    """
+    micro_batch = global_batch // micro_batches_of(cell, global_batch, micro_batches)
+    found: dict[Shard, None] = {}
+    for stage in cell.stages:
+        middle = hybrid_of(stage) if hybrids else None
+        for split in (*extremes_of(stage), *([middle] if middle else [])):
+            shard = shard_of(stage, split, micro_batch)
+            if shard is not None and (tensor or split.tp == 1):
+                found[shard] = None
+    return tuple(found)
