@@ -9,7 +9,8 @@ or two compiled variants of each, of which the fastest that fits counts, and whi
 are tried, `samples` are what an estimate of the cell has looked at before: the extremes, and the third if there is one.
 
 Beside the tuner stand the better extreme alone (what a cell is estimated by) and Crius as printed: two samples, then
-all splits of the better half, which it counts without the other extreme since it profiles and does not run it.
+all splits of the better half, which it counts without the other extreme since it profiles and does not run it. Last, a
+walk from data parallelism on, which looks at fewest, and finds no valley at the other end.
 
 The whole plan is the best way through the layers with all GPUs: the sum of stage times and (B - 1) times the slowest.
 Each log names one measured time of a whole iteration. Which plan that was is not in it; the best is set against it.
@@ -62,6 +63,20 @@ def as_printed(grid: Grid) -> tuple[float | None, int]:
     return min(filter(None, (best_of(grid[split]) for split in half)), default=None), len(half)
 
 
+def from_one_end(grid: Grid) -> tuple[float | None, int]:
+    """From data parallelism on, until times rise or memory ends: as exact where times fall and rise, with no look at
+    the other extreme."""
+    best: float | None = None
+    tried = 0
+    for split in sorted(grid, reverse=True):
+        tried += 1
+        time_s = best_of(grid[split])
+        if best is not None and (time_s is None or time_s > best):
+            break
+        best = time_s if best is None or time_s is not None else best
+    return best, tried
+
+
 def whole_plan(times: Times, micro_batches: int) -> tuple[float, tuple[LogCell, ...]] | None:
     """The least time of an iteration with all layers and GPUs, and its stages; for each slowest stage the least sum."""
     layers = 1 + max(cell.last_layer for cell in times)
@@ -106,6 +121,7 @@ def of_log(path: Path) -> dict[str, Any]:
         **summary(replays),
         "as_printed": rule(replays, as_printed),
         "better_extreme": rule(replays, better_extreme),
+        "from_one_end": rule(replays, from_one_end),
         "whole_plan": {
             "micro_batches": int(found[1]),
             "full_grid_s": best[0],
@@ -229,6 +245,7 @@ def main() -> None:
             "tried_ratio": whole["tried"] / whole["candidates"],
             "as_printed": rule(replays, as_printed),
             "better_extreme": rule(replays, better_extreme),
+            "from_one_end": rule(replays, from_one_end),
             "worst_mean_of_a_log": min(each["mean_accuracy"] for each in logs),
             "end_to_end_mean": statistics.mean(end_to_end),
             "end_to_end_worst": min(end_to_end),
@@ -265,6 +282,7 @@ def main() -> None:
 
 def _line(each: Mapping[str, Any]) -> str:
     printed, extreme, many = each["as_printed"], each["better_extreme"], each["of_three_splits_and_more"]
+    end = each["from_one_end"]
     return (
         f"{each['log']}: {each['feasible']} of {each['cells']} cells feasible, mean {each['mean_accuracy']:.1%}, worst "
         f"{each['worst_accuracy']:.1%}, missed {each['missed_feasible']}, tried {each['tried']} of "
@@ -272,7 +290,9 @@ def _line(each: Mapping[str, Any]) -> str:
         f"of 3 splits and more {many['mean']:.1%} on {many['feasible']}; as printed {printed['mean_accuracy']:.1%}, "
         f"worst {printed['worst_accuracy']:.1%}, missed {printed['missed_feasible']}, ran {printed['tried']}; "
         f"better extreme {extreme['mean_accuracy']:.1%}, "
-        f"worst {extreme['worst_accuracy']:.1%}, missed {extreme['missed_feasible']}"
+        f"worst {extreme['worst_accuracy']:.1%}, missed {extreme['missed_feasible']}; from one end "
+        f"{end['mean_accuracy']:.1%}, worst {end['worst_accuracy']:.1%}, missed {end['missed_feasible']}, tried "
+        f"{end['tried']}"
     )
 
 

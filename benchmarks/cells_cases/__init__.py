@@ -38,7 +38,7 @@ TWO = (
     Plan("DP2", dp=2),
     Plan("TP2", tp=2),
     Plan("PP2, 8 micro-batches", cuts=(0.5,), micro_batches=8),
-    Plan("PP2, uneven stages, 8 micro-batches", cuts=(0.34,), micro_batches=8),
+    Plan("PP2, uneven stages, 8 micro-batches", cuts=(0.25,), micro_batches=8),
     Plan("DP2, 4 micro-batches", dp=2, micro_batches=4),
     Plan("TP2, 4 micro-batches", tp=2, micro_batches=4),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -48,7 +49,7 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one.
     """
-    from sizing.cells import nccl
+    from sizing.cells import comm_file, nccl
     from sizing.cells.comm import PROGRAMS
 
     if kind and kind not in PROGRAMS:
@@ -61,7 +62,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    replaced = _keep(path, tables)
+    replaced = comm_file.add(path, tables)
     _tell(tables, replaced, notes, path, as_json)
 
 
@@ -78,13 +79,17 @@ def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float
 
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
     """
+    from sizing.cells import comm_file
     from sizing.cells.bench import bench as measured
 
     tables, notes = measured(
         ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
     )
+    cores = len(os.sched_getaffinity(0))
+    if ranks > cores:
+        notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
-    replaced = _keep(path, tables) if path else ()
+    replaced = comm_file.add(path, tables) if path else ()
     _tell(tables, replaced, notes, path, as_json)
 
 
@@ -159,20 +164,11 @@ def _type(told: str, name: str, config_path: str | None) -> str:
         return own[told].name
     known = recognise(told)
     if known is None:
+        where = config.find(config_path).with_name(size_inventory.CORRECTIONS)
         raise UsageError(
-            f"{name}: {told} is no type of GPU that is known: name it by --gpu, such as --gpu h100-sxm-80gb"
+            f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
         )
     return known.type.name
-
-
-def _keep(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
-    """Add tables to a file; returns those that they replace."""
-    from sizing.cells import comm_file
-
-    there = comm_file.load(path)
-    replaced = there.add(tables)
-    comm_file.save(path, there.tables)
-    return replaced
 
 
 def _tell(
@@ -194,6 +190,10 @@ def _tell(
     common.echo(f"note: {note}" for note in notes)
     if path:
         common.echo([f"kept in {path}"])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 
 def _shown(tables: Sequence[Table]) -> Iterable[str]:
@@ -223,7 +223,7 @@ def _shown(tables: Sequence[Table]) -> Iterable[str]:
                 named(each.link),
                 shown(first.nbytes),
                 shown(last.nbytes),
-                f"{first.value_s * 1e6:.3g} us",
+                _duration(first.value_s),
                 f"{last.nbytes / last.value_s / 1e9:.3g} GB/s",
                 f"{spread:.0%}",
                 str(len(each.points)),

@@ -15,6 +15,7 @@ from bftd.cli import common, options, size_allocation, size_cells, size_model
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
+    from sizing.cells.cell import Cell
     from sizing.cells.graph import Graph
     from sizing.cells.profile import Device, Result, Setting, Source
     from sizing.cells.shards import Shard
@@ -114,6 +115,8 @@ def profile(
     work.run(found)
     if not hybrids and (middle := work.between(_wanted(graph, gpus, wanted_counts, global_batch, hybrids=True))):
         work.run(middle)
+    for cell in stages.cells(graph, gpus, "", wanted_counts):
+        work.smaller(cell, global_batch)
     _say(store.said)
     if as_json:
         click.echo(json.dumps(work.to_json(), indent=2))
@@ -244,6 +247,20 @@ class _Work:
 
         full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
         return [each for each in shards if (each.first, each.last) in full and each not in self.results]
+
+    def smaller(self, cell: Cell, global_batch: int) -> None:
+        """Cut the batch into more micro-batches while no shard of a cell has room."""
+        from sizing.cells.shards import ShardProfile
+        from sizing.cells.wanted import micro_batches_of, more_micro_batches, wanted
+
+        count: int | None = micro_batches_of(cell, global_batch)
+        while count is not None:
+            shards = wanted(cell, global_batch, micro_batches=count)
+            if missing := [each for each in shards if each not in self.results and (each.tp == 1 or self._tensor)]:
+                self.run(missing)
+            if any(isinstance(self.results.get(each), ShardProfile) for each in shards):
+                return
+            count = more_micro_batches(cell, global_batch, count)
 
     def _guess_s(self, shards: Sequence[Shard]) -> float:
         rate = _FLOPS["cuda" if self.device == "cuda" else "cpu"]

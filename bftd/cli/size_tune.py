@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_inventory
-from bftd.errors import UsageError
+from bftd.cli import common, options, size_comm, size_inventory, size_model
+from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
+    from sizing.cells.assemble import Assembly
+    from sizing.cells.profile import Setting, Source
     from sizing.cells.search_log import Replay
+    from sizing.cells.shards import Shard, ShardProfile
+    from sizing.cells.tune_cell import Profiler, TunedCell
 
 _ROWS = 12
+_CPU = "cpu"
+_TIMEOUT_S = 900.0
 
 
 @click.command()
+@click.argument("model", required=False, metavar="[MODULE.py:make_model]")
 @click.option("--search-log", "log", metavar="FILE.csv", help="Replay the tuner on a recorded search of every plan.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs of the cell: 1, 2, 4, 8, ...")
+@click.option("--stages", type=int, default=1, metavar="N", help="Pipeline stages of the cell; default 1.")
+@click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
+@click.option("--micro-batches", type=int, metavar="N", help="Parts of it; default 4 a stage, 1 without a pipeline.")
+@click.option("--type", "gpu_type", default=_CPU, metavar="TYPE", help="What is here: cpu (default), or a GPU's type.")
+@click.option("--per-node", type=int, metavar="N", help="GPUs of one node; processes of a CPU are all on one.")
+@click.option("--optimizer", default="adam", metavar="NAME", help="As in bft size profile; default adam.")
+@click.option("--precision", default="fp32", metavar="P", help="As in bft size profile; default fp32.")
+@click.option("--rounds", default=10, metavar="N", help="Of each profile; default 10.")
+@click.option("--extrapolate", is_flag=True, help="Allow tensors larger than the tables of collectives reach.")
+@click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
+@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")
 @options.as_json
-def tune(log: str | None, as_json: bool) -> None:
-    """Find the fastest split of a stage's GPUs into data and tensor parallelism.
+def tune(log: str | None, as_json: bool, **asked: Any) -> None:
+    """Find the fastest split of each stage's GPUs into data and tensor parallelism.
 
-    With --search-log nothing is run: the log says how long each plan takes, and the tuner sees only those it asks for.
+    Profiles single shards on the device at hand, one after another, as the tuner asks for them; what collectives take
+    is read from tables (bft size comm). With --search-log nothing is run: the log has the time of every plan, and the
+    tuner sees only those that it asks for.
     """
     if log is None:
-        raise UsageError("name a recorded search by --search-log FILE.csv")
+        _tune_model(asked, as_json)
+        return
+    if asked["model"] is not None or asked["text"] is not None:
+        raise UsageError("--search-log needs no model: give one of both")
     from sizing.cells import search_log
 
     name = "standard input" if log == "-" else Path(log).name
@@ -36,6 +62,171 @@ def tune(log: str | None, as_json: bool) -> None:
         click.echo(json.dumps(search_log.to_json(replays), indent=2))
     else:
         common.echo(_shown(replays))
+
+
+def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
+    """Tune the cell that was asked for."""
+    from sizing.cells import assemble, stages
+    from sizing.cells.profile import Setting
+    from sizing.cells.tune_cell import tune_cell
+    from sizing.cells.wanted import micro_batches_of
+
+    if asked["model"] is None and asked["text"] is None:
+        raise UsageError("name a model (MODULE.py:make_model) or --config, or a recorded search by --search-log")
+    if asked["gpus"] is None or asked["global_batch"] is None:
+        raise UsageError("say how many GPUs the cell has and what they train on: --gpus 8 --global-batch 64")
+    gpus, timeout_s = asked["gpus"], asked["timeout_s"]
+    stages.refuse_gpus(gpus)
+    size_model.refuse_batch(asked["global_batch"])
+    if not timeout_s > 0:
+        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
+    source, graph = _model(asked)
+    (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
+    profiles: dict[Shard, ShardProfile] = {}
+    whole = assemble.assembly(
+        cell,
+        graph,
+        profiles,
+        size_comm.found(extrapolate=asked["extrapolate"]),
+        global_batch=asked["global_batch"],
+        per_node=per_node,
+        gpu_bytes=gpu_bytes,
+        micro_batches=micro_batches_of(cell, asked["global_batch"], asked["micro_batches"]),
+    )
+    setting = Setting(asked["optimizer"], asked["precision"], 1, asked["rounds"])
+    found = tune_cell(whole, profiles, _profiler(source, whole, setting, asked["python"], timeout_s))
+    if as_json:
+        click.echo(json.dumps(_to_json(whole, found), indent=2))
+    else:
+        common.echo(_told(whole, found))
+    if found.plan is None:
+        raise BftError("a stage of this cell fits in no way: take more GPUs, more stages or a smaller batch")
+
+
+def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, float]:
+    """The type of device, how many are on a node, and the bytes of one."""
+    from sizing.gpus import CATALOGUE, recognise
+
+    if per_node is not None and per_node < 1:
+        raise UsageError(f"--per-node {per_node}: at least 1")
+    if named == _CPU:
+        return _CPU, gpus, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / gpus
+    own = size_inventory.own_types()
+    known = own.get(named) or CATALOGUE.get(named)
+    if known is None:
+        recognised = recognise(named)
+        if recognised is None:
+            raise UsageError(f"--type {named}: no type of GPU that is known; cpu, or such as h100-sxm-80gb")
+        known = recognised.type
+    if per_node is None:
+        raise UsageError(f"say how many {known.name} a node has: --per-node 8")
+    return known.name, per_node, known.memory_bytes
+
+
+def _model(asked: dict[str, Any]) -> tuple[Source, Any]:
+    """What is profiled, and its operators for the global batch."""
+    from sizing.cells.chain import chain
+    from sizing.model import graphing, wide_resnet
+
+    batch, text = asked["global_batch"], asked["text"]
+    if asked["model"] is not None and text is not None:
+        raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
+    if text is None:
+        return asked["model"], graphing.graph(asked["model"], batch, python=asked["python"])
+    if text.strip().partition(":")[0] == wide_resnet.FAMILY:
+        source = wide_resnet.parse(text)
+        return source, chain(source, batch)
+    model = size_model.asked(None, text).model
+    assert model is not None
+    return model, chain(model, batch)
+
+
+def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, timeout_s: float) -> Profiler:
+    """Profiles a shard, or takes it from the cache."""
+    from sizing.cells import store
+    from sizing.cells.profile import Result, Unfit, profiled
+    from sizing.errors import SizingError
+
+    cache = store.Store()
+    kind = whole.cell.gpu_type
+
+    def one(shard: Shard) -> ShardProfile | str:
+        model = cache.model(source)
+        known: Result | None = cache.get(model, kind, setting, shard) if model is not None else None
+        if known is None:
+            try:
+                made = profiled(
+                    source,
+                    [shard],
+                    setting,
+                    graph=whole.graph if isinstance(source, str) else None,
+                    device="cpu" if kind == _CPU else "cuda",
+                    python=python,
+                    timeout_s=timeout_s,
+                )
+            except SizingError as error:
+                if shard.tp == 1:
+                    raise
+                return str(error)  # a model that has no plan for so many tensor-parallel ranks
+            (known,) = made.results
+            model = store.by_files(source, made.files) if isinstance(source, str) else store.by_sizes(source)
+            cache.put(model, setting, [known])
+        return known.why if isinstance(known, Unfit) else known
+
+    return one
+
+
+def _to_json(whole: Assembly, found: TunedCell) -> dict[str, Any]:
+    plan = found.plan
+    return {
+        "gpu_type": whole.cell.gpu_type,
+        "gpus": whole.cell.gpus,
+        "micro_batches": whole.micro_batches,
+        "step_s": plan and plan.step_s.value,
+        "step_low_s": plan and plan.step_s.low,
+        "step_high_s": plan and plan.step_s.high,
+        "origin": plan and plan.step_s.origin,
+        "stages": [
+            {
+                "first": stage.first,
+                "last": stage.last,
+                "gpus": stage.gpus,
+                "dp": tuned.best and tuned.best.dp,
+                "tp": tuned.best and tuned.best.tp,
+                "tried": [
+                    {"dp": split.dp, "tp": split.tp, "stage_s": seconds} for split, seconds in tuned.times.items()
+                ],
+                "candidates": tuned.candidates,
+            }
+            for stage, tuned in zip(whole.cell.stages, found.stages, strict=True)
+        ],
+        "dropped": list(found.dropped),
+    }
+
+
+def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
+    """Each stage's splits that were tried, and the plan."""
+    from bftd.tables import Column
+    from sizing.cells.assemble import name_of
+
+    columns = [Column("STAGE", right=True), Column("GPUS", right=True), Column("SPLIT"), Column("S", right=True)]
+    rows: list[Sequence[str]] = []
+    for at, (stage, tuned) in enumerate(zip(whole.cell.stages, found.stages, strict=True), 1):
+        for split, seconds in tuned.times.items():
+            shown = "not possible" if seconds is None else f"{seconds:.4g}{' <' if split == tuned.best else ''}"
+            rows.append((str(at), str(stage.gpus), name_of(split), shown))
+    yield from common.table([*columns], rows)
+    for why in found.dropped:
+        yield f"note: {why}"
+    tried, there = sum(each.tried for each in found.stages), sum(each.candidates for each in found.stages)
+    yield f"{tried} of {there} splits profiled; S is a stage's part of an iteration"
+    if found.plan is not None:
+        step = found.plan.step_s
+        yield (
+            f"an iteration of {whole.global_batch} samples in {whole.micro_batches} micro-batches: "
+            f"{step.value:.4g} s ({step.low:.3g}-{step.high:.3g}, {step.origin})"
+        )
 
 
 def _shown(replays: tuple[Replay, ...]) -> Iterable[str]:

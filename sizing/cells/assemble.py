@@ -20,7 +20,7 @@ from sizing.cells.memory import Schedule, gradient_bytes, in_flight, peak_of
 from sizing.cells.placing import data_rings, tensor_link, usable_per_node
 from sizing.cells.shards import Shard, ShardProfile
 from sizing.cells.transfers import NOTHING, times, total, transfer
-from sizing.cells.wanted import CLOSE, extremes_of, hybrid_of, micro_batches_of, shard_of, splits_of
+from sizing.cells.wanted import CLOSE, extremes_of, hybrid_of, micro_batches_of, more_micro_batches, shard_of, splits_of
 from sizing.errors import NoProfile, UsageError
 from sizing.estimate import Estimate, Origin, worst
 
@@ -207,6 +207,7 @@ def estimate(
 ) -> CellEstimate:
     """The fastest plan of the cell whose splits were all profiled and fit GPUs of `gpu_bytes`, `per_node` on a node.
 
+    Where none fits, a cell of one stage is tried with more micro-batches (gradients added up), as far as profiled.
     Raises NoProfile where no split of a stage was profiled, NoTable where a link's times are not known, UsageError for
     a global batch that cannot be cut.
     """
@@ -221,14 +222,41 @@ def estimate(
         micro_batches=micro_batches,
         schedule=schedule,
     )
+    said: list[str] = []
+    missing: NoProfile | None = None
+    count: int | None = whole.micro_batches
+    while count is not None:
+        try:
+            found = _fastest(replace(whole, micro_batches=count))
+        except NoProfile as error:
+            if micro_batches is not None or missing is not None:
+                raise missing or error from None
+            if said:
+                said.append(f"more micro-batches may fit: {count} were not profiled")
+                break
+            missing = error  # or every split was found too large while it was profiled
+        else:
+            said += [f"{why}, {count} micro-batches" if count > whole.micro_batches else why for why in found.dropped]
+            if found.best is not None or micro_batches is not None:
+                return replace(found, dropped=tuple(said))
+        count = more_micro_batches(cell, global_batch, count)
+    if missing is not None and not said:
+        raise missing
+    return CellEstimate(cell, None, 0, tuple(said))
+
+
+def _fastest(whole: Assembly) -> CellEstimate:
+    """With the number of micro-batches that it has."""
+    cell = whole.cell
     found: list[list[Sample]] = []
     said: list[str] = []
     for index, stage in enumerate(cell.stages):
         sampled = [sample for split in splits_of(stage) if (sample := whole.sample(index, split)) is not None]
         if not sampled:
             raise NoProfile(
-                f"stage {index + 1} of {len(cell.stages)} (operators {stage.first} to {stage.last}) was not profiled "
-                f"on {cell.gpu_type} for micro-batches of {whole.micro_batch}; run `bft size profile` on that type"
+                f"stage {index + 1} of {len(cell.stages)} (operators {stage.first} to {stage.last}) has no profile on "
+                f"{cell.gpu_type} for micro-batches of {whole.micro_batch}: run `bft size profile` there; if it was, "
+                "none of the splits fits that GPU"
             )
         reasons = {sample.split: whole.dropped(index, sample) for sample in sampled}
         said += [reason for reason in reasons.values() if reason]

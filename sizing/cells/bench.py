@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from sizing.cells.comm import BYTES, CPU, PROGRAMS, Table, table
+from sizing.cells.comm import BYTES, CPU, PROGRAMS, RANKS, Table, table
 from sizing.cells.links import Link
 from sizing.errors import SizingError, UsageError
 from sizing.model import launch
 
-RANKS = (2, 8)
 ROUNDS = 5
 TIMEOUT_S = 300.0
-_MOST_BYTES = 2**30
+_MOST_BYTES = 2**32
 
 
 class BenchFailed(SizingError):

@@ -28,6 +28,9 @@ BYTES = tuple(4**at * 1024 for at in range(9))
 """The sizes that our own measurement takes, 1 KiB to 64 MiB."""
 
 CPU = "cpu"
+RANKS = (2, 8)
+"""The fewest and most processes of one machine between which it measures."""
+
 _VERSION = 1
 _SLACK = 1.25  # beyond the largest size a bandwidth may still rise or fall: by a quarter is assumed
 
@@ -99,14 +102,14 @@ class CommTables:
             return Estimate(0.0, 0.0, 0.0, "formula")  # nobody to speak to
         found = self._by_key.get((kind, link))
         if found is None:
-            raise NoTable(f"no times of {kind} over {named(link)}; measure them: {command(kind, link)}")
+            raise NoTable(f"no times of {kind} over {named(link)}; {_way(kind, link)}")
         sizes = [point.nbytes for point in found.points]
         at = bisect_left(sizes, nbytes)
         if at == len(sizes):
             if not self._extrapolate:
                 raise NoTable(
                     f"{kind} over {named(link)} was measured up to {shown(sizes[-1])}, not for {shown(nbytes)}; "
-                    f"measure more: {command(kind, link, nbytes)}; or allow --extrapolate"
+                    f"{_way(kind, link, nbytes)}; or allow --extrapolate"
                 )
             return _beyond(found.points, nbytes)
         point = found.points[at]
@@ -126,10 +129,17 @@ def named(link: Link) -> str:
     return f"{link.nodes} nodes of {link.per_node} {link.gpu_type} each"
 
 
+def _way(kind: str, link: Link, nbytes: float = 0) -> str:
+    """How to come by the times of a link, up to at least so many bytes."""
+    if link.gpu_type == CPU and (link.nodes > 1 or link.per_node > RANKS[1]):
+        return f"of CPUs, bft measures {RANKS[0]} to {RANKS[1]} processes of one node: take a smaller cell"
+    return f"measure them: {command(kind, link, nbytes)}"
+
+
 def command(kind: str, link: Link, nbytes: float = 0) -> str:
     """The command that measures a kind over a link, up to at least so many bytes."""
     most = 2 ** max(30, math.ceil(math.log2(max(1, nbytes))))
-    if link.gpu_type == CPU and link.nodes == 1:
+    if link.gpu_type == CPU:
         return f"bft size comm bench --ranks {link.per_node}" + (f" --max-bytes {most}" if nbytes > BYTES[-1] else "")
     ranks = f"srun --nodes={link.nodes} --ntasks-per-node={link.per_node} --gpus-per-node={link.per_node}"
     program = PROGRAMS.get(kind, "all_reduce_perf")

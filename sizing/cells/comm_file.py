@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
@@ -41,6 +42,25 @@ def read(path: Path) -> tuple[Table, ...]:
 def load(*paths: Path, extrapolate: bool = False) -> CommTables:
     """The tables of several files, of which a later one counts for a link that is in both."""
     return CommTables([table for path in paths for table in read(path)], extrapolate=extrapolate)
+
+
+def add(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Add tables to a file, alone if others do so too; returns those that they replace. Raises UsageError."""
+    folder = -1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):  # file systems without locks for folders (NFS): as well as can be
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        there = load(path)
+        replaced = there.add(tables)
+        save(path, there.tables)
+        return replaced
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if folder >= 0:
+            os.close(folder)
 
 
 def save(path: Path, tables: Sequence[Table]) -> None:

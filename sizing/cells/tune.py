@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.cells.cell import Split
+from sizing.cells.wanted import CLOSE
 
 Measure = Callable[[], float | None]
 """Runs a stage with one split and says its seconds, None where it does not fit; called once at most."""
-
-CLOSE = 0.15
-"""Extremes whose times differ by no more than this share of the faster one do not tell which half is the better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class Tuned:
 def tune(options: Mapping[Split, Measure], *, close: float = CLOSE) -> Tuned:
     """Find the fastest of some splits of the same number of GPUs; only what `options` are called for is known.
 
-    The extremes are measured first, and a third split with dp = tp where one of them does not fit or they are close.
+    The extremes are measured first, and a third split with dp = tp where one of them does not fit or they are within
+    the share `close` of the slower one.
     Then the search moves from the fastest so far to what lies beside it, while that is not ruled out by what was
     measured: splits in the order of dp are taken to have times that fall and then rise, and those that fit to lie side
     by side. So the half of the slower extreme is left alone unless times still fall at its edge. Where nothing
@@ -84,7 +83,7 @@ def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: flo
 
 def undecided(one: float | None, other: float | None, close: float = CLOSE) -> bool:
     """Whether the times of the extremes (None for one that does not fit) leave open which half is the better one."""
-    return one is None or other is None or max(one, other) <= (1 + close) * min(one, other)
+    return one is None or other is None or abs(one - other) <= close * max(one, other)
 
 
 def _fastest(times: Mapping[Split, float | None]) -> Split | None:

@@ -34,6 +34,19 @@ def micro_batches_of(cell: Cell, global_batch: int, given: int | None = None) ->
     return next((count for count in counts if global_batch // count % widest == 0), counts[0])
 
 
+def more_micro_batches(cell: Cell, global_batch: int, count: int) -> int | None:
+    """The next number of micro-batches to try where nothing fits with `count`: twice as many or a few more.
+
+    None where replicas would go empty, and for pipelines: GPipe holds the activations of all micro-batches at once, so
+    that more and smaller ones take as much.
+    """
+    if len(cell.stages) > 1:
+        return None
+    widest = max(stage.gpus for stage in cell.stages)
+    fits = (more for more in range(2 * count, global_batch // widest + 1) if global_batch % more == 0)
+    return next((more for more in fits if global_batch // more % widest == 0), None)
+
+
 def splits_of(stage: Stage) -> tuple[Split, ...]:
     """All splits of a stage, from data parallelism alone to tensor parallelism alone."""
     found, tp = [], 1

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from sizing.model.child import answering
@@ -16,6 +17,7 @@ from sizing.model.child.refusal import Refusal
 _ENOUGH_S = 0.02  # of one measurement: so many repetitions that a tick of the clock or the scheduler is little of it
 _REPEATS_MOST = 50
 _PORT_DIGITS = 5
+_SILENCE_S = 120.0  # of a rank that others wait for: it has died, and would else be waited for for half an hour
 _FLOAT_BYTES = 4
 
 
@@ -66,7 +68,7 @@ def _rank(rank: int, port: int, request: dict[str, Any], store: Any = None) -> t
     ranks = int(request["ranks"])
     if store is None:
         store = dist.TCPStore("127.0.0.1", port, ranks, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=_SILENCE_S))
     works: dict[tuple[str, int], Callable[[], None]] = {}
     repeats: dict[tuple[str, int], int] = {}
     lacking = []

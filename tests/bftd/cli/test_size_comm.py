@@ -133,6 +133,7 @@ def test_a_damaged_file_is_not_written_over(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_collectives_between_real_processes_are_measured_and_kept(run: Run, tmp_path: Path) -> None:
     code, said, _ = run("bench", "--ranks", "2", "--rounds", "3", "--max-bytes", "4096", "--json")
     assert code == 0
@@ -147,6 +148,7 @@ def test_collectives_between_real_processes_are_measured_and_kept(run: Run, tmp_
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_tensors_that_ranks_cannot_share_evenly_are_made_so(run: Run) -> None:
     said = json.loads(run("bench", "--ranks", "3", "--rounds", "1", "--max-bytes", "1024", "--no-save", "--json")[1])
     assert {point["bytes"] for table in said["tables"] for point in table["points"]} == {1020}
@@ -169,6 +171,7 @@ def _ours(mark: str) -> list[int]:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_bench_that_takes_too_long_leaves_no_process_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = f"BENCH_TEST={os.getpid()}-late"
     monkeypatch.setenv(*mark.split("="))
@@ -179,6 +182,7 @@ def test_a_bench_that_takes_too_long_leaves_no_process_behind(run: Run, monkeypa
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_bench_whose_command_ends_leaves_no_process_behind(how: signal.Signals, tmp_path: Path) -> None:
     mark = f"BENCH_TEST={os.getpid()}-{how.name}"

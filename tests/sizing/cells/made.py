@@ -24,6 +24,7 @@ class Wires:
     bytes_s: float = 1e9
     latency_s: float = 1e-5
     spread: float = 0.0
+    origin: Origin = "interpolated"
 
     def __post_init__(self) -> None:
         self.asked: list[tuple[str, float, Link]] = []
@@ -31,7 +32,7 @@ class Wires:
     def time_s(self, kind: str, nbytes: float, link: Link) -> Estimate:
         self.asked.append((kind, nbytes, link))
         took_s = self.latency_s + nbytes / self.bytes_s
-        return Estimate(took_s, took_s * (1 - self.spread), took_s * (1 + self.spread), "interpolated")
+        return Estimate(took_s, took_s * (1 - self.spread), took_s * (1 + self.spread), self.origin)
 
 
 def cell_of(*gpus: int, gpu_type: str = "a100", across_bytes: int = 2**20) -> Cell:

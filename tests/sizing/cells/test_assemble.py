@@ -13,7 +13,7 @@ from sizing.cells.cell import Cell, Split
 from sizing.cells.links import Link
 from sizing.cells.memory import peak_of
 from sizing.cells.shards import Exchange, Shard, ShardProfile
-from sizing.cells.wanted import micro_batches_of, shard_of, splits_of, wanted
+from sizing.cells.wanted import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
 from sizing.errors import NoProfile, NoTable, UsageError
 from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
@@ -84,7 +84,11 @@ def test_on_a_cpu_nothing_hides_behind_anything() -> None:
 def test_one_gpu_that_was_measured_stays_measured() -> None:
     cell = cell_of(1)
     assert asked(cell, profiled(cell, {Split(1, 1): 0.010})).origin == "measured"
-    assert asked(cell_of(1, 1), profiled(cell_of(1, 1), {Split(1, 1): 0.010})).origin == "interpolated"
+    two = cell_of(1, 1)
+    assert asked(two, profiled(two, {Split(1, 1): 0.010})).origin == "interpolated"
+    # what was put together was not run, however well its parts are known
+    known = Wires(origin="measured")
+    assert asked(two, profiled(two, {Split(1, 1): 0.010}), known).origin == "formula"
 
 
 def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() -> None:
@@ -99,7 +103,43 @@ def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() 
     profiles[tensor] = with_peak(profiles[tensor], 90 * GIB)
     found = estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
     assert found.best is None
-    assert len(found.dropped) == 2
+    assert len(found.dropped) == 3  # the third: more micro-batches were not profiled
+
+
+def test_where_nothing_fits_a_stage_takes_its_batch_in_more_parts() -> None:
+    cell = cell_of(2)
+    large = {Shard(0, 0, 16, 1): 90 * GIB, Shard(0, 0, 32, 2): 90 * GIB}
+    small = {Shard(0, 0, 8, 1): 85 * GIB, Shard(0, 0, 16, 2): 85 * GIB}
+    tiny = {Shard(0, 0, 4, 1): 40 * GIB}
+    known: dict[Shard, ShardProfile] = {}
+
+    def said() -> tuple[int | None, tuple[str, ...]]:
+        found = estimate(cell, graph_of(cell), known, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
+        return (found.best.micro_batches if found.best else None), found.dropped
+
+    known |= {shard: profile_of(shard, 0.1, peak_bytes=peak) for shard, peak in large.items()}
+    count, why = said()
+    assert count is None
+    assert why[-1] == "more micro-batches may fit: 2 were not profiled"
+    known |= {shard: profile_of(shard, 0.05, peak_bytes=peak) for shard, peak in small.items()}
+    assert said()[0] is None
+    known |= {shard: profile_of(shard, 0.03, peak_bytes=peak) for shard, peak in tiny.items()}
+    count, why = said()
+    assert count == 4
+    assert len(why) == 4
+    assert why[-1].endswith("too many), 2 micro-batches")
+    # shards for which the device had no room while they were profiled have no profile at all
+    known = {shard: profile for shard, profile in known.items() if shard not in large}
+    assert said()[0] == 4
+    known.clear()
+    with pytest.raises(NoProfile, match="for micro-batches of 32"):
+        said()
+
+
+def test_more_micro_batches_leave_no_replica_empty_and_are_of_no_use_to_a_pipeline() -> None:
+    assert [more_micro_batches(cell_of(4), 32, count) for count in (1, 2, 4, 8)] == [2, 4, 8, None]
+    assert more_micro_batches(cell_of(2), 12, 2) == 6
+    assert more_micro_batches(cell_of(2, 2), 64, 8) is None
 
 
 def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages_behind() -> None:
@@ -181,6 +221,8 @@ def test_the_extremes_of_each_stage_are_wanted_and_hybrids_where_they_matter() -
     assert wanted(cell, 32, tensor=False) == (Shard(0, 0, 1, 1), Shard(1, 1, 4, 1))
     middle = Shard(0, 0, 2, 2)
     assert middle in wanted(cell, 32, hybrids=True)
+    # two samples are too few for four replicas
+    assert wanted(cell_of(4), 2) == (Shard(0, 0, 2, 4),)
 
     def open_for(data_s: float, tensor_s: float, peak_bytes: int = 0) -> tuple[Shard, ...]:
         profiles = {shard: profile_of(shard, 0.01) for shard in extremes}

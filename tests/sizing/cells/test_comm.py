@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def test_above_the_largest_size_nothing_is_said_unless_that_is_allowed() -> None
         ("all_reduce", TWO_NODES, ["2 nodes of 8 a100-sxm-80gb each", "srun --nodes=2", "all_reduce_perf", "import"]),
         ("send_recv", FOUR, ["4 a100-sxm-80gb of one node", "--ntasks-per-node=4", "sendrecv_perf"]),
         ("all_to_all", Link("cpu", 2, 1), ["2 processes of one CPU node", "bft size comm bench --ranks 2"]),
+        ("all_reduce", Link("cpu", 2, 2), ["2 nodes of 2 cpu each", "2 to 8 processes of one node"]),
+        ("all_reduce", Link("cpu", 16, 1), ["16 processes of one CPU node", "take a smaller cell"]),
     ],
 )
 def test_a_link_that_was_not_measured_is_refused_with_the_command_that_measures_it(
@@ -122,6 +125,18 @@ def test_a_file_is_written_whole_and_read_by_those_who_have_none(tmp_path: Path)
     comm_file.save(path, [table((1024, 1.0))])
     assert comm_file.read(path) == (table((1024, 1.0)),)
     assert [each.name for each in path.parent.iterdir()] == ["comm.json"]
+
+
+def test_those_who_add_tables_at_once_lose_none(tmp_path: Path) -> None:
+    path = tmp_path / "comm.json"
+
+    def add(nodes: int) -> None:
+        for kind in comm.PROGRAMS:
+            assert comm_file.add(path, [table((1024, 1.0), kind=kind, link=Link("a100-sxm-80gb", 8, nodes))]) == ()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(1, 9)))
+    assert len(comm_file.read(path)) == 8 * len(comm.PROGRAMS)
 
 
 def test_the_users_own_tables_count_before_the_sites(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sizing.cells import search
 from sizing.cells.latency import Hiding, StageTimes, iteration_s
 
-SECONDS = st.floats(0.0, 10.0)
+SECONDS = st.one_of(st.floats(0.0, 10.0), st.sampled_from([0.0, 1.0, 2.0, 3.0]))
 OPTION = st.builds(StageTimes, work_s=SECONDS, bucket_s=SECONDS, buckets=st.integers(0, 3), update_s=SECONDS)
 OPTIONS = st.lists(st.lists(OPTION, min_size=1, max_size=3), min_size=1, max_size=5)
 
@@ -38,6 +38,18 @@ def test_the_sweep_finds_what_enumerating_all_combinations_finds(
     chosen = search.best(options, transfer, micro_batches, hiding)
     took_s = iteration_s(search.timed(options, transfer, chosen), micro_batches, hiding)
     assert took_s == pytest.approx(enumerated(options, transfer, micro_batches, hiding), abs=1e-9)
+
+
+def test_a_way_that_is_longer_but_quick_to_reach_is_not_forgotten() -> None:
+    """Where nothing hides, a stage pays for what it sends on: the cheaper way behind it may be dear to reach."""
+    options = [[StageTimes(2.0)], [StageTimes(1.0), StageTimes(1.5)], [StageTimes(0.0)]]
+    moves = {(1, 0, 0): 0.6, (1, 0, 1): 0.0, (2, 0, 0): 0.0, (2, 1, 0): 0.2}
+
+    def transfer(*key: int) -> float:
+        return moves[key]  # type: ignore[index]
+
+    assert search.best(options, transfer, 1, "none") == (0, 0, 0)
+    assert search.best(options, transfer, 10, "none") == (0, 1, 0)
 
 
 @pytest.mark.parametrize("hiding", ["buckets", "none"])

@@ -1,0 +1,68 @@
+"""Tuning a whole cell: each stage's fastest split, with profiles made as the tuner asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sizing.cells.assemble import Assembly, Sample, name_of
+from sizing.cells.cell import CellPlan, Split
+from sizing.cells.shards import Shard, ShardProfile
+from sizing.cells.tune import Tuned, tune
+from sizing.cells.wanted import shard_of, splits_of
+
+Profiler = Callable[[Shard], ShardProfile | str]
+"""Profiles one shard on the cell's type of device, or says in words why that has no room or no plan for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCell:
+    """A cell's plan of the fastest splits, None where a stage has none that fits; `stages` are in order.
+
+    `dropped` says of splits that were looked at and are none, why.
+    """
+
+    plan: CellPlan | None
+    stages: tuple[Tuned, ...]
+    dropped: tuple[str, ...]
+
+
+def tune_cell(whole: Assembly, profiles: dict[Shard, ShardProfile], profiler: Profiler) -> TunedCell:
+    """Tune each stage by itself: what an iteration takes grows with every stage's time, whatever the others run.
+
+    `profiles` are those of `whole`; what is made is put into it. Splits whose replicas cannot share a micro-batch
+    evenly are no candidates. Transfers between stages with different splits are left to the plan, which has them.
+    Raises NoTable, with the command that measures a link, and what `profiler` raises.
+    """
+    samples: list[dict[Split, Sample]] = []
+    stages: list[Tuned] = []
+    dropped: list[str] = []
+    for index, stage in enumerate(whole.cell.stages):
+        mine: dict[Split, Sample] = {}
+
+        def measure(split: Split, shard: Shard, index: int = index, mine: dict[Split, Sample] = mine) -> float | None:
+            if shard not in profiles:
+                made = profiler(shard)
+                if isinstance(made, str):
+                    dropped.append(f"stage {index + 1}, {name_of(split)}: {made}")
+                    return None
+                profiles[shard] = made
+            sample = whole.sample(index, split)
+            assert sample is not None
+            if why := whole.dropped(index, sample):
+                dropped.append(why)
+                return None
+            mine[split] = sample
+            return whole.stage_s(index, sample)
+
+        shards = {split: shard_of(stage, split, whole.micro_batch) for split in splits_of(stage)}
+        options = {
+            split: lambda split=split, shard=shard, measure=measure: measure(split, shard)
+            for split, shard in shards.items()
+            if shard is not None
+        }
+        stages.append(tune(options))
+        samples.append(mine)
+    chosen = [mine[tuned.best] for mine, tuned in zip(samples, stages, strict=True) if tuned.best is not None]
+    plan = whole.plan(chosen) if len(chosen) == len(stages) else None
+    return TunedCell(plan, tuple(stages), tuple(dropped))

@@ -1,0 +1,91 @@
+"""`bft size tune` as a user meets it: a model of his own, and what he can get wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bftd import entry
+from bftd.cli.main import bft
+from sizing.cells import comm, comm_file
+from sizing.cells.links import Link
+
+Run = Callable[..., tuple[int, str, str]]
+MODEL = """
+import torch
+
+def make_model(batch_size):
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32))
+    return model, (torch.randn(batch_size, 32),)
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `bft size tune` in this process, beside a model, with a home of its own."""
+    (tmp_path / "bftd.toml").write_text("")
+    (tmp_path / "train.py").write_text(MODEL)
+    monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bft", "size", "tune", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            entry.run(bft, "bft")
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        assert len(said.err.splitlines()) <= 1
+        return int(ended.value.code or 0), said.out, said.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "name a model (MODULE.py:make_model) or --config, or a recorded search"),
+        (["train.py:make_model"], "say how many GPUs the cell has"),
+        (["train.py:make_model", "--search-log", "x.csv"], "--search-log needs no model"),
+        (["--search-log", "x.csv"], "cannot read x.csv: No such file"),
+        (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
+        (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
+        (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"], "no type of GPU"),
+        (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "h100-sxm-80gb"], "--per-node 8"),
+        (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--timeout", "0"], "--timeout 0"),
+        (["none.py:make_model", "--gpus", "4", "--global-batch", "8"], "none.py: no such file"),
+        (["a.py:f", "--config", "gpt:h=8", "--gpus", "4", "--global-batch", "8"], "not both"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(run: Run, words: list[str], why: str) -> None:
+    code, said, error = run(*words)
+    assert code != 0
+    assert why in error
+    assert said == ""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path: Path) -> None:
+    words = ["train.py:make_model", "--gpus", "2", "--global-batch", "8", "--rounds", "3", "--json"]
+    words += ["--python", sys.executable]
+    code, _, error = run(*words)
+    assert code != 0
+    assert "bft size comm bench --ranks 2" in error  # no table yet: said, not guessed
+    link = Link("cpu", 2, 1)
+    table = comm.table("all_reduce", link, {1024: [1e-4], 2**26: [1e-2]}, "made up", "2026-01-01")
+    comm_file.save(tmp_path / "home" / "bft" / "comm.json", [table])
+    code, said, _ = run(*words)
+    assert code == 0
+    found = json.loads(said)
+    (stage,) = found["stages"]
+    assert (stage["dp"], stage["tp"], stage["candidates"]) == (2, 1, 2)
+    assert "dp 1 x tp 2: no tensor parallelism" in found["dropped"][0]
+    assert found["step_low_s"] <= found["step_s"] <= found["step_high_s"]
+    assert (tmp_path / "cache" / "bft" / "profiles.sqlite").exists()

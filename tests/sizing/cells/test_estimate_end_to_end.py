@@ -1,0 +1,40 @@
+"""From a model's sizes to a cell's estimate, with the real profiler and the real measurement of gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+from bftd.cli.size_cells import _graph
+from sizing.cells import stages
+from sizing.cells.assemble import estimate
+from sizing.cells.bench import bench
+from sizing.cells.cell import Split
+from sizing.cells.comm import CommTables
+from sizing.cells.profile import profile
+from sizing.cells.wanted import wanted
+from sizing.model.config import parse
+
+SIZES = "gpt:h=64,l=4,a=4,s=32,V=128"
+
+
+@pytest.mark.torch
+def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> None:
+    graph = _graph(None, SIZES, 8, 1, "", 60.0)
+    cells = stages.cells(graph, 2, "cpu")
+    assert [len(cell.stages) for cell in cells] == [1, 2]
+    shards = {shard: None for cell in cells for shard in wanted(cell, 16)}
+    profiles = {each.shard: each for each in profile(parse(SIZES), list(shards), device="cpu", rounds=3)}
+    tables, _ = bench(2, day="", rounds=2, max_bytes=2**20, kinds=("all_reduce", "send_recv"))
+    comm = CommTables(tables)
+    for cell in cells:
+        found = estimate(cell, graph, profiles, comm, global_batch=16, per_node=2, gpu_bytes=2**36)
+        assert found.best is not None
+        assert found.best.step_s.value > 0
+        assert found.best.step_s.origin in ("interpolated", "formula")
+        if len(cell.stages) == 1:
+            assert found.tried == 2
+            assert found.best.splits[0] in (Split(2, 1), Split(1, 2))
+        else:
+            assert found.best.micro_batches == 8
+            slowest = max(profiles[shard].compute_s.value for shard in wanted(cell, 16))
+            assert found.best.step_s.value > 8 * slowest

@@ -1,0 +1,107 @@
+"""Tuning a whole cell on profiles that are made up: what is profiled, what is dropped, and what plan comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sizing.cells import assemble, comm
+from sizing.cells.assemble import Assembly
+from sizing.cells.cell import Cell, Split
+from sizing.cells.shards import Exchange, Shard, ShardProfile
+from sizing.cells.tune_cell import TunedCell, tune_cell
+from sizing.errors import NoTable
+from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
+
+Profiler = Callable[[Shard], ShardProfile | str]
+
+
+def tuned(
+    cell: Cell, profiler: Profiler, *, batch: int = 32, gib: float = 80
+) -> tuple[TunedCell, list[Shard], Assembly]:
+    """What comes of a cell, and which shards were profiled."""
+    profiles: dict[Shard, ShardProfile] = {}
+    asked: list[Shard] = []
+
+    def noted(shard: Shard) -> ShardProfile | str:
+        asked.append(shard)
+        return profiler(shard)
+
+    whole = assemble.assembly(
+        cell, graph_of(cell), profiles, Wires(), global_batch=batch, per_node=8, gpu_bytes=gib * GIB, micro_batches=1
+    )
+    return tune_cell(whole, profiles, noted), asked, whole
+
+
+def by_samples(shard: Shard) -> ShardProfile:
+    """Work that replicas share, and tensor parallelism that costs its exchanges."""
+    exchanges = (Exchange("all_reduce", 2**24, 4),) if shard.tp > 1 else ()
+    return profile_of(shard, shard.batch / 32 / shard.tp, exchanges=exchanges)
+
+
+def test_only_what_the_tuner_asks_for_is_profiled() -> None:
+    found, asked, _ = tuned(cell_of(8), by_samples)
+    assert asked == [Shard(0, 0, 4, 1), Shard(0, 0, 32, 8), Shard(0, 0, 8, 2)]
+    assert found.plan is not None
+    assert found.plan.splits == (Split(8, 1),)
+    assert found.stages[0].candidates == 4
+
+
+def test_the_plan_is_that_of_the_fastest_of_the_whole_grid() -> None:
+    def one(shard: Shard) -> ShardProfile:
+        return profile_of(shard, {1: 3.0, 2: 2.0, 4: 1.0, 8: 4.0}[shard.tp])
+
+    found, _, _ = tuned(cell_of(8, 8), one)
+    assert found.plan is not None
+    assert found.plan.splits == (Split(2, 4), Split(2, 4))
+
+
+def test_stages_are_tuned_each_for_itself() -> None:
+    def one(shard: Shard) -> ShardProfile:
+        return profile_of(shard, 1.0 * shard.tp if shard.first == 0 else 8.0 / shard.tp)
+
+    found, _, whole = tuned(cell_of(4, 4), one)
+    assert found.plan is not None
+    assert found.plan.splits == (Split(4, 1), Split(1, 4))
+    assert found.plan == whole.plan([whole.sample(0, Split(4, 1)), whole.sample(1, Split(1, 4))])  # type: ignore[list-item]
+
+
+def test_a_stage_of_which_only_a_hybrid_fits_is_found() -> None:
+    def one(shard: Shard) -> ShardProfile:
+        peaks = {1: 100, 2: 90, 4: 20, 8: 30, 16: 100}
+        return profile_of(shard, 1.0, peak_bytes=peaks[shard.tp] * GIB)
+
+    found, _, _ = tuned(cell_of(16), one)
+    assert found.plan is not None
+    assert found.plan.splits == (Split(4, 4),)
+    assert "stage 1, dp 16 x tp 1: needs" in found.dropped[0]
+
+
+def test_a_cell_of_which_nothing_fits_has_no_plan_and_says_why() -> None:
+    found, _, _ = tuned(cell_of(2), lambda shard: profile_of(shard, 1.0, peak_bytes=99 * GIB))
+    assert found.plan is None
+    assert len(found.dropped) == 2
+
+
+def test_a_model_without_tensor_parallelism_is_tuned_by_what_it_has() -> None:
+    found, _, _ = tuned(cell_of(4), lambda shard: "no plan" if shard.tp > 1 else profile_of(shard, 1.0))
+    assert found.plan is not None
+    assert found.plan.splits == (Split(4, 1),)
+    assert found.dropped[0] == "stage 1, dp 1 x tp 4: no plan"
+
+
+def test_replicas_that_cannot_share_the_samples_evenly_are_no_candidates() -> None:
+    found, asked, _ = tuned(cell_of(8), by_samples, batch=4)
+    assert found.stages[0].candidates == 3
+    assert all(shard.batch >= 1 for shard in asked)
+
+
+def test_a_link_that_was_not_measured_ends_it_with_the_command() -> None:
+    cell = cell_of(4)
+    profiles: dict[Shard, ShardProfile] = {}
+    whole = assemble.assembly(
+        cell, graph_of(cell), profiles, comm.CommTables(), global_batch=32, per_node=8, gpu_bytes=80 * GIB
+    )
+    with pytest.raises(NoTable, match="all_reduce_perf"):
+        tune_cell(whole, profiles, by_samples)
