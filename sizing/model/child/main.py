@@ -129,9 +129,9 @@ def made(request: dict[str, Any]) -> Any:
         ) from None
     step = make_step(request["batch"], **sizes)
     if isinstance(step, tuple):
-        from sizing.model.child import steps
+        from sizing.model.child import training
 
-        return steps.of_model(step, name, on_gpu=request["target"] == "cuda", replicas=request["dp"])
+        return training.of_model(step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1))
     if not callable(step):
         raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
     return step
