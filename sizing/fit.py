@@ -49,6 +49,21 @@ def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tup
     return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
 
 
+def retimed(
+    choices: Iterable[Choice], time: Callable[[Candidate, int], Estimate | None], by: By = "cost"
+) -> tuple[Choice, ...]:
+    """Plans ranked anew with the times of steps that `time` knows of a candidate and its number of micro-batches."""
+    found = []
+    for choice in choices:
+        plan, candidate = choice.plan, choice.candidate
+        step = time(candidate, plan.batch // (plan.micro_batch or plan.batch))
+        if step is not None:
+            paid = candidate.pool.paid(plan.gpus, plan.nodes)
+            plan = replace(plan, step_s=step, cost=cost.cost_of(step, paid, candidate.pool.gpu))
+        found.append(replace(choice, plan=plan))
+    return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
+
+
 def best_of(choices: Iterable[Choice], top: int) -> list[Choice]:
     """The best plans that fit, of those that ask Slurm for the same GPUs only the first."""
     fitting = (choice for choice in choices if choice.plan.fits)

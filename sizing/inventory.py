@@ -55,13 +55,15 @@ class Offer:
 class Inventory:
     """All types of GPUs by name, and all partitions that have some; `unknown` names types of which nothing is known.
 
-    `notes` are sentences on what was taken for granted, and on what to do about the unknown types.
+    `notes` are sentences on what was taken for granted, and on what to do about the unknown types; `closed` are
+    partitions that are left out because they are not up, and their states.
     """
 
     types: Mapping[str, GpuType]
     offers: tuple[Offer, ...]
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    closed: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def from_slurm(
@@ -77,15 +79,19 @@ def from_slurm(
     the catalogue. A node's GPUs of a type that neither knows are left out and named in `unknown`.
     """
     reader = _Reader(types or {})
-    offers = []
+    offers, closed = [], {}
     for partition in partitions.values():
-        if partition.name in without or partition.state != "UP":
+        if partition.name in without:
             continue
         there = [nodes[name] for name in partition.nodes if name in nodes]
+        if partition.state != "UP":
+            if any(node.gpus for node in there):
+                closed[partition.name] = partition.state
+            continue
         groups = reader.groups(there, exclusive=partition.exclusive)
         if groups:
             offers.append(Offer(partition.name, groups, partition.max_nodes, partition.max_time_s, partition.exclusive))
-    return Inventory(reader.types, tuple(offers), tuple(sorted(reader.unknown)), reader.notes())
+    return Inventory(reader.types, tuple(offers), tuple(sorted(reader.unknown)), reader.notes(), closed)
 
 
 def with_idle(inventory: Inventory, nodes: Mapping[str, Node]) -> Inventory:

@@ -18,7 +18,7 @@ class Pool:
 
     `gpu_bytes` is what a job can rely on; `constraint` is the feature that keeps others' GPUs of the same gres type
     away, "" where none is needed, and `mixed` names the types that it may get instead where there is no such feature.
-    In an `exclusive` partition a job has whole nodes.
+    In an `exclusive` partition a job has whole nodes. No job runs longer than `max_time_s`, None for any time.
     """
 
     partition: str
@@ -29,6 +29,7 @@ class Pool:
     constraint: str = ""
     mixed: tuple[str, ...] = ()
     exclusive: bool = False
+    max_time_s: float | None = None
 
     @property
     def gres_type(self) -> str:
@@ -85,6 +86,7 @@ def _pool(
         constraint,
         mixed,
         offer.exclusive,
+        offer.max_time_s,
     )
 
 

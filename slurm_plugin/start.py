@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import CommandError
 
 _START = re.compile(r"^Job \d+ (to start at .+)$", re.MULTILINE)
+_MOMENT = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)")
 _PREFIX = re.compile(r"^sbatch: (?:error: )?", re.MULTILINE)
 
 
@@ -19,6 +21,12 @@ class Said:
 
     taken: bool
     words: str
+
+    @property
+    def start_s(self) -> float | None:
+        """The start in unix seconds; None where Slurm names none."""
+        found = _MOMENT.match(self.words) if self.taken else None
+        return None if found is None else datetime.fromisoformat(found[1]).timestamp()
 
 
 def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:

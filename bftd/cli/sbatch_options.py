@@ -17,6 +17,7 @@ _SHORT_FLAGS = set("hHkOQsvVW")
 _LONG_OF_SHORT = {
     "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "x": "exclude", "C": "constraint",
     "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
+    "t": "time", "A": "account", "q": "qos",
 }  # fmt: skip
 
 # All its long options (sbatch --help, and some that this leaves out): sbatch takes as few letters as tell one apart.

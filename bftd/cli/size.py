@@ -9,6 +9,7 @@ from bftd.cli.lazy import LazyGroup
 _COMMANDS = {
     "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
     "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
+    "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd import config
-from bftd.cli import common, options, size_inventory, size_model, size_script, size_shown, size_trace
+from bftd.cli import common, options, size_inventory, size_model, size_profiles, size_script, size_shown, size_trace
 from bftd.errors import BftError, UsageError
 from bftd.protocol.fields import printable
 from slurm_plugin.errors import SlurmError
@@ -95,7 +95,7 @@ def fit(
     notes = [*there.notes, *_noted(asked, script, partition)]
     own = script.options.get("partition") if script is not None else None
     everything = tuple(pools(there))
-    chosen = _within(everything, _names(partition or own or ""), gpu_type)
+    chosen = within(everything, names(partition or own or ""), gpu_type)
     tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
     spread = size_trace.spread_of(asked, tracer)
     ways = candidates(chosen, global_batch, spread, max_gpus)
@@ -106,6 +106,7 @@ def fit(
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
+    choices = size_profiles.retimed(choices, asked, global_batch, python, timeout_s, precision, by, notes)
     best = best_of(choices, top)
     if asks_start and best:
         said, unasked = _starts(best)
@@ -135,11 +136,11 @@ def _noted(asked: Asked, script: Script | None, partition: str) -> Iterator[str]
         yield f"{script.path} asks for partition {own}: no other is looked at"
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
+def within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
     """The pools that the user allows; raises UsageError for a name that is not there."""
     if not everything:
         raise BftError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")

@@ -29,6 +29,7 @@ def lines(
     from sizing import emit
 
     shown = _rows(choices)
+    mixed = any(choice.plan.step_s.origin != "assumed" for choice in choices)
     columns = [
         Column("#", right=True),
         Column("PARTITION", least=10),
@@ -39,18 +40,19 @@ def lines(
         Column("WITH GUARD", right=True),
         Column("OF", right=True),
         Column("FITS"),
-        Column("STEP (assumed)", rank=2),
+        Column("STEP" if mixed else "STEP (assumed)", rank=2),
         Column("COST", rank=3, right=True),
     ]
-    yield from common.table(columns, [_row(at, choice.plan) for at, choice in shown])
+    yield from common.table(columns, [_row(at, choice.plan, mixed) for at, choice in shown])
     if len(choices) > len(shown):
         which = "them" if in_json == len(choices) else f"the best {in_json} in all"
         yield f"and {len(choices) - len(shown)} other plans (--json has {which})"
     yield "batch, peak, peak with the guard band (assumed) and what it is of (data sheet or site) are of one GPU"
-    yield "cost: GPUs x seconds of a step x what the type is worth, all assumed: good for ranking only"
-    mixed = sorted({pool.gpu.name for pool in everything if pool.mixed})
-    if mixed:
-        yield f"{', '.join(mixed)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"
+    whose = "which is assumed" if mixed else "all assumed"
+    yield f"cost: GPUs x seconds of a step x what the type is worth, {whose}: good for ranking only"
+    alike = sorted({pool.gpu.name for pool in everything if pool.mixed})
+    if alike:
+        yield f"{', '.join(alike)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"
     for note in notes:
         yield f"note: {note}"
     for choice in best:
@@ -72,7 +74,7 @@ def _rows(choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
     return [(at + 1, choices[at]) for at in sorted([*firsts, *more])]
 
 
-def _row(number: int, plan: Plan) -> tuple[str, ...]:
+def _row(number: int, plan: Plan, mixed: bool) -> tuple[str, ...]:
     parallel = plan.parallel
     where = f"{plan.gpus} x {plan.gpu_type}"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
@@ -94,7 +96,7 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
         f"{plan.peak.high / _GIB:.1f}",
         f"{plan.gpu_bytes / _GIB:.1f}",
         "yes" if plan.fits else "no",
-        _time(plan.step_s),
+        f"{_time(plan.step_s)} {plan.step_s.origin}" if mixed else _time(plan.step_s),
         f"{plan.cost.value:.3g}",
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sizing.model.child import models, modules, private, programs, values
+from sizing.model.child import models, modules, private, programs, returned, values
 from sizing.model.child.measure import Slice, autocast
 from sizing.model.child.refusal import Refusal
 
@@ -78,7 +78,7 @@ class Blocks:
             outs: list[torch.Tensor] = []
             for module, args, kwargs in calls:
                 out = module(*_placed(args, given), **_placed(kwargs, given))
-                outs += private.tensors_in(models._plain(out))
+                outs += private.tensors_in(returned.plain(out))
             return outs
 
         return Slice(run, leaves, list(weights.values()), trained, _NOTE, autocast(self.request["precision"], device))

@@ -28,13 +28,19 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     """The operators of the model that the request names: [name, module, flops, across_bytes, parameters] each."""
     set_up(int(request.get("tp", 1)))
     fake = private.fake_mode()
-    note = ""
+    notes = []
     try:
         with fake, host.Host():
             made = models.load(request)
-    except private.CONTENTS as error:
-        note = f"made on real tensors ({answering.reason_of(error, request['path'])}); "
-        made, fake = models.load(request, "cpu"), None
+    except Refusal:
+        raise
+    except Exception as error:
+        reason = answering.reason_of(error, request["path"])
+        try:
+            made, fake = host.on_cpu(request), None
+        except host.TooLarge:
+            raise error from None
+        notes.append(f"made on real tensors: {reason}")
     origin, why = "export", ""
     rows: list[list[Any]] = []
     unknown: set[str] = set()
@@ -48,14 +54,14 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
         why = answering.reason_of(error, request["path"])
     if why:
         origin, (rows, unknown), how = modules.chain(made, fake, request)
-        note += f"by modules{how}, as torch.export does not take the model: {why}"
-    said = [made.note]
+        notes.append(f"by modules{how}, as torch.export does not take the model: {why}")
+    notes.append(made.note)
     if unknown:
-        said.append(f"the work of {', '.join(sorted(unknown)[:5])} is not known and not counted")
+        notes.append(f"the work of {', '.join(sorted(unknown)[:5])} is not known and not counted")
     return {
         "model": type(made.model).__name__,
         "origin": origin,
-        "note": "; ".join(filter(None, [note, *said])),
+        "note": "; ".join(filter(None, notes)),
         "operators": rows,
         "torch": torch.__version__,
     }

@@ -128,6 +128,10 @@ def made(request: dict[str, Any]) -> Any:
             f"{name} cannot be called with a batch size ({error}): write def {name}(batch_size)", True
         ) from None
     step = make_step(request["batch"], **sizes)
+    if isinstance(step, tuple):
+        from sizing.model.child import training
+
+        return training.of_model(step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1))
     if not callable(step):
         raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
     return step

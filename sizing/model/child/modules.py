@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sizing.model.child import answering, flops, models, private
+from sizing.model.child import answering, flops, host, models, private
 from sizing.model.child.refusal import Refusal
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -43,13 +43,13 @@ def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, t
             with fake:
                 return "modules", _chained(made), ""
         except private.CONTENTS:
-            made = models.load(request, "cpu")
+            made = host.on_cpu(request)
         except Refusal:
             raise
         except Exception as error:
             if not any(isinstance(each, private.CONTENTS) for each in _causes(error)):
                 raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
-            made = models.load(request, "cpu")
+            made = host.on_cpu(request)
     try:
         return "modules", _chained(made), " on real tensors"
     except Refusal:

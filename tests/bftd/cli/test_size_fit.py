@@ -15,6 +15,7 @@ from bftd.cli import size_fit, size_script
 from bftd.errors import UsageError as BftUsageError
 from sizing.errors import UsageError
 from sizing.model import tracing
+from tests.bftd.cli.profiled import profiled
 from tests.bftd.cli.sizing_commands import GPT, Terminal
 from tests.sizing.plans_of import Step
 
@@ -359,3 +360,20 @@ def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_o
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
     assert "sbatch reads #PBS lines too, and what they ask for was not looked at" in ended.out
     assert "#PBS and #BSUB" not in ended.out, "behind the first line of code it is none"
+
+
+def test_a_profile_of_the_model_is_shown_in_place_of_the_rules_time(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2})
+    model = ("train.py:make_model", "--global-batch", "64", "--no-start")
+    plans = bft.fit(*model, "--json").json["plans"]
+    found = {(plan["partition"], plan["gpus"]): (plan["step_s"], plan["step_origin"]) for plan in plans}
+    assert found["new", 1] == (pytest.approx(0.4), "measured")
+    assert found["new", 2][1] == "interpolated"
+    assert found["new", 3 + 1][1] == found["old", 1][1] == "assumed"
+    shown = bft.fit(*model)
+    assert re.search(r" STEP +COST", shown.out)
+    assert re.search(r"1 x a100 .* 0\.4 s \(0\.39-0\.41\) measured ", shown.out)
+    costs = [plan["cost"] for plan in plans if plan["fits"]]
+    assert costs == sorted(costs)

@@ -132,7 +132,8 @@ def test_a_model_that_is_one_region_is_read_by_its_blocks() -> None:
 def test_routing_by_contents_is_run_on_real_tensors() -> None:
     found = read("moe")
     assert found.origin == "modules"
-    assert "on real tensors" in found.note
+    assert "by modules on real tensors" in found.note
+    assert found.note.startswith("made on real tensors: ")
     assert "depends on what tensors hold" in found.note
     assert [each.name for each in found.operators] == ["words", "layers.0", "layers.1", "head"]
     tokens = 4 * 32

@@ -1,0 +1,151 @@
+"""What `bft size choose` prints: when each run would end, why the winner wins, and its lines."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bftd.cli import common, size_submit
+
+if TYPE_CHECKING:
+    from sizing.choosing.runs import Out, Run
+    from sizing.estimate import Estimate
+
+_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that was found: `best` of each request, `ordered` the choices by their end, `found` and `out` all cells."""
+
+    best: Sequence[Run]
+    ordered: Sequence[Run]
+    found: Sequence[Run]
+    out: Sequence[Out]
+    now_s: float
+    deadline_s: float | None
+    steps: int
+    notes: tuple[str, ...]
+
+
+def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
+    """The table, the notes, and for the winner why, its lines and how to start it."""
+    from bftd.tables import Column
+    from sizing import emit
+    from sizing.choosing import ranking
+
+    columns = [
+        Column("#", right=True),
+        Column("PARTITION", least=10),
+        Column("GPUS"),
+        Column("SPREAD", rank=2),
+        Column("STEP", rank=1, right=True),
+        Column("ORIGIN"),
+        Column("RUN"),
+        Column("STARTS"),
+        Column("ENDS"),
+        Column("AT WORST"),
+        Column("GPU-HOURS", rank=3, right=True),
+    ]
+    rows = shown.ordered[: max(_ROWS, top)]
+    yield from common.table(columns, [_row(at, run, shown) for at, run in enumerate(rows, 1)])
+    if len(shown.ordered) > len(rows):
+        yield f"and {len(shown.ordered) - len(rows)} others (--json has them)"
+    yield f"{shown.steps} steps and the start-up; GPU-hours of all GPUs that others cannot have meanwhile"
+    yield from _refusals(shown)
+    yield from _too_long(shown)
+    for note in shown.notes:
+        yield f"note: {note}"
+    if winner is None:
+        return
+    yield ""
+    yield ranking.why(shown.ordered, shown.now_s)
+    yield ""
+    written = winner.lines()
+    yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
+    yield from size_submit.launch(winner)
+
+
+def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
+    """The form of `bft size choose --json`."""
+    from sizing.choosing import ranking
+
+    return {
+        "winner": None if winner is None else winner.to_json(shown.now_s),
+        "why": None if winner is None else ranking.why(shown.ordered, shown.now_s),
+        "environment": None if winner is None else size_submit.environment(winner),
+        "launch": None if winner is None else list(size_submit.launch(winner)),
+        "deadline_s": shown.deadline_s,
+        "runs": [run.to_json(shown.now_s) for run in shown.ordered],
+        "refused": [run.to_json(shown.now_s) for run in shown.best if run.refused],
+        "cells": [run.to_json(shown.now_s) for run in shown.found],
+        "out": [each.to_json() for each in shown.out],
+        "notes": list(shown.notes),
+    }
+
+
+def nearest(out: Sequence[Out]) -> str:
+    """Of cells that are no choice, why the one is none that comes nearest."""
+    if not out:
+        return "there are none; bft size inventory shows which there are"
+    near = max(out, key=lambda each: (-each.run_s.value if each.run_s else -math.inf, each.shape.gpus, -each.stages))
+    return f"{near.shape.gpus} x {near.shape.pool.gpu.name} in {near.shape.pool.partition}: {near.why}"
+
+
+def moment(at_s: float) -> str:
+    """Local time to the minute."""
+    return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+
+
+def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
+    from sizing.choosing.limits import hours, words
+
+    shape, ends = run.shape, run.ends_s(shown.now_s)
+    nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
+    start = "not asked" if run.start_s is None else moment(run.start_s)
+    return (
+        str(number),
+        shape.pool.partition,
+        f"{shape.gpus} x {shape.pool.gpu.name}{nodes}",
+        run.spread,
+        _step(run.timed.step_s),
+        run.timed.step_s.origin,
+        f"{words(run.run_s.value)} ({words(run.run_s.low)} - {words(run.run_s.high)})",
+        start,
+        moment(ends.value),
+        moment(ends.high),
+        hours(run.gpu_hours.value),
+    )
+
+
+def _refusals(shown: Shown) -> Iterator[str]:
+    """What Slurm refuses, by its words."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for run in shown.best:
+        if run.refused:
+            said.setdefault((run.shape.pool.partition, run.said), []).append(
+                f"{run.shape.gpus} x {run.shape.pool.gpu.name}"
+            )
+    for (partition, words), which in said.items():
+        yield f"{', '.join(which)} in {partition}: {words}"
+
+
+def _too_long(shown: Shown) -> Iterator[str]:
+    """Of each partition and type whose limit rules all runs out the shortest, and what it says."""
+    left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
+    shortest: dict[tuple[str, str], tuple[float, Out]] = {}
+    for each in shown.out:
+        key = (each.shape.pool.partition, each.shape.pool.gpu.name)
+        if each.run_s is not None and key not in left:
+            length = (each.run_s.value, each)
+            shortest[key] = min(shortest.get(key, length), length, key=lambda pair: pair[0])
+    for (partition, kind), (_, each) in shortest.items():
+        yield f"{each.shape.gpus} x {kind} in {partition}: {each.why}"
+
+
+def _step(step: Estimate) -> str:
+    low, high = (f"{end:.2g}" if end < 99.5 else f"{end:.0f}" for end in (step.low, step.high))
+    return f"{step.value:.3g} s ({low}-{high})"

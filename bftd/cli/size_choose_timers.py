@@ -1,0 +1,129 @@
+"""Who tells `bft size choose` how long a step takes: profiles where there are some, else part 1's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bftd.cli import size_profiles, size_trace
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from bftd.cli.size_model import Asked
+    from sizing.candidates import Spread
+    from sizing.cells.graph import Graph
+    from sizing.choosing.runs import Run
+    from sizing.choosing.timers import FirstThatKnows, Timer
+    from sizing.pools import Pool
+
+
+@dataclass
+class Timers:
+    """The timer, and what is to be said of it."""
+
+    timer: FirstThatKnows
+    said: list[str]
+
+    def notes(self, found: Sequence[Run]) -> list[str]:
+        """What the times are worth, and what would make them better."""
+        told = list(self.said)
+        assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
+        if assumed:
+            told.append(
+                f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
+                f"bft size profile --partition {assumed[0]} would measure them"
+            )
+        told += self.timer.unknown.values()
+        return told
+
+
+def made(
+    asked: Asked,
+    chosen: Sequence[Pool],
+    global_batch: int,
+    max_gpus: int | None,
+    max_stages: int | None,
+    python: str,
+    timeout_s: float,
+    precision: str,
+) -> Timers:
+    """The timers of a model; traces it where it is no configuration. Raises UsageError, and BftError where it fails."""
+    from sizing.choosing.timers import FirstThatKnows
+
+    said: list[str] = []
+    profiles = size_profiles.Profiles.of(asked, precision, said)
+    needed = profiles is not None or max_stages != 1
+    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
+    timers: list[Timer] = []
+    measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch)
+    if measured is not None:
+        timers.append(measured)
+    timers.append(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said))
+    return Timers(FirstThatKnows(timers), said)
+
+
+def _assumed(
+    asked: Asked,
+    graph: Graph | None,
+    chosen: Sequence[Pool],
+    global_batch: int,
+    max_gpus: int | None,
+    python: str,
+    timeout_s: float,
+    precision: str,
+    said: list[str],
+) -> Timer:
+    from sizing.by_formula import Formula
+    from sizing.cells.chain import chain
+    from sizing.choosing.assumed import Assumed
+    from sizing.choosing.cuts import ByGraph
+    from sizing.errors import Untraceable
+
+    tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
+    spread = size_trace.spread_of(asked, tracer)
+    if tracer is not None:
+        try:
+            _trace(tracer, chosen, global_batch, max_gpus, spread)
+            said += tracer.told()
+            cut = None if graph is None else ByGraph(graph)
+            return Assumed(tracer.traces, tracer.traces, global_batch, replace(spread, fsdp=False), cut)
+        except Untraceable as error:
+            if asked.model is None:
+                raise BftError(f"{error}; give --config for an estimate by formula") from None
+            said.append(f"by formula, as the model could not be traced: {error}")
+    assert asked.model is not None
+    if asked.model.parallel.gpus > 1:
+        said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
+    source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
+    sizes = ByGraph(chain(asked.model, size_profiles.GRAPH_BATCH))
+    return Assumed(source, whole, global_batch, replace(spread, tensor=True), sizes)
+
+
+def _trace(
+    tracer: size_trace.Tracer, chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
+) -> None:
+    """Trace the smallest and the largest batch of each way to spread it; raises Untraceable where none is to be had."""
+    from sizing.choosing.shapes import shapes
+    from sizing.errors import Untraceable
+    from sizing.model.parallel import Parallel
+    from sizing.sources import Point, ends
+
+    points = set()
+    for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
+        tp = 1
+        while tp <= shape.per_node and (tp == 1 or spread.tensor):
+            dp = shape.gpus // tp
+            if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
+                points.add(Point(Parallel(dp, tp), global_batch // dp))
+            tp *= 2
+    if not points:
+        raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
+    wanted = sorted(set(ends(sorted(points))))
+    for point, result in zip(wanted, tracer.measure(wanted), strict=True):
+        if isinstance(result, Untraceable):
+            tracer.traces.fail(point, str(result))
+        else:
+            tracer.traces.add(point, result)
+    if not tracer.traces.found:
+        raise Untraceable(next(iter(tracer.traces.failed.values())))

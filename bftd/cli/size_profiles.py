@@ -1,0 +1,137 @@
+"""What profiles of a model there are, for `bft size choose` and `bft size fit`: a timer by them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bftd import config
+
+if TYPE_CHECKING:
+    from bftd.cli.size_model import Asked
+    from sizing.candidates import Candidate
+    from sizing.cells.cell import Cell
+    from sizing.cells.graph import Graph
+    from sizing.cells.profile import Setting, Source
+    from sizing.cells.shards import Shard, ShardProfile
+    from sizing.cells.store import Store
+    from sizing.choosing.measured import Measured
+    from sizing.estimate import Estimate
+    from sizing.fit import By, Choice
+
+GRAPH_BATCH = 8
+"""Samples for which a model is read: its operators are the same for any number."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """The cache, for a model of which it has some; `settings` are those that it was profiled with, best first."""
+
+    store: Store
+    source: Source
+    settings: tuple[Setting, ...]
+
+    @staticmethod
+    def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
+        """None where the model was not profiled as it is now. Of settings those of a precision come first.
+
+        `said` is told what is to be said of the cache.
+        """
+        from sizing.cells.store import Store
+
+        source = asked.step if asked.step is not None else asked.model
+        store = Store()
+        model = None if source is None else store.model(source)
+        said += store.said
+        if source is None or model is None or not store.devices(model):
+            return None
+        words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
+        found = sorted(filter(None, map(_setting, words)), key=lambda each: each.precision != precision)
+        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found)
+        said.append(f"profiled in {ways}")
+        return Profiles(store, source, tuple(found))
+
+    def timer(self, graph: Graph, global_batch: int) -> Measured:
+        """A timer by them and by the communication tables of user and site."""
+        from sizing.cells import comm_file
+        from sizing.choosing.measured import Measured
+
+        site = config.find(None).with_name(comm_file.NAME)
+        tables = comm_file.load(site, comm_file.own_path())
+        return Measured(graph, lambda cell: self._of_cell(cell, graph), tables, global_batch)
+
+    def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
+        """The profiles of the first setting that has all; raises NoProfile."""
+        from sizing.cells.sources import profiles_for
+        from sizing.errors import NoProfile
+
+        why = NoProfile(f"the model was not profiled on {cell.gpu_type}")
+        for setting in self.settings:
+            try:
+                return profiles_for([cell], graph, self.source, setting=setting, store=self.store)
+            except NoProfile as error:
+                why = error
+        raise why
+
+
+def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
+    """The operators of a model; None where they cannot be read, of which `said` is told."""
+    from sizing.cells.chain import chain
+    from sizing.errors import SizingError
+    from sizing.model import graphing
+
+    batch = min(global_batch, GRAPH_BATCH)
+    if asked.step is None:
+        return None if asked.model is None else chain(asked.model, batch)
+    try:
+        found = graphing.graph(asked.step, batch, python=python, timeout_s=timeout_s)
+    except SizingError as error:
+        said.append(f"no pipelines, as the model could not be read operator by operator: {error}")
+        return None
+    if found.note:
+        said.append(found.note)
+    return found
+
+
+def retimed(
+    choices: Sequence[Choice],
+    asked: Asked,
+    global_batch: int,
+    python: str,
+    timeout_s: float,
+    precision: str,
+    by: By,
+    notes: list[str],
+) -> tuple[Choice, ...]:
+    """The plans of `bft size fit` with measured times where there are profiles of just that spread, ranked anew."""
+    from sizing.cells.cell import Split
+    from sizing.choosing.shapes import Shape
+    from sizing.errors import DoesNotFit, NoProfile, NoTable
+    from sizing.fit import retimed as ranked
+
+    profiles = Profiles.of(asked, precision, notes)
+    graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
+    if profiles is None or graph is None:
+        return tuple(choices)
+    measured = profiles.timer(graph, global_batch)
+
+    def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
+        parallel = candidate.parallel
+        if parallel.fsdp > 1:
+            return None
+        shape = Shape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
+        try:
+            return measured.step_s(shape, Split(parallel.dp, parallel.tp), micro_batches)
+        except (DoesNotFit, NoProfile, NoTable):
+            return None
+
+    return ranked(choices, time, by)
+
+
+def _setting(words: str) -> Setting | None:
+    """A setting as the cache lists it: optimizer, precision, threads."""
+    from sizing.cells.profile import Setting
+
+    parts = words.split()
+    return Setting(parts[0], parts[1], int(parts[2])) if len(parts) == 3 and parts[2].isdigit() else None

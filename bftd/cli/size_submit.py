@@ -1,0 +1,139 @@
+"""`bft size choose --submit`: the user's script on the winner's GPUs, by options beside it; nothing in it changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd import config
+from bftd.cli import common, sbatch_options, size_script
+from bftd.cli.size_script import Script
+from bftd.errors import UsageError
+from bftd.protocol.fields import printable
+
+if TYPE_CHECKING:
+    from sizing.choosing.runs import Run
+    from sizing.emit import Line
+    from sizing.script import Kept
+
+_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
+"""What starts a node's processes itself, and so wants one task there."""
+
+# What a user's environment may say of all his jobs: our client hands Slurm's own variables on to nobody.
+_OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A user's batch script, and the options that his environment has for it."""
+
+    script: Script
+    inherited: tuple[str, ...]
+
+    def own(self, option: str) -> str:
+        """The script's own value of an option, "" where it has none."""
+        return self.script.options.get(option) or ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The #SBATCH lines of script and environment, as sbatch would read them."""
+        words = [option.words for option in sbatch_options.of_script(self.script.text)]
+        return (
+            *(f"#SBATCH {option}" for option in self.inherited),
+            *(f"#SBATCH {shlex.join(each)}" for each in words),
+        )
+
+    def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
+        """The options that the script lacks for a run, and what it has instead of the others."""
+        from sizing.script import agree
+
+        tasks = self.script.tasks_per_node(run.shape.nodes)
+        if tasks is None and _LAUNCHERS.search(self.script.text):
+            tasks = 1
+        return agree(run.lines(tasks), self.script.options)
+
+
+def read(name: str) -> Job:
+    """Read a batch script; raises UsageError where there is none, or where options are not all to be seen."""
+    script = size_script.read(name)
+    if others := sbatch_options.foreign(script.text):
+        raise UsageError(f"{name}: it has {others} lines, which sbatch reads too: write them as #SBATCH")
+    inherited = tuple(
+        f"--{option}={os.environ[variable]}"
+        for variable, option in _OWN.items()
+        if os.environ.get(variable) and option not in script.options
+    )
+    return Job(script, inherited)
+
+
+def submit(job: Job, run: Run, *, yes: bool, quiet: bool) -> str:
+    """Show the command, ask, submit, and give the job's id; raises UsageError where the script wants other GPUs."""
+    missing, kept = job.missing(run)
+    for each in kept:
+        _refuse_conflict(job, run, each)
+    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing)]
+    settings = environment(run)
+    path = str(job.script.path)
+    told = [
+        *(each.sentence() for each in kept),
+        f"{' '.join(f'{name}={value}' for name, value in settings.items())} {shlex.join(['sbatch', *options, path])}",
+    ]
+    for line in told:
+        click.echo(printable(line), err=quiet)
+    try:
+        if not yes and not click.confirm(f"Submit {path}?", err=quiet):
+            raise UsageError("nothing submitted")
+    except click.Abort:
+        raise UsageError("nothing submitted: nobody answered; give --yes to submit without being asked") from None
+    client = common.slurm_client(config.load_found(None))
+    job_id = client.submit([*options, path], "", {**os.environ, **settings})
+    click.echo(f"Submitted batch job {job_id}", err=quiet)
+    return job_id
+
+
+def environment(run: Run) -> dict[str, str]:
+    """How the model lies on the GPUs, for the script: a number, or one a stage where they differ."""
+    splits = run.timed.splits
+    sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
+    told = {name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()}
+    return {**told, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
+
+
+def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
+    """The lines of a batch script that start one process a GPU."""
+    exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
+    processes = f"--nproc-per-node={run.shape.per_node}"
+    if run.shape.nodes == 1:
+        return (f"export {exports}", f"srun torchrun --standalone {processes} {program}")
+    return (
+        f"export {exports}",
+        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        f"srun torchrun --nnodes={run.shape.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
+        f'    --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" {program}',
+    )
+
+
+def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
+    """Raise UsageError for an option of the script that is not the run's."""
+    from sizing.choosing.limits import of_slurm
+
+    if not kept.differs:
+        return
+    if kept.option == "time":
+        limit_s = of_slurm(kept.value or "")
+        if limit_s is not None and limit_s >= run.run_s.value:
+            return
+    if kept.option == "ntasks" and kept.value == str(run.shape.nodes * int(kept.instead.value)):
+        return
+    if kept.option in ("cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"):
+        return  # how much of a node's CPUs and memory a job needs is the user's to know
+    raise UsageError(
+        f"{job.script.path} has --{kept.option}={kept.value} and the winner needs "
+        f"--{kept.instead.option}={kept.instead.value}: take the line out, or restrict the choice "
+        f"(--partition, --gpu, --max-gpus); nothing was submitted"
+    )

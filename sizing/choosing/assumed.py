@@ -1,0 +1,166 @@
+"""How long a step takes on a cell nobody has profiled: part 1's rule on data sheets, for each stage of a pipeline.
+
+A stage has its share of the model's work and memory. A pipeline of stages that take T_i over the whole batch in B
+micro-batches takes sum T_i / B + (B - 1) / B x max T_i (GPipe), then reduces the gradients of its largest stage. All
+micro-batches' activations are kept until their backward pass. Every time is `assumed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sizing import cost
+from sizing.candidates import Spread
+from sizing.cells.cell import Split
+from sizing.choosing.shapes import Shape
+from sizing.choosing.timers import Timed
+from sizing.errors import DoesNotFit
+from sizing.estimate import Estimate
+from sizing.memory.peak import guarded_bytes
+from sizing.model.parallel import Parallel
+from sizing.sources import Source
+
+MICRO_BATCHES = 4
+"""Of a pipeline, a stage: as many keep the stages busy four fifths of the time and more (Huang et al. 2019, GPipe)."""
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One stage: its GPUs, its share of the model's FLOPs and of its weights, and what it sends on of one sample."""
+
+    gpus: int
+    flops: float
+    weights: float
+    sent_bytes: float
+
+
+class Cut(Protocol):
+    """How a model is cut into stages."""
+
+    def parts(self, gpus: int, stages: int) -> Sequence[Part]:
+        """The stages in order, at least two; raises DoesNotFit where the model cannot be cut so."""
+        ...
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A Timer by data sheets. `source` knows memory and work of one GPU, `whole` the same without micro-batches.
+
+    `cut` is None where it is not known how the model is cut; it is then one stage.
+    """
+
+    source: Source
+    whole: Source
+    global_batch: int
+    spread: Spread
+    cut: Cut | None = None
+
+    def time(self, shape: Shape, stages: int) -> Timed:
+        """The fastest split that fits; raises DoesNotFit."""
+        if stages == 1:
+            parts: Sequence[Part] = (Part(shape.gpus, 1.0, 1.0, 0.0),)
+        elif self.cut is None:
+            raise DoesNotFit("how the model would be cut into stages is not known")
+        else:
+            parts = self.cut.parts(shape.gpus, stages)
+        found = [timed for tp in self._tensor(shape, parts) if (timed := self._timed(shape, parts, tp)) is not None]
+        if not found:
+            raise DoesNotFit(f"a global batch of {self.global_batch} cannot be cut over it")
+        fitting = [timed for timed in found if timed.peak.high <= shape.pool.gpu_bytes]
+        if fitting:
+            return min(fitting, key=lambda timed: timed.step_s.value)
+        least = min(found, key=lambda timed: timed.peak.high).peak
+        raise DoesNotFit(
+            f"a GPU would need {least.high / _GIB:.1f} GiB with the guard band ({least.origin}) and has "
+            f"{shape.pool.gpu_bytes / _GIB:.1f}"
+        )
+
+    def _tensor(self, shape: Shape, parts: Sequence[Part]) -> Iterator[int]:
+        """Sizes of tensor-parallel groups: within a node, a stage and the heads."""
+        tp, most = 1, min(shape.per_node, *(part.gpus for part in parts))
+        while tp <= most and (tp == 1 or self.spread.tensor):
+            if self.spread.heads is None or self.spread.heads % tp == 0:
+                yield tp
+            tp *= 2
+
+    def _timed(self, shape: Shape, parts: Sequence[Part], tp: int) -> Timed | None:
+        parallels = [Parallel(part.gpus // tp, tp) for part in parts]
+        if any(self.global_batch % parallel.dp for parallel in parallels):
+            return None
+        smallest = self.global_batch // max(parallel.dp for parallel in parallels)
+        source, micro_batches = self.source, 1
+        if len(parts) == 1:
+            micro_batches = smallest // source.micro_batch(parallels[0], smallest)
+        else:
+            source, micro_batches = self.whole, _divisor(smallest, MICRO_BATCHES * len(parts))
+        stages = []
+        for part, parallel in zip(parts, parallels, strict=True):
+            stage = self._stage(shape, part, parallel, source)
+            if stage is None:
+                return None
+            stages.append(stage)
+        peaks, times, reduced = zip(*stages, strict=True)
+        ends = [_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("low", "value", "high")]
+        last = max(reduced, key=lambda each: each.value)
+        step = Estimate(ends[1] + last.value, max(ends[0], last.low), ends[2] + last.high, "assumed")
+        return Timed(
+            step,
+            max(peaks, key=lambda peak: peak.high),
+            tuple(Split(parallel.dp, parallel.tp) for parallel in parallels),
+            micro_batches,
+        )
+
+    def _stage(
+        self, shape: Shape, part: Part, parallel: Parallel, source: Source
+    ) -> tuple[Estimate, Estimate, Estimate] | None:
+        """(peak, time of all micro-batches, time to reduce the gradients) of one stage."""
+        batch = self.global_batch // parallel.dp
+        peak, work = source.peak(parallel, batch), source.work(parallel, batch)
+        if peak is None or work is None:
+            return None
+        gpu, nodes = shape.pool.gpu, max(1, part.gpus // shape.per_node)
+        reducing = replace(
+            work, operators={}, tensor={}, data={kind: size * part.weights for kind, size in work.data.items()}
+        )
+        computing = replace(work.scaled(part.flops), data={})
+        time, reduced = (
+            cost.step_s(each, parallel, gpu, nodes, shape.network_bytes_s, source.precision)
+            for each in (computing, reducing)
+        )
+        if part.sent_bytes:
+            time = _plus(time, 2 * part.sent_bytes * batch / _way_bytes_s(shape, part, parallel))
+        return _share(peak, max(part.flops, part.weights)), time, reduced
+
+
+def _pipeline(times: Sequence[float], micro_batches: int) -> float:
+    return (sum(times) + (micro_batches - 1) * max(times)) / micro_batches
+
+
+def _share(peak: Estimate, share: float) -> Estimate:
+    if share >= 1:
+        return peak
+    value = peak.value * share
+    return Estimate(value, peak.low * share, guarded_bytes(value), "assumed")
+
+
+def _plus(time: Estimate, sending_s: float) -> Estimate:
+    """With what is sent to the next stage and back, at a link's full bandwidth: at best it hides."""
+    usual_s, worst_s = sending_s / cost.LINKS.usual, sending_s / cost.LINKS.least
+    return Estimate(time.value + usual_s, time.low, time.high + worst_s, "assumed")
+
+
+def _way_bytes_s(shape: Shape, part: Part, parallel: Parallel) -> float:
+    """What one replica of a stage has of the way to the next one, which is on another node where there are several."""
+    if shape.nodes == 1:
+        return shape.pool.gpu.link_bytes_s
+    replicas = max(1, min(shape.per_node, part.gpus) // parallel.tp)
+    return min(shape.pool.gpu.link_bytes_s, shape.network_bytes_s / replicas)
+
+
+def _divisor(batch: int, most: int) -> int:
+    """The largest divisor of a batch up to `most`."""
+    return next(count for count in range(min(batch, most), 0, -1) if batch % count == 0)

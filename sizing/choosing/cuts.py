@@ -1,0 +1,37 @@
+"""How a model is cut into stages for what is assumed of them: as for what is profiled, along its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sizing.cells.cell import Stage
+from sizing.cells.graph import Graph
+from sizing.cells.stages import stages as cut
+from sizing.choosing.assumed import Part
+from sizing.errors import DoesNotFit, UsageError
+
+
+@dataclass(frozen=True)
+class ByGraph:
+    """A model whose operators are known."""
+
+    graph: Graph
+    _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
+
+    def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
+        """The stages that a cell would have; raises DoesNotFit."""
+        try:
+            if (gpus, stages) not in self._cuts:
+                self._cuts[gpus, stages] = cut(self.graph, gpus, stages)
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
+        return tuple(
+            Part(
+                each.gpus,
+                each.flops / max(1, self.graph.flops),
+                each.parameters / max(1, self.graph.parameters),
+                each.across_bytes / self.graph.batch,
+            )
+            for each in self._cuts[gpus, stages]
+        )

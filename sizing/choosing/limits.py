@@ -1,0 +1,70 @@
+"""Time limits as Slurm writes them, and lengths of time as people do."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from sizing.estimate import Estimate
+
+_STEP_S = 300
+_FORMS = (
+    (re.compile(r"(\d{1,9})$"), (60,)),
+    (re.compile(r"(\d{1,9}):(\d{1,9})$"), (60, 1)),
+    (re.compile(r"(\d{1,9}):(\d{1,9}):(\d{1,9})$"), (3600, 60, 1)),
+    (re.compile(r"(\d{1,9})-(\d{1,9})$"), (86400, 3600)),
+    (re.compile(r"(\d{1,9})-(\d{1,9}):(\d{1,9})$"), (86400, 3600, 60)),
+    (re.compile(r"(\d{1,9})-(\d{1,9}):(\d{1,9}):(\d{1,9})$"), (86400, 3600, 60, 1)),
+)
+
+
+def limit_s(longest_s: float, max_time_s: float | None) -> float:
+    """A time limit for a run that may take so long: rounded up to five minutes, within the partition's."""
+    rounded = float(math.ceil(longest_s / _STEP_S) * _STEP_S)
+    return rounded if max_time_s is None else min(rounded, max_time_s)
+
+
+def slurm(seconds: float) -> str:
+    """[days-]hours:minutes:seconds, as --time takes it."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour:02}:{minute:02}:{second:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def of_slurm(text: str) -> float | None:
+    """Seconds of a --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+
+    Infinity for one without an end (0, UNLIMITED, INFINITE, -1), None for what is none.
+    """
+    if text.strip().upper() in ("0", "-1", "UNLIMITED", "INFINITE"):
+        return math.inf
+    for form, units in _FORMS:
+        if found := form.match(text.strip()):
+            return float(sum(int(part) * unit for part, unit in zip(found.groups(), units, strict=True)))
+    return None
+
+
+def words(seconds: float) -> str:
+    """About two figures for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minute = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minute} min" if minute else f"{hours} h"
+    days, hour = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hour} h" if hour else f"{days} d"
+
+
+def hours(count: float) -> str:
+    """Three figures of GPU-hours: 0.0336, 12.4, 1,620."""
+    return f"{count:.3g}" if count < 999.5 else f"{float(f'{count:.3g}'):,.0f}"
+
+
+def too_long(run: Estimate, max_time_s: float) -> str:
+    """Why a run is no choice in a partition."""
+    return f"it would run {words(run.value)} ({run.origin}), and the partition's MaxTime is {words(max_time_s)}"

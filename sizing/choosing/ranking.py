@@ -1,0 +1,175 @@
+"""Which run ends first, which ends by a deadline, and why the winner wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sizing.choosing.limits import hours, words
+from sizing.choosing.runs import Run, best_of_shapes
+
+MOST_ASKED = 16
+"""Of one `bft size choose`: each is a request that slurmctld plans its queue for."""
+
+_SAME_S = 60.0
+_SAME_SHARE = 0.01
+"""Runs that end within a minute, or a hundredth of their length, end together: fewer GPU-hours are then better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Slurm's on one request: when it would start, None where it refuses, and its own words."""
+
+    start_s: float | None
+    words: str
+
+
+def ask(
+    runs: Sequence[Run], slurm: Callable[[Run], Answer], now_s: float, top: int = 3, most: int = MOST_ASKED
+) -> tuple[Run, ...]:
+    """The best run of each request with what Slurm says of it, as far as it was asked.
+
+    Asked are the shortest of each partition and type, then the others by length, until `top` runs are known to end
+    before any other could if it started at once. Where Slurm refuses one, the smallest request of the same GPUs shows
+    whether it refuses all: then they are all refused in the same words.
+    """
+    waiting = list(best_of_shapes(runs))
+    order = _firsts(waiting)
+    answered: dict[int, Run] = {}
+    closed: dict[tuple[str, str], str] = {}
+    asked = 0
+
+    def put(at: int) -> bool:
+        nonlocal asked
+        asked += 1
+        run, answer = waiting[at], slurm(waiting[at])
+        answered[at] = replace(run, start_s=answer.start_s, said=answer.words, refused=answer.start_s is None)
+        return not answered[at].refused
+
+    for at in order:
+        key = _kind(waiting[at])
+        if at in answered or key in closed:
+            continue
+        ends = sorted(run.ends_s(now_s).value for run in answered.values() if not run.refused)
+        hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= ends[top - 1] + _together_s(waiting[at])
+        if asked >= most or hopeless:
+            continue
+        if put(at) or any(_kind(run) == key and not run.refused for run in answered.values()):
+            continue
+        same = [other for other, run in enumerate(waiting) if _kind(run) == key and other not in answered]
+        small = min(same, key=lambda other: waiting[other].shape.gpus, default=None)
+        if small is None or not put(small):
+            closed[key] = answered[at].said
+    for at, run in enumerate(waiting):
+        if at not in answered and _kind(run) in closed:
+            answered[at] = replace(run, said=closed[_kind(run)], refused=True)
+    return tuple(answered.get(at, run) for at, run in enumerate(waiting))
+
+
+def ranked(runs: Sequence[Run], now_s: float) -> tuple[Run, ...]:
+    """Those that Slurm has a start for, or all where it has none, by their end; ties by GPU-hours."""
+    taken = [run for run in runs if not run.refused]
+    known = [run for run in taken if run.start_s is not None]
+
+    def end_s(run: Run) -> float:
+        return run.ends_s(now_s).value
+
+    left = sorted(known or taken, key=lambda run: (end_s(run), run.gpu_hours.value))
+    order = []
+    while left:
+        together = [run for run in left if end_s(run) <= end_s(left[0]) + _together_s(left[0])]
+        best = min(together, key=lambda run: run.gpu_hours.value)
+        left.remove(best)
+        order.append(best)
+    return tuple(order)
+
+
+def by_deadline(best: Sequence[Run], deadline_s: float, now_s: float) -> tuple[Run, ...]:
+    """The runs that end in time even if they take as long as they may, and are not cut off by a time limit before."""
+    return tuple(run for run in best if run.ends_s(now_s).high <= deadline_s and not run.may_be_cut)
+
+
+def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
+    """By how much a deadline is missed that no run, of at least one, holds."""
+    near = min(best, key=lambda run: run.ends_s(now_s).high)
+    ends = near.ends_s(now_s)
+    late, usual = ends.high - deadline_s, ends.value - deadline_s
+    name = f"{near.shape.gpus} x {near.shape.pool.gpu.name} in {near.shape.pool.partition}"
+    if late <= 0:
+        return f"{name} would end in time, but the partition's time limit may end it first"
+    expected = f"{words(usual)} after it" if usual > 0 else f"{words(-usual)} before it"
+    return f"the nearest, {name}, ends {words(late)} after it at worst ({ends.origin}), and is expected {expected}"
+
+
+def why(best: Sequence[Run], now_s: float) -> str:
+    """One or two sentences on the first of ranked runs: against what would win by speed, by start and by cost."""
+    first, others = best[0], best[1:]
+    started = first.start_s is not None
+    ends = first.ends_s(now_s)
+    said = f"{_name(first)} ends first: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
+    if not others:
+        return f"{said}; there is no other choice."
+    fastest = min(others, key=lambda run: run.run_s.value)
+    earliest = min(others, key=lambda run: run.start_s or now_s)
+    clauses = []
+    if fastest.run_s.value + _together_s(first) < first.run_s.value:
+        clauses.append(
+            f"{_name(fastest)} runs {words(first.run_s.value - fastest.run_s.value)} less"
+            + (f" but starts {_later(fastest, first, now_s)}" if started else "")
+        )
+    if started and (earliest.start_s or 0) + _SAME_S < (first.start_s or 0):
+        clauses.append(
+            f"{_name(earliest)} starts {words((first.start_s or 0) - (earliest.start_s or 0))} earlier "
+            f"but runs {words(earliest.run_s.value - first.run_s.value)} longer"
+        )
+    if not clauses:
+        gap = others[0].ends_s(now_s).value - ends.value
+        after = f"ends {words(gap)} later" if gap >= _SAME_S else "ends at the same time"
+        clauses.append(f"the next, {_name(others[0])}, {after}")
+    said += f", while {' and '.join(clauses)}."
+    cost, against = first.gpu_hours, others[0].gpu_hours
+    said += f" It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} "
+    return f"{said}({against.origin}).{_caution(best, now_s)}"
+
+
+def _caution(best: Sequence[Run], now_s: float) -> str:
+    """Where the first one's time is assumed, the first of those whose times rest on measurements."""
+    first = best[0]
+    sure = next((run for run in best if run.run_s.origin != "assumed"), None)
+    if first.run_s.origin != "assumed" or sure is None:
+        return ""
+    gap_s = sure.ends_s(now_s).value - first.ends_s(now_s).value
+    when = f"{words(gap_s)} later" if gap_s >= _SAME_S else "at the same time"
+    return f" Its time is only assumed: the first whose time rests on measurements, {_name(sure)}, ends {when}."
+
+
+def _firsts(waiting: Sequence[Run]) -> list[int]:
+    """The indices of runs, which are by length: the shortest of each partition and type, then the others."""
+    first: dict[tuple[str, str], int] = {}
+    for at, run in enumerate(waiting):
+        first.setdefault(_kind(run), at)
+    return [*first.values(), *(at for at in range(len(waiting)) if at not in set(first.values()))]
+
+
+def _together_s(run: Run) -> float:
+    return max(_SAME_S, _SAME_SHARE * run.run_s.value)
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    return run.shape.pool.partition, run.shape.pool.gpu.name
+
+
+def _name(run: Run) -> str:
+    return f"{run.shape.gpus} x {run.shape.pool.gpu.name} in {run.shape.pool.partition}"
+
+
+def _starts(run: Run, now_s: float) -> str:
+    if run.start_s is None:
+        return "would start now for all that is known"
+    wait_s = run.start_s - now_s
+    return "starts at once" if wait_s < _SAME_S else f"starts in {words(wait_s)}"
+
+
+def _later(run: Run, first: Run, now_s: float) -> str:
+    gap = max(now_s, run.start_s or now_s) - max(now_s, first.start_s or now_s)
+    return f"{words(gap)} later" if gap >= _SAME_S else "no earlier"

@@ -1,0 +1,217 @@
+"""`bft size choose` as a user meets it, on a centre in a file and with a stand-in for Slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from sizing.model import graphing
+from tests.bftd.cli.profiled import GRAPH, profiled
+from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.sizing.plans_of import Step
+
+JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000")
+TRACED = ("train.py:make_model", "--global-batch", "64", "--steps", "1000")
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    terminal = Terminal(tmp_path, monkeypatch, capsys)
+    terminal.traces(Step(10, 0.5))
+    monkeypatch.setattr(graphing, "graph", lambda step, batch, **_: GRAPH)
+    return terminal
+
+
+def choose(bft: Terminal, *words: str) -> Ended:
+    return bft("size", "choose", "--partitions", "centre.json", *words)
+
+
+def slurm(folder: Path, body: str) -> Path:
+    """A stand-in for sbatch, a shell script that finds what it was given in $said; gives the file of all requests."""
+    commands, said = folder / "commands", folder / "said"
+    commands.mkdir()
+    text = f'#!/bin/sh\nsaid="$* $(/bin/cat)"\necho "$said" >> {said}\n{body}\n'
+    (commands / "sbatch").write_text(text)
+    (commands / "sbatch").chmod(0o755)
+    return said
+
+
+def starting(at_s: float) -> str:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+    return f'echo "sbatch: Job 7 to start at {moment} using 4 processors on nodes new1 in partition new" >&2'
+
+
+def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft: Terminal) -> None:
+    ended = choose(bft, *JOB, "--no-start")
+    assert (ended.code, ended.err) == (0, "")
+    head, *rows = ended.out.splitlines()
+    assert re.search("STEP +ORIGIN +RUN +STARTS +ENDS +AT WORST +GPU-HOURS", head)
+    table = [row for row in rows if re.match(r" *\d+  (new|old) ", row)]
+    assert table
+    assert all(" assumed " in row and "not asked" in row for row in table)
+    assert " ends first: it would start now for all that is known and runs " in ended.out
+    assert "bft size profile --partition new would measure them" in ended.out
+    assert re.search(r"^#SBATCH --time=[\d:-]+ +# .* expected, .* at most \(assumed\)$", ended.out, re.MULTILINE)
+    assert re.search(r"^export BFT_DP=\d+ BFT_TP=\d+ BFT_STAGES=\d+ BFT_MICRO_BATCHES=\d+$", ended.out, re.MULTILINE)
+    assert re.search(r"^srun torchrun ", ended.out, re.MULTILINE)
+
+
+def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Terminal) -> None:
+    said = choose(bft, *JOB, "--no-start", "--json").json
+    ends = [run["ends"]["value"] for run in said["runs"]]
+    assert ends == sorted(ends)
+    assert said["winner"] == said["runs"][0]
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+    assert all(run["gpus"] & (run["gpus"] - 1) == 0 for run in said["cells"])
+    assert {run["stages"] for run in said["cells"]} >= {1, 2, 4}
+    assert all(each["why"] for each in said["out"])
+    assert said["environment"]["BFT_STAGES"] == str(said["winner"]["stages"])
+
+
+def test_a_make_model_is_traced(bft: Terminal) -> None:
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    assert {run["peak_origin"] for run in said["cells"] if run["stages"] == 1} == {"traced", "interpolated"}
+    assert {run["peak_origin"] for run in said["cells"] if run["stages"] > 1} == {"assumed"}
+    assert any("traces of train.py:make_model" in note for note in said["notes"])
+
+
+def test_the_earliest_end_by_slurms_word_wins_over_the_fastest_run(bft: Terminal) -> None:
+    now_s = time.time()
+    body = f'case "$said" in *partition=new*) {starting(now_s + 400000)};; *) {starting(now_s + 60)};; esac'
+    slurm(bft.folder, body)
+    said = choose(bft, *JOB, "--json").json
+    assert said["winner"]["partition"] == "old"
+    assert said["winner"]["start_s"] == pytest.approx(now_s + 60, abs=1)
+    assert said["winner"]["slurm"].startswith("to start at 20")
+    assert re.search(r"in new runs .* less but starts 4 d 15 h later", said["why"])
+
+
+def test_slurm_is_asked_with_the_time_limit_of_the_run(bft: Terminal) -> None:
+    said = slurm(bft.folder, starting(time.time()))
+    winner = choose(bft, *JOB, "--json").json["winner"]
+    asked = said.read_text()
+    assert "--test-only" in asked
+    assert all(line in asked for line in winner["sbatch"])
+
+
+def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft: Terminal) -> None:
+    body = (
+        'case "$said" in *partition=new*) echo "allocation failure: Invalid account or account/partition combination '
+        f'specified" >&2; exit 1;; *) {starting(time.time())};; esac'
+    )
+    slurm(bft.folder, body)
+    ended = choose(bft, *JOB)
+    assert ended.code == 0
+    assert "in new: refused: allocation failure: Invalid account or account/partition combination" in ended.out
+    assert re.search(r"^\d+ x v100-\S+ in old ends first|^\d+ x v100 in old ends first", ended.out, re.MULTILINE)
+    (bft.folder / "commands" / "sbatch").write_text("#!/bin/sh\necho 'allocation failure: closed' >&2\nexit 1\n")
+    alone = choose(bft, *JOB, "--partition", "new")
+    assert alone.code == 1
+    assert (
+        alone.err
+        == "bft: Slurm takes no request of them: refused: allocation failure: closed (--no-start does not ask it)\n"
+    )
+
+
+def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: Terminal) -> None:
+    ended = choose(bft, *JOB)
+    assert ended.code == 0
+    assert (
+        "note: Slurm was not asked when they could start, so all are taken to start now: sbatch not found" in ended.out
+    )
+
+
+def test_a_deadline_that_nothing_holds_says_by_how_much(bft: Terminal) -> None:
+    ended = choose(bft, *JOB, "--no-start", "--deadline", "+1minute")
+    assert ended.code == 1
+    assert re.fullmatch(
+        r"bft: nothing ends for sure by \S+: the nearest, \d+ x \S+ in \w+, ends .* after it at worst \(assumed\), "
+        r"and is expected .* (after|before) it\n",
+        ended.err,
+    )
+    assert "AT WORST" in ended.out
+    assert "#SBATCH" not in ended.out
+
+
+def test_a_deadline_leaves_what_surely_ends_before_it(bft: Terminal) -> None:
+    every = choose(bft, *JOB, "--no-start", "--json").json["runs"]
+    hold = choose(bft, *JOB, "--no-start", "--deadline", "+3hours", "--json").json
+    assert 0 < len(hold["runs"]) < len(every)
+    assert all(run["ends"]["high"] <= hold["deadline_s"] for run in hold["runs"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--deadline", "2020-01-01"), "--deadline 2020-01-01 is 2020-01-01T00:00, which is past: name a time to come"),
+        (("--deadline", "soon"), "--deadline soon: no time such as 2026-12-01T08:00, +2days or noon"),
+        (("--steps", "0"), "--steps 0: at least 1, and at most 1000000000000"),
+        (("--start-up", "ever"), "--start-up ever: minutes, or hours:minutes:seconds, up to a day"),
+        (("--gpu", "a10"), "no GPU type a10: did you mean a100?"),
+        (("--partition", "news"), "no partition with GPUs news: did you mean new?"),
+        (("--max-gpus", "0"), "at most 0 GPUs: at least 1"),
+        (("--submit", "none.sh"), "none.sh: No such file or directory; name the batch script"),
+    ],
+)
+def test_bad_input_is_one_line(bft: Terminal, words: tuple[str, ...], told: str) -> None:
+    ended = choose(bft, *JOB, *words)
+    assert (ended.code, ended.out, ended.err) == (2, "", f"bft: {told}\n")
+
+
+def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
+    centre = json.loads((bft.folder / "centre.json").read_text())
+    for partition in centre["partitions"]:
+        partition["max_time_s"] = 3600
+    (bft.folder / "centre.json").write_text(json.dumps(centre))
+    ended = choose(bft, *JOB, "--no-start", "--steps", "1000000")
+    assert ended.code == 1
+    assert re.fullmatch(
+        r"bft: no GPUs can run it: .*: it would run .* \(assumed\), and the partition's MaxTime is 1 h\n", ended.err
+    )
+
+
+def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_is(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1})
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    origins = {(run["gpu_type"], run["gpus"], run["stages"]): run["step"]["origin"] for run in said["cells"]}
+    assert origins["a100", 1, 1] == "measured"
+    assert origins["a100", 2, 1] == origins["a100", 4, 1] == "interpolated"
+    assert {origin for (kind, _, _), origin in origins.items() if kind == "v100"} == {"assumed"}
+    alone = next(run for run in said["cells"] if (run["gpu_type"], run["gpus"]) == ("a100", 1))
+    assert alone["step"]["value"] == pytest.approx(0.4)
+    assert any("bft size profile --partition " in note for note in said["notes"])
+    shown = choose(bft, *TRACED, "--no-start", "--max-gpus", "2")
+    assert re.search(r"new +1 x a100 .* measured ", shown.out)
+    assert re.search(r"old +2 x v100 .* assumed ", shown.out)
+
+
+def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4}, kind="h100-sxm")
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+    assert any(re.match("1 x a100: .* lacks .* profiles on a100", note) for note in said["notes"])
+
+
+def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1}, links=False)
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    origins = {run["gpus"]: run["step"]["origin"] for run in said["cells"] if run["gpu_type"] == "a100"}
+    assert (origins[1], origins[2]) == ("measured", "assumed")
+    assert any("bft size comm" in note for note in said["notes"])
+
+
+def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4})
+    (bft.folder / "train.py").write_text("def make_model(batch_size): return None\n")
+    said = choose(bft, *TRACED, "--no-start", "--json").json
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}

@@ -1,0 +1,137 @@
+"""`bft size choose --submit`: a user's script on the winner's GPUs, and what of the script stands in the way."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+
+JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000", "--max-gpus", "4")
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def submitted(bft: Terminal) -> Path:
+    """What sbatch was called with when it was to submit; every request would start at once."""
+    said, commands = bft.folder / "submitted", bft.folder / "commands"
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time()))
+    commands.mkdir()
+    (commands / "sbatch").write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *--test-only*) /bin/cat >> {bft.folder}/asked; echo "sbatch: Job 7 to start at {moment} using 4 '
+        'processors on nodes n1 in partition new" >&2;; '
+        f'*) echo "$*" >> {said}; echo "$BFT_DP $BFT_TP $BFT_STAGES $BFT_MICRO_BATCHES" >> {said}; echo 4711;; esac\n'
+    )
+    (commands / "sbatch").chmod(0o755)
+    return said
+
+
+def submit(bft: Terminal, text: str, *words: str) -> Ended:
+    (bft.folder / "job.sh").write_text(text)
+    ended = bft("size", "choose", "--partitions", "centre.json", *JOB, "--submit", "job.sh", *words)
+    assert (bft.folder / "job.sh").read_text() == text
+    return ended
+
+
+def test_a_script_is_submitted_with_options_beside_it_and_told_how_the_model_lies(
+    bft: Terminal, submitted: Path
+) -> None:
+    ended = submit(bft, "#!/bin/bash\nsrun torchrun train.py\n", "--yes", "--partition", "new")
+    assert (ended.code, ended.err) == (0, "")
+    argv, environment = submitted.read_text().splitlines()
+    assert argv.startswith("--parsable --partition=new --nodes=1 --ntasks-per-node=1 --gres=gpu:a100:")
+    assert re.search(r" --time=\S+ job\.sh$", argv)
+    assert re.fullmatch(r"\d+ \d+ \d+ \d+", environment)
+    assert ended.out.splitlines()[-1] == "Submitted batch job 4711"
+    assert re.search(r"^BFT_DP=\d+ .* sbatch --partition=new .* job\.sh$", ended.out, re.MULTILINE)
+
+
+def test_without_an_answer_nothing_is_submitted(
+    bft: Terminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert submit(bft, "#!/bin/bash\ntrue\n").err == "bft: nothing submitted\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    ended = submit(bft, "#!/bin/bash\ntrue\n")
+    assert ended.code == 2
+    assert ended.err.endswith("bft: nothing submitted: nobody answered; give --yes to submit without being asked\n")
+    assert not submitted.exists()
+
+
+def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: Terminal, submitted: Path) -> None:
+    script = (
+        "#!/bin/bash\n#SBATCH -p old --account=me\n#SBATCH --ntasks-per-node=1 --mem=10G\n#SBATCH -t 1-0\n"
+        "srun torchrun train.py\n"
+    )
+    ended = submit(bft, script, "--yes")
+    assert ended.code == 0, ended.err
+    argv = submitted.read_text().splitlines()[0]
+    assert argv.startswith("--parsable --nodes=")
+    assert not re.search("--(partition|mem|time|ntasks-per-node)=", argv)
+    assert "--mem=10G is the script's and stays; the plan would have --mem=" in ended.out
+    asked = (bft.folder / "asked").read_text()
+    assert "#SBATCH --account=me" in asked
+    assert "--partition=new" not in asked
+    assert asked.count("#SBATCH --time=") == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("#SBATCH --gres=gpu:v100:9", "job.sh has --gres=gpu:v100:9 and the winner needs --gres=gpu:"),
+        ("#SBATCH --nodes=3", "job.sh has --nodes=3 and the winner needs --nodes=1"),
+        ("#SBATCH -t 1", "job.sh has --time=1 and the winner needs --time=00:"),
+        ("#PBS -l nodes=1", "job.sh: it has #PBS lines, which sbatch reads too: write them as #SBATCH"),
+    ],
+)
+def test_a_script_that_wants_other_gpus_is_refused_and_nothing_is_submitted(
+    bft: Terminal, submitted: Path, line: str, told: str
+) -> None:
+    ended = submit(bft, f"#!/bin/bash\n{line}\ntrue\n", "--yes")
+    assert ended.code == 2
+    assert ended.err.startswith(f"bft: {told}")
+    assert ended.err.count("\n") == 1
+    assert not submitted.exists()
+
+
+def test_the_users_account_by_environment_goes_with_the_job(
+    bft: Terminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
+    assert submit(bft, "#!/bin/bash\ntrue\n", "--yes").code == 0
+    assert " --account=mine " in submitted.read_text()
+    assert "#SBATCH --account=mine" in (bft.folder / "asked").read_text()
+    assert submit(bft, "#!/bin/bash\n#SBATCH -A other\ntrue\n", "--yes").code == 0
+    assert "mine" not in submitted.read_text().splitlines()[2]
+
+
+def test_json_has_the_jobs_id(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--json")
+    assert ended.json["job_id"] == "4711"
+    assert "sbatch --partition=" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("command", "tasks"),
+    [("srun torchrun train.py", 1), ("accelerate launch train.py", 1), ("srun python train.py", 4)],
+)
+def test_a_script_that_starts_its_processes_itself_gets_one_task_a_node(
+    bft: Terminal, submitted: Path, command: str, tasks: int
+) -> None:
+    assert submit(bft, f"#!/bin/bash\n{command}\n", "--yes").code == 0
+    assert f" --ntasks-per-node={tasks} --gres=gpu:a100:4 " in submitted.read_text()
+
+
+def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--deadline", "+1minute")
+    assert ended.code == 1
+    assert not submitted.exists()
