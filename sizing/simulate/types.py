@@ -74,7 +74,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who has what from now on; who is not in it waits. `dropped` are jobs that cannot meet their deadline."""
+    """Who has what from now on; who is not in it waits. `dropped` cannot meet their deadline, or fit nowhere."""
 
     allocations: Mapping[str, Allocation]
     dropped: frozenset[str] = frozenset()

@@ -244,7 +244,7 @@ def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
     for change in changes:
         if change.gain > 0 or min(change.need) < 0:
             kinds.setdefault(change.need, []).append(change)
-    found = []
+    found: list[tuple[int, Change]] = []
     for alike in kinds.values():
         alike.sort(key=lambda change: -change.gain)
         # of one job the best is enough: it has at most one change

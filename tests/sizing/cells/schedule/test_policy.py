@@ -158,7 +158,7 @@ def test_an_opportunistic_job_is_suspended_as_soon_as_the_one_it_overtook_has_it
     # of 12 GPUs two jobs have 4 each; "wide" needs 8, and while it waits small jobs take the 4 that are idle
     jobs = [job("p", 0.0, 1.0, 4, "picky"), job("q", 0.0, 3.0, 4, "picky"), job("wide", 10.0, 1.0, 8, "wide")]
     jobs += [job(f"s{number}", 20.0 + 60 * number, 5.0, 2, "picky") for number in range(4)]
-    watched = Watched(CriusPolicy(Rates(), adaptive=False))
+    watched = Watched(CriusPolicy(Rates(), adaptive=False, patience_s=0))
     seen = by_id(simulate(jobs, {"fast": 12}, watched, Rates()))
     assert (seen["s0"].start_s, seen["s1"].start_s, seen["wide"].start_s) == (20.0, 80.0, 3600.0)
     assert [seen[f"s{number}"].restarts for number in range(4)] == [1, 1, 0, 0]
@@ -171,7 +171,7 @@ def test_an_opportunistic_job_is_suspended_as_soon_as_the_one_it_overtook_has_it
 def test_only_as_many_opportunistic_jobs_are_suspended_as_must_be_and_the_latest_first() -> None:
     jobs = [job("p", 0.0, 1.0, 4, "picky"), job("wide", 10.0, 1.0, 8, "wide")]
     jobs += [job(f"s{number}", 20.0 + 60 * number, 5.0, 2, "picky") for number in range(3)]
-    seen = by_id(run(jobs, {"fast": 10}, adaptive=False))
+    seen = by_id(run(jobs, {"fast": 10}, adaptive=False, patience_s=0))
     # 4 GPUs of "p" become free and 0 were idle: two of three jobs with 2 each have to go
     assert seen["wide"].start_s == 3600.0
     assert [seen[f"s{number}"].restarts for number in range(3)] == [0, 1, 1]
@@ -180,12 +180,14 @@ def test_only_as_many_opportunistic_jobs_are_suspended_as_must_be_and_the_latest
 def test_a_stream_of_small_jobs_does_not_starve_a_big_one() -> None:
     jobs = [job(f"s{number}", 200.0 * number, 0.5, 2, "picky") for number in range(200)]
     jobs.append(job("wide", 1000.0, 1.0, 16, "wide"))
-    for depth in (0, 1, 3):
-        seen = by_id(run(jobs, {"fast": 16}, depth=depth))
+    for depth, patience_s in ((0, 0), (1, 0), (3, 0), (0, 3600), (3, 3600)):
+        seen = by_id(run(jobs, {"fast": 16}, depth=depth, patience_s=patience_s))
         queued_s = seen["wide"].queued_s
         assert queued_s is not None
-        # those that ran when it came have at most half an hour on what they asked for, and twice that on half
-        assert queued_s <= 2 * 3600.0
+        # those that ran when it became impatient have at most half an hour on what they asked for, twice that on half
+        assert queued_s <= patience_s + 2 * 3600.0
+    # without a claim it waits until the stream is at an end
+    assert (by_id(run(jobs, {"fast": 16}, depth=0, patience_s=1e9))["wide"].queued_s or 1e9) > 3 * 3600.0
 
 
 def test_a_deadline_is_met_by_every_job_that_is_started_and_the_others_are_dropped() -> None:
@@ -210,6 +212,33 @@ def test_a_deadline_is_met_by_every_job_that_is_started_and_the_others_are_dropp
         assert each.dropped_s is None or each.start_s is None
     assert sum(bool(each.met_deadline) for each in strict.jobs) > sum(bool(each.met_deadline) for each in loose.jobs)
     assert all(each.end_s is not None for each in loose.jobs)
+
+
+def test_a_job_with_a_deadline_is_never_suspended() -> None:
+    jobs = [job("p", 0.0, 1.0, 4, "picky"), job("q", 0.0, 3.0, 4, "picky"), job("wide", 10.0, 1.0, 8, "wide")]
+    jobs += [replace(job(f"s{n}", 20.0 + 60 * n, 5.0, 2, "picky"), deadline_s=30 * 3600.0) for n in range(2)]
+    seen = by_id(run(jobs, {"fast": 12}, adaptive=False, deadlines=True, patience_s=0))
+    assert seen["wide"].start_s == 3 * 3600.0
+    assert all(each.restarts == 0 and each.met_deadline is not False for each in seen.values())
+
+
+def test_a_running_job_that_will_miss_its_deadline_is_given_a_cell_with_which_it_meets_it() -> None:
+    late = replace(job("x"), deadline_s=2000.0)
+    new = job("y", 10.0, 1.0, 1)
+    running = [Running(late, Allocation("slow", 2), 0.0, 8000.0)]
+    moment = Moment(10.0, running, [Waiting(new, new.iterations)], CLUSTER, frozenset({"y"}), False)
+    assert CriusPolicy(Rates(), depth=0).decide(moment).allocations["x"] == Allocation("slow", 2)
+    assert CriusPolicy(Rates(), depth=0, deadlines=True).decide(moment).allocations["x"].gpu_type == "fast"
+    hopeless = replace(moment, running=[replace(running[0], left=1e6)])
+    assert CriusPolicy(Rates(), depth=0, deadlines=True).decide(hopeless).dropped == {"x"}
+
+
+def test_who_adds_more_for_each_gpu_is_started_first_and_who_is_impatient_before_all() -> None:
+    jobs = [job("p", 0.0, 1.0, 8, "picky"), job("old", 10.0, 1.0, 8, "picky"), job("small", 20.0, 1.0, 2, "picky")]
+    seen = by_id(run(jobs, {"fast": 8}, adaptive=False))
+    assert (seen["small"].start_s, seen["old"].start_s) == (3600.0, 7200.0)
+    seen = by_id(run(jobs, {"fast": 8}, adaptive=False, patience_s=1800))
+    assert (seen["old"].start_s, seen["small"].start_s) == (3600.0, 7200.0)
 
 
 def test_a_deadline_in_the_past_is_dropped_at_once() -> None:
@@ -251,13 +280,14 @@ arrivals = st.lists(
     st.booleans(),
     st.sampled_from([Rates(), Wrong()]),
     st.sampled_from(["normalised", "raw"]),
+    st.sampled_from([0.0, 1800.0, 1e9]),
 )
-def test_what_it_promises_on_any_trace(trace, depth: int, deadlines: bool, speeds: Speeds, objective) -> None:  # type: ignore[no-untyped-def]
+def test_what_it_promises_on_any_trace(trace, depth: int, deadlines: bool, speeds: Speeds, objective, patience) -> None:  # type: ignore[no-untyped-def]
     jobs = []
     for number, (at, hours, gpus, model, gpu_type, slack) in enumerate(trace):
         one = job(f"{number}", float(at), hours, gpus, model, gpu_type)
         jobs.append(one if slack is None else replace(one, deadline_s=at + slack * 3600))
-    keys = {"depth": depth, "deadlines": deadlines, "objective": objective}
+    keys = {"depth": depth, "deadlines": deadlines, "objective": objective, "patience_s": patience}
     watched = Watched(CriusPolicy(speeds, **keys))
     # the engine refuses whatever overdraws the cluster
     seen = simulate(jobs, CLUSTER, watched, Rates())
