@@ -179,7 +179,8 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
     ratio = report.paired([one.mean_jct_s for one in first], [one.mean_jct_s for one in figures])
     against = "-"
     if ratio is not None and figures is not first:
-        against = f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})".replace("%", " %")
+        within = f" ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if len(figures) > 1 else ""
+        against = f"{ratio.value - 1:+.1%}{within}".replace("%", " %")
     simplified = "" if name.startswith("crius") else " (simplified)"
     cells = [
         f"{name}{simplified}",
@@ -199,7 +200,10 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
 
 
 def _shown(found: report.Interval, unit: float, digits: int) -> str:
-    return f"{found.value / unit:.{digits}f} ± {(found.high - found.low) / 2 / unit:.{digits}f}"
+    shown = f"{found.value / unit:.{digits}f}"
+    if found.high == found.low:  # one seed has no interval
+        return shown
+    return f"{shown} ± {(found.high - found.low) / 2 / unit:.{digits}f}"
 
 
 def to_json(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> dict[str, Any]:
