@@ -1,17 +1,20 @@
 """Crius against its baselines on the 1,280 GPUs of the paper's Table 1 (sections 8.3 to 8.6), with a sensitivity run.
 
-    python -m benchmarks.crius [--seeds 10] [--jobs 300] [--processes 2] [--only heavy,error,...] [--json]
+    python -m benchmarks.crius [--seeds 10] [--jobs N] [--processes 2] [--only heavy,error,...] [--json]
 
 1. heavy, moderate, low: windows of public traces (shared/data/sizing/jobs-cluster*.csv.gz; a seed chooses the window,
    models, types and counts), times between submissions stretched until the jobs ask for 2, 1 and 0.5 times all GPUs.
    Where the traces are not there: Poisson arrivals and lognormal durations.
-2. testbed: the paper's 64 GPUs (32 A40, 32 A10) and 244 jobs that ask for twice as many (section 8.3).
-3. error: the heavy one, with estimates that are wrong by up to 10, 20 and 30 % for every policy that uses some.
-4. deadlines: the heavy one with the traces' deadlines, Crius-DDL against ElasticFlow.
+2. ablations: Crius without changing counts (NA) and without changing types (NH), on a shorter heavy window.
+3. testbed: the paper's 64 GPUs (32 A40, 32 A10) and 244 jobs that ask for twice as many (section 8.3).
+4. error: a shorter heavy window, with estimates that are wrong by up to 0, 10, 20 and 30 % for every policy that uses
+   some.
+5. deadlines: a shorter heavy window with the traces' deadlines, Crius-DDL against ElasticFlow.
 
-Windows are of a few hundred jobs and not of 13,000, so that ten seeds of all of it end in ten minutes on two cores.
-Every policy sees the same jobs for a seed; ratios are paired by seed (geometric mean, 95 % interval). Speeds come from
-data sheets and not from profiles (sizing.simulate.speeds): what is compared is schedulers, in a world without noise.
+Windows are of 300 to 600 jobs and not of 13,000, so that ten seeds of all of it end in ten minutes on two cores; --jobs
+makes none longer, only shorter. Every policy sees the same jobs for a seed; ratios are paired by seed (geometric mean,
+95 % interval). Speeds come from data sheets and not from profiles (sizing.simulate.speeds): what is compared is
+schedulers, in a world without noise.
 """
 
 from __future__ import annotations
@@ -31,22 +34,21 @@ from sizing.simulate import compare, report, workload
 from sizing.simulate.clusters import crius_testbed, table1
 from sizing.simulate.models import table2
 from sizing.simulate.report import Figures
-from sizing.simulate.schedulers import USUAL
 from sizing.simulate.types import SimulatedJob
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
-JOBS = 300
-TESTBED_JOBS = 244
-ERRORS = (0.1, 0.2, 0.3)
+ERRORS = (0.0, 0.1, 0.2, 0.3)
 GUESSING = ("crius", "elasticflow-ls", "gavel", "gandiva")
 """Policies that use estimates; first come, first served does not."""
+ALL = (*GUESSING, "fcfs")
 
 
 class Scene(NamedTuple):
-    """A trace at a load, and who is compared on it; the first is who the others are held against."""
+    """So many jobs of a trace at a load, and who is compared on it; the first is who the others are held against."""
 
     trace: str
     load: float
+    jobs: int
     policies: Sequence[str]
     error: float = 0.0
     deadlines: bool = False
@@ -54,12 +56,13 @@ class Scene(NamedTuple):
 
 
 SCENES: Mapping[str, Scene] = {
-    "heavy": Scene("cluster02", 2.0, USUAL),
-    "moderate": Scene("cluster06", 1.0, USUAL),
-    "low": Scene("cluster03", 0.5, USUAL),
-    "testbed": Scene("cluster02", 2.0, USUAL, testbed=True),
-    **{f"error-{share * 100:.0f}": Scene("cluster02", 2.0, GUESSING, error=share) for share in ERRORS},
-    "deadlines": Scene("cluster02", 2.0, ("crius-ddl", "elasticflow"), deadlines=True),
+    "heavy": Scene("cluster02", 2.0, 600, ALL),
+    "moderate": Scene("cluster06", 1.0, 300, ALL),
+    "low": Scene("cluster03", 0.5, 300, ALL),
+    "ablations": Scene("cluster02", 2.0, 300, ("crius", "crius-na", "crius-nh")),
+    "testbed": Scene("cluster02", 2.0, 244, ALL, testbed=True),
+    **{f"error-{share * 100:.0f}": Scene("cluster02", 2.0, 400, GUESSING, error=share) for share in ERRORS},
+    "deadlines": Scene("cluster02", 2.0, 300, ("crius-ddl", "elasticflow"), deadlines=True),
 }
 PAPER = {
     "fcfs": "-81.3 %",
@@ -119,11 +122,13 @@ def run(task: Task) -> tuple[Task, Figures, float]:
     return task, found, time.perf_counter() - began
 
 
-def measured(scenes: Sequence[str], seeds: int, jobs: int, processes: int) -> dict[str, dict[str, list[Figures]]]:
+def measured(
+    scenes: Sequence[str], seeds: int, jobs: int | None, processes: int
+) -> dict[str, dict[str, list[Figures]]]:
     """All runs by scene and policy, in the order of seeds."""
 
     def count(scene: str) -> int:
-        return min(jobs, TESTBED_JOBS) if SCENES[scene].testbed else jobs
+        return SCENES[scene].jobs if jobs is None else min(jobs, SCENES[scene].jobs)
 
     tasks = [
         Task(scene, name, seed, count(scene))
@@ -153,10 +158,11 @@ def tables(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> Iterator[str
         asked = SCENES[scene]
         first = asked.policies[0]
         from_where = f"public trace {asked.trace}" if _trace(asked.trace) else "generated jobs"
-        error = f", estimates wrong by up to {asked.error:.0%}" if asked.error else ""
+        error = f", estimates wrong by up to {asked.error * 100:.0f} %" if scene.startswith("error") else ""
+        jobs = next(iter(runs.values()))[0].jobs
         yield ""
         there = "64 GPUs" if asked.testbed else "1,280 GPUs"
-        yield f"**{scene}** ({from_where}, {asked.load:g} x the {there}{error})"
+        yield f"**{scene}** ({jobs} jobs a run, {from_where}, {asked.load:g} x the {there}{error})"
         yield ""
         last = "deadlines met" if asked.deadlines else "paper"
         yield (
@@ -165,7 +171,7 @@ def tables(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> Iterator[str
         )
         yield "|---" + "|---:" * 11 + "|"
         for name, figures in runs.items():
-            yield _row(name, figures, runs[first], "" if asked.deadlines or asked.testbed else PAPER.get(name, ""))
+            yield _row(name, figures, runs[first], PAPER.get(name, "") if scene in ("heavy", "ablations") else "")
 
 
 def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper: str) -> str:
@@ -173,7 +179,8 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
     ratio = report.paired([one.mean_jct_s for one in first], [one.mean_jct_s for one in figures])
     against = "-"
     if ratio is not None and figures is not first:
-        against = f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})".replace("%", " %")
+        within = f" ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if len(figures) > 1 else ""
+        against = f"{ratio.value - 1:+.1%}{within}".replace("%", " %")
     simplified = "" if name.startswith("crius") else " (simplified)"
     cells = [
         f"{name}{simplified}",
@@ -193,7 +200,10 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
 
 
 def _shown(found: report.Interval, unit: float, digits: int) -> str:
-    return f"{found.value / unit:.{digits}f} ± {(found.high - found.low) / 2 / unit:.{digits}f}"
+    shown = f"{found.value / unit:.{digits}f}"
+    if found.high == found.low:  # one seed has no interval
+        return shown
+    return f"{shown} ± {(found.high - found.low) / 2 / unit:.{digits}f}"
 
 
 def to_json(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> dict[str, Any]:
@@ -205,7 +215,7 @@ def main() -> None:
     """Runs what is asked for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--jobs", type=int, default=JOBS, help="of a window")
+    parser.add_argument("--jobs", type=int, help="of a window, at most")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="scenes, or what their names begin with")
     parser.add_argument("--json", action="store_true")
@@ -215,11 +225,11 @@ def main() -> None:
     if not scenes:
         sys.exit(f"crius: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
     began = time.perf_counter()
-    found = measured(scenes, max(asked.seeds, 1), max(asked.jobs, 2), max(asked.processes, 1))
+    found = measured(scenes, max(asked.seeds, 1), asked.jobs and max(asked.jobs, 2), max(asked.processes, 1))
     if asked.json:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, **to_json(found)}, indent=2))
         return
-    print(f"{asked.jobs} jobs a run, {asked.seeds} seeds; {time.perf_counter() - began:.0f} s")
+    print(f"{asked.seeds} seeds; {time.perf_counter() - began:.0f} s")
     print("\n".join(tables(found)))
 
 

@@ -111,14 +111,15 @@ class Transformer:
         waiting = (micro_batches - 1) * (part.layers * kept + activations.once_of(whole)) if stages > 1 else 0
         weights = config.parameters_of_rank(part)
         tensor = config.collective_bytes(replace(whole, parallel=Parallel(tp=tp)))
-        data = config.collective_bytes(replace(part, parallel=Parallel(dp, tp)))
+        data = config.collective_bytes(part)
+        summed = data["all_reduce"] - config.collective_bytes(replace(part, parallel=Parallel(tp=tp)))["all_reduce"]
         return StageLoad(
             flops=config.step_flops(whole) / stages,
             moved_bytes=_PASSES * part.layers * layer.saved,
-            weight_bytes=_WEIGHT_READS * 2 * weights.total,
+            weight_bytes=_WEIGHT_READS * (4 if whole.precision in ("fp32", "tf32") else 2) * weights.total,
             tensor_bytes=tensor["all_reduce"] / stages,
             across_bytes=layer.boundary,
-            data_bytes=float(data["reduce_scatter"] + data["all_gather"]),
+            data_bytes=float(data["reduce_scatter"] + data["all_gather"] + 2 * summed),
             update_bytes=weights.total * (6 + 2 * 12 / dp),
             peak_bytes=guarded_bytes(formula.peak_of(part).peak.value + waiting),
             even=stages,

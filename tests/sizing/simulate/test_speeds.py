@@ -10,8 +10,9 @@ from sizing import cost
 from sizing.errors import UsageError
 from sizing.gpus import CATALOGUE, GIB
 from sizing.inventory import Inventory, NodeGroup, Offer
+from sizing.model import config
 from sizing.simulate.clusters import Pool, capacity, of_inventory, table1
-from sizing.simulate.models import StageLoad, table2
+from sizing.simulate.models import StageLoad, Transformer, WideResNet, table2
 from sizing.simulate.reference import fastest, powers
 from sizing.simulate.speeds import FormulaSpeeds, with_error
 from sizing.simulate.types import Allocation
@@ -33,8 +34,6 @@ def test_a_model_has_as_many_parameters_as_its_name_says(name: str) -> None:
 
 def test_the_wide_resnet_is_counted_convolution_by_convolution() -> None:
     # ResNet-50 is the one of width 1 with 64 channels: 23.5 million parameters without its last layer, 4.1 GFLOPs
-    from sizing.simulate.models import WideResNet
-
     plain = WideResNet(64, 1, 256)
     assert plain.parameters - (2048 * 1024 + 1024) == pytest.approx(23.508e6, rel=1e-3)
     load = plain.stage(1, 1, 1, 256)
@@ -99,6 +98,18 @@ def test_a_pipeline_is_all_stages_once_and_the_slowest_for_each_further_micro_ba
     assert 1 / speeds.rate("even", Allocation("a", 4, 4)) == pytest.approx(16 / 64 + 3 / 64)
     # 8 replicas on two nodes: 1/8 s, and 7/8 of 7 GB over 70 % of 10 GB/s
     assert 1 / speeds.data_parallel_rate("even", "a", 8) == pytest.approx(1 / 8 + 7 / 8)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_replicas_pay_for_the_sum_of_their_gradients_with_and_without_zero(zero: int) -> None:
+    model = config.parse(f"gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=fp16,zero={zero}")
+    load = Transformer(model, 64).stage(1, 8, 1, 1)
+    assert load is not None
+    # 4 bytes a gradient are passed on twice; ZeRO scatters them and gathers weights of 2
+    assert load.data_bytes == pytest.approx((8 if zero == 0 else 6) * config.parameters(model))
+    two = Transformer(model, 64).stage(2, 4, 2, 2)
+    assert two is not None
+    assert two.data_bytes == pytest.approx(load.data_bytes / 4, rel=0.2)
 
 
 @given(names, kinds, counts, st.sampled_from([0.1, 0.3]), st.integers(0, 5))
