@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.cli import common, options, size_model
-from bftd.errors import UsageError
+from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
@@ -108,6 +108,7 @@ def _counts(text: str) -> list[int] | None:
 def _graph(model: str | None, text: str | None, batch: int | None, tp: int, python: str, timeout_s: float) -> Graph:
     """The model's operators: read from the user's own, or worked out of its sizes."""
     from sizing.cells.chain import chain
+    from sizing.errors import Untraceable
     from sizing.model import graphing, wide_resnet
 
     if model is not None and text is not None:
@@ -122,7 +123,10 @@ def _graph(model: str | None, text: str | None, batch: int | None, tp: int, pyth
         return chain(asked.model, batch or asked.micro_batch or _BATCH)
     if model is None:
         raise UsageError("name a model (MODULE.py:make_model), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257")
-    return graphing.graph(model, batch or _BATCH, tp=tp, python=python, timeout_s=timeout_s)
+    try:
+        return graphing.graph(model, batch or _BATCH, tp=tp, python=python, timeout_s=timeout_s)
+    except Untraceable as error:
+        raise BftError(f"{error}; give --config for a model by its sizes") from None
 
 
 def _imbalance(cell: Cell, flops: int) -> float:

@@ -12,6 +12,8 @@ from torch.overrides import TorchFunctionMode
 from sizing.model.child import private
 
 _ATTENTION = "_scaled_dot_product_"
+_OTHERS = {"transformers::grouped_mm_fallback": private.grouped_flops}
+_KNOWN = ("aten", "prim", "prims", "bft", "c10d", "_c10d_functional", "_c10d_functional_autograd", "higher_order")
 _SUMMED = frozenset({"addmm", "baddbmm"})  # whose first argument is added to the product
 
 
@@ -20,13 +22,15 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Forward by torch's own formulas (torch.utils.flop_counter). Backward as much again for each operand that needs a
     gradient: twice the forward pass for a layer within a model, once for the first one. Attention computes its scores
-    anew: 2.5 times. Recomputation of layers (checkpoint) is not counted: whether it is done is the plan's.
+    anew: 2.5 times. Recomputation of layers (checkpoint) is not counted: whether it is done is the plan's. `unknown`
+    are operators of other packages, whose products nobody told.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self.quiet = False
+        self.unknown: set[str] = set()
         self._formulas = private.flop_formulas()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,10 +39,16 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # its own operators come by again, on the tensors that it wraps
         out = func(*args, **kwargs)
         self.seen(args, kwargs, out)
-        formula = None if self.quiet else self._formulas.get(func._overloadpacket)
-        if formula is not None:
+        if self.quiet:
+            return out
+        packet, name = func._overloadpacket, func._schema.name
+        formula = self._formulas.get(packet) or _OTHERS.get(name)
+        if formula is None:
+            if func.namespace not in _KNOWN:
+                self.unknown.add(name)
+        else:
             forward = int(formula(*args, **kwargs, out_val=out))
-            self.flops += forward + _backward(func._overloadpacket.__name__, args, forward)
+            self.flops += forward + _backward(name if name in _OTHERS else packet.__name__, args, forward)
         return out
 
     def seen(self, args: Any, kwargs: Any, out: Any) -> None:
@@ -55,7 +65,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _backward(name: str, args: Any, forward: int) -> int:
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and name not in _OTHERS:  # within an operator of a package it is always off
         return 0
     tensors = private.tensors_in(args)
     if name.startswith(_ATTENTION):

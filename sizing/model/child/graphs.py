@@ -9,7 +9,6 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from sizing.model.child import answering, flops, host, models, modules, private, stand_ins, surroundings
 from sizing.model.child.refusal import Refusal
@@ -28,16 +27,24 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     """The operators of the model that the request names: [name, module, flops, across_bytes, parameters] each."""
     set_up(int(request.get("tp", 1)))
     fake = private.fake_mode()
-    note = ""
+    notes = []
     try:
         with fake, host.Host():
             made = models.load(request)
-    except private.CONTENTS as error:
-        note = f"made on real tensors ({answering.reason_of(error, request['path'])}); "
-        made, fake = models.load(request, "cpu"), None
-    origin, rows, why = "export", [], ""
+    except Refusal:
+        raise
+    except Exception as error:
+        reason = answering.reason_of(error, request["path"])
+        try:
+            made, fake = host.on_cpu(request), None
+        except host.TooLarge:
+            raise error from None
+        notes.append(f"made on real tensors: {reason}")
+    origin, why = "export", ""
+    rows: list[list[Any]] = []
+    unknown: set[str] = set()
     try:
-        rows = exported(made, fake)
+        rows, unknown = exported(made, fake)
     except NotExported as error:
         why = str(error)
     except Refusal:
@@ -45,12 +52,15 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         why = answering.reason_of(error, request["path"])
     if why:
-        origin, rows, how = modules.chain(made, fake, request)
-        note += f"by modules{how}, as torch.export does not take the model: {why}"
+        origin, (rows, unknown), how = modules.chain(made, fake, request)
+        notes.append(f"by modules{how}, as torch.export does not take the model: {why}")
+    notes.append(made.note)
+    if unknown:
+        notes.append(f"the work of {', '.join(sorted(unknown)[:5])} is not known and not counted")
     return {
         "model": type(made.model).__name__,
         "origin": origin,
-        "note": " ".join(filter(None, [note, made.note])),
+        "note": "; ".join(filter(None, notes)),
         "operators": rows,
         "torch": torch.__version__,
     }
@@ -90,8 +100,8 @@ def operators(graph_module: Any) -> list[Any]:
     ]
 
 
-def exported(made: models.Made, fake: Any) -> list[list[Any]]:
-    """The rows of an exported model."""
+def exported(made: models.Made, fake: Any) -> tuple[list[list[Any]], set[str]]:
+    """The rows of an exported model, and the operators whose work is not known."""
     with fake or contextlib.nullcontext():
         found = program(made)
     whole = found.graph_module
@@ -110,9 +120,10 @@ def exported(made: models.Made, fake: Any) -> list[list[Any]]:
             raise NotExported(f"most of it is one region ({node.target.__name__})")
     sent = _sent(found, made, nodes, place, counted)
     owned = _first_users(found, made, place)
-    return [
+    rows = [
         [node.name, _module(node), counts[node], sent[index], owned.get(index, 0)] for index, node in enumerate(nodes)
     ]
+    return rows, counted.counter.unknown
 
 
 class Counted(torch.fx.Interpreter):
@@ -232,7 +243,10 @@ def _sent(found: Any, made: models.Made, nodes: list[Any], place: dict[Any, int]
 def _origin(node: Any, root: dict[Any, Any]) -> Any:
     """The node whose storage a result lies in: itself, but for views and what works in place."""
     if getattr(node.target, "__name__", "") == "getitem":
-        return root.get(node.args[0], node) if not isinstance(node.args[0].meta.get("val"), (tuple, list)) else node
+        whole = root.get(node.args[0])
+        return (
+            node if whole is None or whole is node.args[0] else whole
+        )  # a part of a tensor, or one of several results
     schema = getattr(node.target, "_schema", None)
     if schema is None or not any(each.alias_info is not None for each in schema.returns):
         return node
@@ -256,8 +270,8 @@ def _in_loss(found: Any, made: models.Made) -> set[Any]:
     values = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in flat]
     mode = next((each.fake_mode for each in values if isinstance(each, private.FakeTensor)), None)
     with mode or contextlib.nullcontext(), torch.enable_grad():
-        values = tree_map_only(torch.Tensor, _leaf, values)
-        loss = made.loss(torch.utils._pytree.tree_unflatten(values, found.call_spec.out_spec))
+        values = private.mapped(_leaf, values)
+        loss = made.loss(private.rebuilt(values, found.call_spec.out_spec))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise Refusal(f"the loss is {kind}: one number, with a gradient", True)

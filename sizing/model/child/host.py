@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.model.child import spread
+from sizing.model.child import models, spread
 from sizing.model.child.placing import CPU, names_gpu
+from sizing.model.child.refusal import Refusal
 
 
 class Host(TorchFunctionMode):
@@ -37,6 +38,21 @@ class Host(TorchFunctionMode):
 
 def _here(value: Any) -> Any:
     return CPU if isinstance(value, (int, str, torch.device)) and names_gpu(value) else value
+
+
+class TooLarge(Refusal):
+    """A model does not fit this process on real tensors."""
+
+
+def on_cpu(request: dict[str, Any]) -> models.Made:
+    """The model that a request names, on real tensors of the CPU whatever it names; raises TooLarge."""
+    try:
+        with Host():
+            return models.load(request, "cpu")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise TooLarge("what it does depends on what tensors hold, and real ones take too much memory") from None
+        raise
 
 
 def real_meshes() -> None:

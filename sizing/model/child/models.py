@@ -56,12 +56,12 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
     if tp > 1 and not keywords:
         note = plans.cut(model, tp, name)
     model.train()
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "use_cache", None) is True:  # transformers' keys and values for the next token: of no use here
         config.use_cache = False
     if device is not None:
         model.to(device)
-        args, kwargs = _moved((args, kwargs), device)
+        args, kwargs = private.mapped(lambda each: each.to(device), (args, kwargs))
     return Made(model, args, kwargs, loss, note)
 
 
@@ -149,12 +149,6 @@ def _parts(said: Any, place: str) -> tuple[torch.nn.Module, tuple[Any, ...], dic
 def _line(make: Any) -> int:
     code = getattr(inspect.unwrap(make), "__code__", None)
     return int(getattr(code, "co_firstlineno", 1))
-
-
-def _moved(values: Any, device: str) -> Any:
-    from torch.utils._pytree import tree_map_only
-
-    return tree_map_only(torch.Tensor, lambda each: each.to(device), values)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

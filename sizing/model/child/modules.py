@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sizing.model.child import answering, flops, models, private
+from sizing.model.child import answering, flops, host, models, private
 from sizing.model.child.refusal import Refusal
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -32,8 +32,8 @@ def units(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield where, child
 
 
-def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, list[list[Any]], str]:
-    """("modules", the rows of the chain, how it was run).
+def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, tuple[list[list[Any]], set[str]], str]:
+    """("modules", (the rows of the chain, operators whose work is not known), how it was run).
 
     On tensors without contents; where sizes depend on contents (a router that picks tokens), the model is made once
     more and its forward pass is run for real.
@@ -43,13 +43,17 @@ def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, l
             with fake:
                 return "modules", _chained(made), ""
         except private.CONTENTS:
-            made = models.load(request, "cpu")
+            made = host.on_cpu(request)
+        except Refusal:
+            raise
         except Exception as error:
             if not any(isinstance(each, private.CONTENTS) for each in _causes(error)):
                 raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
-            made = models.load(request, "cpu")
+            made = host.on_cpu(request)
     try:
         return "modules", _chained(made), " on real tensors"
+    except Refusal:
+        raise
     except Exception as error:
         raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
 
@@ -60,7 +64,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _chained(made: models.Made) -> list[list[Any]]:
+def _chained(made: models.Made) -> tuple[list[list[Any]], set[str]]:
     watch = Watch(made)
     with contextlib.ExitStack() as stack:
         for path, module in units(made.model):
@@ -70,7 +74,7 @@ def _chained(made: models.Made) -> list[list[Any]]:
         stack.enter_context(torch.enable_grad())
         output = made.model(*made.args, **made.kwargs)
         made.loss(output)
-    return watch.rows()
+    return watch.rows(), watch.unknown
 
 
 class _Value:

@@ -77,11 +77,11 @@ def flop_formulas() -> Any:
             known.setdefault(packet, _attention_flops(products))
     grouped = getattr(aten, "_grouped_mm", None)
     if grouped is not None:
-        known.setdefault(grouped, _grouped_flops)
+        known.setdefault(grouped, grouped_flops)
     return known
 
 
-def _grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
+def grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
     """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
     cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
     return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
@@ -381,3 +381,10 @@ def mapped(function: Any, values: Any) -> Any:
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, function, values)
+
+
+def rebuilt(flat: Any, form: Any) -> Any:
+    """Nested values out of flat ones, in the form that an exported program has for them."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten(flat, form)

@@ -1,0 +1,123 @@
+"""`bft size cells` as a user meets it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bftd.cli import size_cells
+from sizing.model import config
+from tests.bftd.cli.sizing_commands import Terminal
+
+GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
+MODELS = Path(__file__).parents[2] / "sizing" / "model" / "graph_models.py"
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(tmp_path, monkeypatch, capsys)
+
+
+def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: Terminal) -> None:
+    ended = bft("size", "cells", "--config", GPT, "--gpus", "8", "--types", "a100,v100", "--stages", "1,4")
+    assert ended.code == 0
+    assert "a100 is taken for a100-pcie-40gb" in ended.out
+    rows = [line.split() for line in ended.out.splitlines() if ".." in line]
+    assert rows[0][:6] == ["a100,", "v100", "1", "1", "embedding", ".."]
+    assert [row[row.index("..") + 2] for row in rows] == ["8", "2", "2", "2", "2"]
+    assert ended.out.count("32.0 MiB") == 3
+    assert "4 stages: the slowest has 2.1 % more FLOPs a GPU than the mean" in ended.out
+
+
+def test_json_has_each_type_with_each_count_of_stages(bft: Terminal) -> None:
+    told = bft("size", "cells", "--config", GPT, "--gpus", "8", "--types", "a100,v100", "--batch", "2", "--json").json
+    assert (told["origin"], told["batch"], told["operators"]) == ("formula", 2, 26)
+    assert told["flops"] == config.step_flops(config.parse(f"{GPT},b=2"))
+    assert told["parameters"] == config.parameters(config.parse(GPT))
+    assert [(cell["gpu_type"], len(cell["stages"])) for cell in told["cells"]] == [
+        (name, count) for name in ("a100", "v100") for count in (1, 2, 4, 8)
+    ]
+    for cell in told["cells"]:
+        stages = cell["stages"]
+        assert sum(stage["gpus"] for stage in stages) == cell["gpus"] == 8
+        assert sum(stage["flops"] for stage in stages) == told["flops"]
+        assert sum(stage["flops_share"] for stage in stages) == pytest.approx(1, abs=1e-5)
+        assert (stages[0]["first_operator"], stages[-1]["last_operator"]) == ("embedding", "head")
+        assert stages[-1]["across_bytes"] == 0
+
+
+def test_a_wide_resnet_narrows(bft: Terminal) -> None:
+    told = bft("size", "cells", "--config", "wresnet:k=2,n=4,c=16,s=32,V=10", "--gpus", "2", "--json").json
+    assert told["model"] == "wresnet"
+    assert [len(cell["stages"]) for cell in told["cells"]] == [1, 2]
+    assert told["cells"][1]["stages"][0]["across_bytes"] in (4 * 8 * 32 * 32 * 32, 4 * 8 * 64 * 16 * 16)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: Terminal) -> None:
+    step, python = f"{MODELS}:gpt", ("--python", sys.executable)
+    ended = bft("size", "cells", step, "--gpus", "4", "--stages", "2", *python)
+    assert ended.code == 0, ended.err
+    rows = [line for line in ended.out.splitlines() if ".." in line]
+    assert rows[0].split()[:6] == ["any", "2", "1", "words", "(embedding)", ".."]
+    assert "blocks." in rows[0]
+    assert "blocks." in rows[1]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_model_larger_than_the_machines_memory_is_read(bft: Terminal) -> None:
+    told = bft("size", "cells", f"{MODELS}:enormous", "--gpus", "4", "--python", sys.executable, "--json").json
+    assert told["parameters"] == 4 * (100_000**2 + 100_000)
+    assert [stage["gpus"] for stage in told["cells"][-1]["stages"]] == [1, 1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: Terminal) -> None:
+    (bft.folder / "broken.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return open(x)\n"
+        "def make_model(batch_size): return Net(), (torch.ones(2),)\n"
+    )
+    ended = bft("size", "cells", "broken.py:make_model", "--gpus", "4", "--python", sys.executable)
+    assert ended.code == 1
+    assert "the forward pass fails: broken.py:4: TypeError" in ended.err
+    assert "give --config for a model by its sizes" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--config", GPT, "--gpus", "6"), "6 GPUs: a cell has 1, 2, 4, 8, ...; take 4 or 8"),
+        (("--config", GPT, "--gpus", "0"), "0 GPUs"),
+        (("--config", GPT, "--gpus", str(2**20)), "at most 65536"),
+        (("--config", GPT, "--gpus", "64", "--stages", "32"), "cannot be cut into 32 stages: 26 operators"),
+        (("--config", GPT, "--gpus", "8", "--stages", "3"), "3 stages: a cell has 1, 2, 4, 8"),
+        (("--config", GPT, "--gpus", "8", "--stages", "2;4"), "--stages '2;4': whole numbers, as in 1,2,4"),
+        (("--config", GPT, "--gpus", "8", "--stages", "16"), "16 stages on 8 GPUs"),
+        (("--config", GPT, "--gpus", "8", "--types", "a100,h1000x"), "no GPU type 'h1000x': did you mean h100?"),
+        (("--config", GPT, "--gpus", "8", "--types", "zzz"), "no GPU type 'zzz': there are p100"),
+        (("--config", GPT, "--gpus", "8", "--types", ","), "--types names none"),
+        (("--config", GPT, "--gpus", "8", "--batch", "0"), "--batch 0"),
+        (("--config", GPT, "--gpus", "8", "--tp", "2"), "--tp counts a part of MODULE.py:make_model"),
+        (("--config", "gptt:h=1", "--gpus", "8"), "did you mean gpt?"),
+        (("--config", GPT, "--gpus", "8", "--timeout", "0"), "--timeout 0: seconds"),
+        (("--gpus", "8"), "name a model (MODULE.py:make_model), or give --config"),
+        (("none.py:make_model", "--gpus", "8"), "none.py: no such file"),
+        (("train.py", "--gpus", "8"), "write FILE.py:FUNCTION"),
+        (("train.py:make", "--config", GPT, "--gpus", "8"), "not both"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(bft: Terminal, words: tuple[str, ...], said: str) -> None:
+    ended = bft("size", "cells", *words)
+    assert ended.code == 2
+    assert said in ended.err
+    assert ended.out == ""
+
+
+def test_a_cut_within_a_module_names_its_operator() -> None:
+    assert size_cells._place("blocks.0", "linear_3") == "blocks.0 (linear_3)"
+    assert size_cells._place("", "add") == "add"
