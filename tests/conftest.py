@@ -55,6 +55,7 @@ _SLOW = (
     "tests/packaging/",
     "tests/sizing/cells/test_profile.py",
     "tests/sizing/model/test_families.py",
+    "tests/sizing/model/test_graphing.py",
     "tests/sizing/model/test_tracing.py",
 )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +18,9 @@ from bftd.errors import BftError
 
 _OWN = ("--partition", "-p")
 _LEAVES_S = 10.0
+_ROOT = Path(__file__).resolve().parents[2]
+# No PYTHONPATH: the Python that runs the user's model would have it, too.
+_BFT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bftd.cli.main import main; main()"
 
 
 def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
         raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is profiled")
     gpu = [] if device == "cpu" else ["--gres=gpu:1"]
     options = ["--partition", partition, "-n1", f"--cpus-per-task={threads}", "--job-name=bft-profile", *gpu]
-    command = [srun, *options, sys.executable, "-m", "bftd.cli.main", *words_of(sys.argv[1:])]
+    command = [srun, *options, sys.executable, "-c", _BFT, str(_ROOT), *words_of(sys.argv[1:])]
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -38,7 +41,6 @@ def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # the terminal's Ctrl-C is ours to hand on: srun asks for it twice
     )
     trouble: list[str] = []

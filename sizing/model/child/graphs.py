@@ -9,7 +9,6 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from sizing.model.child import answering, flops, host, models, modules, private, stand_ins, surroundings
 from sizing.model.child.refusal import Refusal
@@ -271,8 +270,8 @@ def _in_loss(found: Any, made: models.Made) -> set[Any]:
     values = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in flat]
     mode = next((each.fake_mode for each in values if isinstance(each, private.FakeTensor)), None)
     with mode or contextlib.nullcontext(), torch.enable_grad():
-        values = tree_map_only(torch.Tensor, _leaf, values)
-        loss = made.loss(torch.utils._pytree.tree_unflatten(values, found.call_spec.out_spec))
+        values = private.mapped(_leaf, values)
+        loss = made.loss(private.rebuilt(values, found.call_spec.out_spec))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise Refusal(f"the loss is {kind}: one number, with a gradient", True)

@@ -61,7 +61,7 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
         config.use_cache = False
     if device is not None:
         model.to(device)
-        args, kwargs = _moved((args, kwargs), device)
+        args, kwargs = private.mapped(lambda each: each.to(device), (args, kwargs))
     return Made(model, args, kwargs, loss, note)
 
 
@@ -99,12 +99,6 @@ def takes_tp(make: Callable[..., Any]) -> bool:
 def _line(make: Any) -> int:
     code = getattr(inspect.unwrap(make), "__code__", None)
     return int(getattr(code, "co_firstlineno", 1))
-
-
-def _moved(values: Any, device: str) -> Any:
-    from torch.utils._pytree import tree_map_only
-
-    return tree_map_only(torch.Tensor, lambda each: each.to(device), values)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

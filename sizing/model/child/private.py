@@ -381,3 +381,10 @@ def mapped(function: Any, values: Any) -> Any:
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, function, values)
+
+
+def rebuilt(flat: Any, form: Any) -> Any:
+    """Nested values out of flat ones, in the form that an exported program has for them."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten(flat, form)

@@ -55,6 +55,7 @@ def test_a_wide_resnet_narrows(bft: Terminal) -> None:
     assert told["cells"][1]["stages"][0]["across_bytes"] in (4 * 8 * 32 * 32 * 32, 4 * 8 * 64 * 16 * 16)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: Terminal) -> None:
     step, python = f"{MODELS}:gpt", ("--python", sys.executable)
@@ -66,6 +67,7 @@ def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: Terminal) -> None:
     assert "blocks." in rows[1]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_model_larger_than_the_machines_memory_is_read(bft: Terminal) -> None:
     told = bft("size", "cells", f"{MODELS}:enormous", "--gpus", "4", "--python", sys.executable, "--json").json
@@ -73,6 +75,7 @@ def test_a_model_larger_than_the_machines_memory_is_read(bft: Terminal) -> None:
     assert [stage["gpus"] for stage in told["cells"][-1]["stages"]] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: Terminal) -> None:
     (bft.folder / "broken.py").write_text(

@@ -28,6 +28,13 @@ def test_the_interval_covers_the_median_of_any_distribution_95_times_in_100_and_
         assert missed(out + 1) > 0.05 or out + 1 >= count / 2
 
 
+def test_regression_more_rounds_than_a_float_has_powers_of_two() -> None:
+    value, low, high = interval(list(range(3001)))
+    assert value == 1500
+    # the normal approximation, 1.96 / 2 times the square root of the count
+    assert 1500 - low == high - 1500 == 54
+
+
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=40))
 def test_the_median_lies_within_its_interval(samples: list[float]) -> None:
     value, low, high = interval(samples)

@@ -212,4 +212,6 @@ def entropy(logits: torch.Tensor, targets: torch.Tensor, tp: int) -> torch.Tenso
     if tp == 1:
         return nn.functional.cross_entropy(logits.float(), targets)
     first = dist.get_rank() * logits.shape[-1]
-    return _SplitEntropy.apply(logits, targets, first)  # type: ignore[no-untyped-call]
+    split: Any = _SplitEntropy
+    loss: torch.Tensor = split.apply(logits, targets, first)
+    return loss

@@ -1,0 +1,56 @@
+"""Children beside the user's own code: which Python, with what, and what is said of those that end without a word."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sizing.errors import Untraceable, UsageError
+from sizing.model import launch
+
+ENTRY = "sizing.model.child.graphs"
+
+
+def test_nothing_is_hidden_from_a_child_but_what_its_caller_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def ended(python: str, entry: str, request: Any, limits: launch.Limits, env: Any, *_: Any) -> Any:
+        seen.append((python, entry, dict(env), limits.memory_bytes))
+        return b"{}", 0, ""
+
+    monkeypatch.setattr(launch, "ended", ended)
+    assert launch.run(ENTRY, {}, python="p", timeout_s=1) == b"{}"
+    assert launch.run(ENTRY, {}, python="p", timeout_s=1, memory_bytes=5, env={"A": "b"}) == b"{}"
+    assert seen == [("p", ENTRY, {}, launch.NO_LIMIT_BYTES), ("p", ENTRY, {"A": "b"}, 5)]
+
+
+def test_the_next_python_is_tried_where_one_has_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "pythons", lambda python: ["without", "with"])
+    answers = {"without": (b"", launch.NO_TORCH, ""), "with": (b"[1]", 0, "")}
+    monkeypatch.setattr(launch, "ended", lambda python, *_: answers[python])
+    assert launch.run(ENTRY, {}, timeout_s=1) == b"[1]"
+    answers["with"] = b"", launch.NO_TORCH, ""
+    with pytest.raises(UsageError, match="no Python with torch was found"):
+        launch.run(ENTRY, {}, timeout_s=1)
+    answers["with"] = b"", -9, "one\ntwo"
+    with pytest.raises(
+        Untraceable, match=r"^net.py: the traced process was killed by signal 9 before it was done: two$"
+    ):
+        launch.run(ENTRY, {}, timeout_s=1, what="net.py")
+
+
+def test_a_python_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be started: No such file or directory; name another with --python"):
+        launch.run(ENTRY, {}, python=str(tmp_path / "python"), timeout_s=5)
+
+
+@pytest.mark.torch
+def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text("import time\ntime.sleep(60)\n")
+    request = {"path": str(path), "function": "make_model", "batch": 1}
+    with pytest.raises(Untraceable, match="no end after 1.5 s"):
+        launch.run(ENTRY, request, python=sys.executable, timeout_s=1.5)
