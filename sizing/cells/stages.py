@@ -16,7 +16,7 @@ In a transformer all cuts of the residual stream send the same, and 3. decides; 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +131,10 @@ def _cut(places: _Places, n_stages: int, uneven: bool) -> tuple[list[int], list[
     """GPUs of each stage in halves of the even share, and its last operator."""
     shift = max(0, places.flops[-1].bit_length() - _LARGEST.bit_length())
     flops = [each >> shift for each in places.flops]
-    even = least_load(flops, n_stages, _EVEN)
-    load, shares = even, _EVEN
+    load, shares = _least_even(flops, n_stages), _EVEN
     if uneven:
-        other = least_load(flops, n_stages, _UNEVEN)
-        if even * _SLACK[1] > other * _SLACK[0]:
+        other = _least_uneven(flops, n_stages, (load * _SLACK[1] - 1) // _SLACK[0])
+        if other is not None:
             load, shares = other, _UNEVEN
     cutter = _Cutter(flops, places.sent, n_stages, shares)
     high = load * _SLACK[0] // _SLACK[1]
@@ -151,35 +150,65 @@ def _cut(places: _Places, n_stages: int, uneven: bool) -> tuple[list[int], list[
     return best.halves, [places.after[end] for end in best.ends]
 
 
-def least_load(flops: Sequence[int], n_stages: int, shares: Sequence[int]) -> int:
-    """The least that the slowest stage can have: 4 x its FLOPs / its GPUs in halves of the even share."""
-    low, high = 0, flops[-1] * _UNITS
+def _least(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number that fits; `high` does."""
     while low < high:
         middle = (low + high) // 2
-        if _reaches(flops, n_stages, shares, middle):
+        if fits(middle):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _reaches(flops: Sequence[int], n_stages: int, shares: Sequence[int], load: int) -> bool:
-    """Whether stages of at most that load reach the end: the furthest place by GPUs that are used, stage by stage."""
-    end, whole = len(flops) - 1, 2 * n_stages
-    furthest = {0: 0}
-    for stage in range(1, n_stages + 1):
-        left, most = n_stages - stage, end - (n_stages - stage)
-        reached: dict[int, int] = {}
-        for used, at in furthest.items():
-            for share in shares:
-                now = used + share
-                if not left * min(shares) <= whole - now <= left * max(shares):
-                    continue
-                to = min(most, bisect_right(flops, flops[at] + load * share // _UNITS) - 1)
-                if to > at and to > reached.get(now, -1):
-                    reached[now] = to
-        furthest = reached
-    return furthest.get(whole) == end
+def _least_even(flops: Sequence[int], n_stages: int) -> int:
+    """The least that the slowest of stages with equally many GPUs can have: 4 x its FLOPs / its GPUs in halves."""
+    end = len(flops) - 1
+
+    def fits(load: int) -> bool:
+        at = 0
+        for left in reversed(range(n_stages)):  # each goes as far as it can, and leaves a place for each that follows
+            to = min(end - left, bisect_right(flops, flops[at] + load * _EVEN[0] // _UNITS) - 1)
+            if to == at:
+                return False
+            at = to
+        return at == end
+
+    return _least(fits, 0, flops[-1] * _UNITS)
+
+
+def _least_uneven(flops: Sequence[int], n_stages: int, most: int) -> int | None:
+    """The same where stages have half or twice as many too; None where that is more than `most`."""
+    places, index = np.array(flops, dtype=np.int64), np.arange(len(flops))
+    ideal, whole = -(-flops[-1] * _UNITS // (2 * n_stages)), 2 * n_stages
+
+    def fits(load: int) -> bool:
+        begins = _begins(places, load, _UNEVEN)
+        # For what GPUs are used so far: at which places stages can end. Going far is not always best here, as a stage
+        # of few GPUs may need a small operator that an earlier one would take.
+        reached = {0: index == 0}
+        for left in reversed(range(n_stages)):
+            ways: dict[int, Any] = {}
+            for used, ends in reached.items():
+                count = np.concatenate(([0], np.cumsum(ends)))
+                for share in _UNEVEN:
+                    now = used + share
+                    if _can_use(whole - now, left, _UNEVEN):
+                        there = count[index] > count[begins[share]]
+                        ways[now] = ways[now] | there if now in ways else there
+            reached = {used: ends for used, ends in ways.items() if ends.any()}
+        return whole in reached and bool(reached[whole][-1])
+
+    return _least(fits, ideal, most) if ideal <= most and fits(most) else None
+
+
+def _begins(places: Any, load: int, shares: Sequence[int]) -> dict[int, Any]:
+    """By a stage's share: for each place the first from which a stage of at most that load reaches it."""
+    return {share: np.searchsorted(places, places - load * share // _UNITS, side="left") for share in shares}
+
+
+def _can_use(halves: int, stages_left: int, shares: Sequence[int]) -> bool:
+    return stages_left * min(shares) <= halves <= stages_left * max(shares)
 
 
 @dataclass(frozen=True)
@@ -203,10 +232,7 @@ class _Cutter:
 
     def cut(self, load: int) -> _Found:
         """The cuts; there are some, as `load` is at least the least."""
-        begins = {
-            share: np.searchsorted(self.flops, self.flops - load * share // _UNITS, side="left")
-            for share in self.shares
-        }
+        begins = _begins(self.flops, load, self.shares)
         whole = 2 * self.n_stages
         start = np.full(len(self.flops), _NEVER, dtype=np.int64)
         start[0] = 0
@@ -218,7 +244,7 @@ class _Cutter:
                 minima = _Minima(costs)
                 for share in self.shares:
                     now = used + share
-                    if left * min(self.shares) <= whole - now <= left * max(self.shares):
+                    if _can_use(whole - now, left, self.shares):
                         best = minima.over(begins[share], self.index)
                         reached[now] = best if now not in reached else np.minimum(reached[now], best)
             tables.append({used: np.where(best < _NEVER, best + self.sent, _NEVER) for used, best in reached.items()})

@@ -52,5 +52,5 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     path.write_text("import time\ntime.sleep(60)\n")
     request = {"path": str(path), "function": "make_model", "batch": 1}
-    with pytest.raises(Untraceable, match="no end after 1.5 s"):
+    with pytest.raises(Untraceable, match=r"no end after 1\.5 s"):
         launch.run(ENTRY, request, python=sys.executable, timeout_s=1.5)
