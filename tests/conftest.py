@@ -53,6 +53,8 @@ _SLOW = (
     "tests/milp/test_contract.py",
     "tests/milp/test_properties.py",
     "tests/packaging/",
+    "tests/sizing/cells/test_profile.py",
+    "tests/sizing/model/test_families.py",
     "tests/sizing/model/test_tracing.py",
 )
 

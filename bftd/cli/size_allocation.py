@@ -30,7 +30,7 @@ def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
         raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is profiled")
     gpu = [] if device == "cpu" else ["--gres=gpu:1"]
     options = ["--partition", partition, "-n1", f"--cpus-per-task={threads}", "--job-name=bft-profile", *gpu]
-    command = [srun, *options, sys.executable, "-m", "bftd.cli.main", *_words(sys.argv[1:])]
+    command = [srun, *options, sys.executable, "-m", "bftd.cli.main", *words_of(sys.argv[1:])]
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
     raise BftError(trouble[0] if trouble else f"the job in {partition} ended with {code} and no answer")
 
 
-def _words(given: list[str]) -> list[str]:
+def words_of(given: list[str]) -> list[str]:
     """This command's own words without the partition, and with --json."""
     words: list[str] = []
     skips = False

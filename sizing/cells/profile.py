@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from sizing import gpus
@@ -126,6 +129,7 @@ def profiled(
             {**request, "tp": tp, "shards": rows},
             python=python,
             timeout_s=timeout_s,
+            memory_bytes=_room_bytes() if device == "cpu" else None,
             env=env,
             what=str(request.get("path", "the model")),
             heard=hear,
@@ -136,6 +140,17 @@ def profiled(
         results.update((each.shard, each) for each in (_result(found) for found in heard))
         notes.update(dict.fromkeys(found["note"] for found in heard if found.get("note")))
     return Profiled(tuple(results[each] for each in shards), tuple(sorted(files)), tuple(notes))
+
+
+def _room_bytes() -> int | None:
+    """What a process may take of this machine before the system ends it, or Slurm; None where that is not known."""
+    found: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        found += [int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"]
+    with suppress(KeyError, ValueError):
+        found.append(int(os.environ["SLURM_MEM_PER_NODE"]) * 2**20)
+    return min((each for each in found if each > 0), default=None)
 
 
 def device_name(said: str) -> str:

@@ -40,7 +40,7 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
         except (MemoryError, RuntimeError) as error:
             if not _no_room(error):
                 raise
-            answer = {"unfit": answering.reason_of(error, "")[:200]}
+            answer = {"unfit": (str(error).splitlines() or ["no memory"])[0][:200]}
             del error
         gc.collect()
         if device != "cpu":

@@ -129,7 +129,8 @@ class Program:
                 copies[node] = copy
         graph.output([copies[node] if isinstance(node, torch.fx.Node) else node for node in outputs])
         module = torch.fx.GraphModule(self.whole, graph)
-        return self._slice(module, outside, final, device)
+        shared = self._shared(outside, begin, end)
+        return self._slice(module, outside, final, device, shared)
 
     def _sent(self, inside: list[Any], wanted: set[Any], end: int) -> list[Any]:
         """What a stage hands on: used behind it, or a result of the model."""
@@ -167,7 +168,7 @@ class Program:
         order = {node: at for at, node in enumerate(self.whole.graph.nodes)}
         outside.sort(key=order.__getitem__)
 
-    def _slice(self, module: Any, outside: list[Any], final: bool, device: str) -> Slice:
+    def _slice(self, module: Any, outside: list[Any], final: bool, device: str, shared: str) -> Slice:
         weights: dict[int, torch.Tensor] = {}
         trained: list[torch.Tensor] = []
         leaves: list[torch.Tensor] = []
@@ -190,6 +191,9 @@ class Program:
                 leaves.append(values.like(node.meta["val"], device, learns=learns, rows=_rows(node)))
             else:
                 arguments.append((False, node.meta.get("val")))
+        note = (
+            f"weights of several stages are in each, and their gradients are to be summed: {shared}" if shared else ""
+        )
         loss, spec, filled = self.made.loss, self.exported.call_spec.out_spec, values.Filled(device)
         written = [_written(node) for node, (leaf, _) in zip(outside, arguments, strict=True) if leaf]
 
@@ -202,9 +206,19 @@ class Program:
             with filled:
                 return [loss(torch.utils._pytree.tree_unflatten(list(outs), spec))]
 
-        return Slice(
-            run, leaves, list(weights.values()), trained, self.made.note, autocast(self.request["precision"], device)
-        )
+        note = "; ".join(filter(None, (self.made.note, note)))
+        return Slice(run, leaves, list(weights.values()), trained, note, autocast(self.request["precision"], device))
+
+    def _shared(self, outside: list[Any], begin: int, end: int) -> str:
+        """The trained weights of a stage that another one uses, too: an embedding that is the output matrix."""
+        mine = {id(self._weight(node)) for node in outside if node.op == "placeholder" and self.learns[node]}
+        found = []
+        for node in self.whole.graph.find_nodes(op="placeholder"):
+            if self.learns[node] and id(self._weight(node)) in mine:
+                places = [self.place[user] for user in node.users if user in self.place]
+                if any(not begin <= place <= end for place in places):
+                    found.append(str(self.specs[node.name].target))
+        return ", ".join(found)
 
     # -- what ranks exchange ---
 

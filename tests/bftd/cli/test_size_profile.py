@@ -1,0 +1,99 @@
+"""`bft size profile` as a user meets it: what it will run, each result as it comes, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.cli import size_allocation
+from sizing.cells.store import Store
+from tests.bftd.cli.sizing_commands import Ended, Terminal
+
+ROOT = Path(__file__).parents[3]
+SMALL = "gpt:h=32,l=2,a=4,s=8,V=64"
+CPU = ("--device", "cpu", "--python", sys.executable, "--rounds", "1")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Terminal:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Terminal(tmp_path, monkeypatch, capsys)
+
+
+def profile(terminal: Terminal, *words: str) -> Ended:
+    return terminal("size", "profile", *words)
+
+
+@pytest.mark.torch
+def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Terminal) -> None:
+    words = ("--config", SMALL, "--global-batch", "8", "--gpus", "2", "--stages", "1,2", *CPU)
+    first = profile(terminal, *words)
+    assert first.code == 0, first.err
+    assert first.err.startswith("4 shards to profile; about ")
+    assert "4/4 operators 0 to 3, batch 8, tp 2" in first.err
+    assert "measured; no collectives in it" in first.out
+    assert "the embedding is also the output matrix" in first.out
+    again = profile(terminal, *words, "--json")
+    assert again.err == "4 shards, all in the cache\n"
+    assert len(again.json["profiles"]) == 4
+    assert again.json["profiles"][0]["compute_s"]["origin"] == "measured"
+    listed = profile(terminal, "--list")
+    assert "adam fp32 1" in listed.out
+    assert profile(terminal, "--forget", "gpt").out == "4 profiles forgotten\n"
+    assert profile(terminal, "--list", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--global-batch B"),
+        (("--global-batch", "8"), "--gpus N"),
+        (("--global-batch", "8", "--gpus", "3", "--config", SMALL), "2 or 4"),
+        (("--global-batch", "0", "--gpus", "2", "--config", SMALL), "at least 1"),
+        (("--global-batch", "8", "--gpus", "2"), "name a training step"),
+        (("--global-batch", "8", "--gpus", "2", "--config", "wresnet:x=1"), "wresnet knows k="),
+        (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "train.py:make_step"), "not both"),
+        (("--global-batch", "8", "--gpus", "2", "gone.py:make_model"), "no such file"),
+        (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--partition", "p"), "no srun on PATH"),
+        (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--timeout", "0"), "more than 0"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(terminal: Terminal, words: tuple[str, ...], said: str) -> None:
+    ended = profile(terminal, *words)
+    assert ended.code in (1, 2)
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_the_command_in_an_allocation_is_the_users_own_without_the_partition() -> None:
+    own = ["size", "profile", "m.py:f", "-p", "a100", "--gpus", "2"]
+    assert size_allocation.words_of(own) == ["size", "profile", "m.py:f", "--gpus", "2", "--json"]
+    for option in ("-pa100", "--partition=a100"):
+        assert size_allocation.words_of(["size", "profile", option, "--json"]) == ["size", "profile", "--json"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_interrupted_command_keeps_what_is_done_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    large = ("--config", SMALL, "--global-batch", "8", "--gpus", "2", *CPU, "--rounds", "1000")
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bftd.cli.main", "size", "profile"]
+    started = subprocess.Popen([*command, *large], env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert started.stderr is not None
+    assert "shards to profile" in started.stderr.readline()
+    assert started.stderr.readline().startswith("1/")
+    started.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    said = started.communicate(timeout=60)[1]
+    assert started.returncode == 130, said
+    assert "Traceback" not in said
+    assert time.monotonic() - began < 20
+    rows = Store(tmp_path / "bft" / "profiles.sqlite").listed()
+    assert [row[3] for row in rows] == [1]
