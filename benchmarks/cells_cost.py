@@ -9,6 +9,7 @@ compares with one real job a plan on GPUs (18.1x on average, 2.55x at least); on
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -57,17 +58,19 @@ def costs(case: Case) -> list[Cost]:
             fits = [shard for shard in every if shard is not None and sizes["heads"] % shard.tp == 0]
             sampled = [shard for shard in wanted(cell, batch, hybrids=True) if shard in fits]
             plans = _plans(len(spans)) if gpus == 2 else []
+            sampled_s = _profiled_s(config, sampled)
             found.append(
                 Cost(
                     f"{gpus} ranks, {len(spans)} stage{'s' * (len(spans) > 1)}",
                     len(sampled),
-                    _profiled_s(config, sampled),
+                    sampled_s,
                     len(fits),
-                    _profiled_s(config, fits),
+                    sampled_s if set(fits) == set(sampled) else _profiled_s(config, fits),
                     len(plans),
                     sum(_real_s(case, plan) for plan in plans) if plans else None,
                 )
             )
+            print(f"{found[-1].cell}: done", file=sys.stderr, flush=True)
     return found
 
 

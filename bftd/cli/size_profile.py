@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_allocation, size_cells, size_model
+from bftd.cli import common, options, size_allocation, size_cells, size_comm, size_hybrids, size_model
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def profile(
     """
     from sizing.cells import stages
     from sizing.cells.profile import Setting
+    from sizing.cells.shards import ShardProfile
     from sizing.cells.store import Store
 
     store = Store()
@@ -104,7 +105,7 @@ def profile(
         else:
             common.echo(_table(results, answer["notes"], answer["model"]))
         return
-    source = _source(model, text)
+    source, tables = _source(model, text), size_comm.found()
     wanted_counts = size_cells._counts(counts)
     graph = size_cells._graph(model, text, min(global_batch, _GRAPH_BATCH), 1, python, timeout_s)
     setting = Setting(optimizer, precision, threads, rounds)
@@ -115,7 +116,11 @@ def profile(
     work.run(found)
     if not hybrids and (middle := work.between(_wanted(graph, gpus, wanted_counts, global_batch, hybrids=True))):
         work.run(middle)
-    for cell in stages.cells(graph, gpus, "", wanted_counts):
+    cells = stages.cells(graph, gpus, "", wanted_counts)
+    timed = [each for each in work.results.values() if isinstance(each, ShardProfile)]
+    if middle := size_hybrids.close(cells, graph, timed, tables, global_batch):
+        work.run(middle)
+    for cell in cells:
         work.smaller(cell, global_batch)
     _say(store.said)
     if as_json:
