@@ -178,9 +178,9 @@ def test_an_interrupted_sbatch_submits_nothing_and_leaves_nothing(
     until(lambda: (user.home / "pid").exists() and (user.home / "pid").read_text() != "", "the program's start")
     began = time.monotonic()
     submitting.send_signal(signal.SIGINT)
-    submitting.communicate(timeout=20)
+    submitting.communicate(timeout=40)
     assert submitting.returncode == -signal.SIGINT
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert not Path(f"/proc/{(user.home / 'pid').read_text().strip()}").exists()
     assert queued(user) == []
 

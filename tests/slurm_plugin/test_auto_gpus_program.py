@@ -103,14 +103,14 @@ def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp
     answer, why = ask(f"sleep 60 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 60", limit_s=1)
     assert answer is None
     assert "no answer in 1 s" in why
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
     began = time.monotonic()
     assert ask(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert ends(int((tmp_path / "pid").read_text()))
 
 

@@ -187,8 +187,8 @@ def test_regression_a_node_that_is_waited_for_stayed_for_all_its_workers_one_aft
     async def body() -> None:
         saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer() for _ in range(8)]
         began_s = time.monotonic()
-        await saver.save(workers, graceful=False, patient=False, ship_s=0.1)
-        assert time.monotonic() - began_s < 0.4
+        await saver.save(workers, graceful=False, patient=False, ship_s=0.5)
+        assert time.monotonic() - began_s < 2.0
         assert [ops(worker) for worker in workers] == [["ship"]] * 8
 
     scene(body())
