@@ -27,8 +27,9 @@ PROOF_BYTES = 64
 """A proof alone on the wire: hexadecimal, without an end of line."""
 
 _LINE = b"l"
-_TAG = slice(0, 64)
+_TAG = slice(0, 65)
 _REST = slice(65, None)
+"""A tag has 64 digits and a space behind it."""
 
 
 def new_secret() -> str:
@@ -45,7 +46,7 @@ class Seal:
 
     def line(self, line: bytes) -> bytes:
         """Puts the next seal in front of a message's line."""
-        return self._tag(line) + b" " + line
+        return self._tag(line) + line
 
     def opened(self, line: bytes) -> bytes:
         """Takes the seal off the next line; raises WireError when it does not fit."""
@@ -55,7 +56,7 @@ class Seal:
 
     def _tag(self, line: bytes) -> bytes:
         self._count += 1
-        return hmac.digest(self._key, _LINE + self._count.to_bytes(8, "big") + line, "sha256").hex().encode()
+        return hmac.digest(self._key, _LINE + self._count.to_bytes(8, "big") + line, "sha256").hex().encode() + b" "
 
 
 @dataclass(frozen=True)

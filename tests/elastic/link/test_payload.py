@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic.errors import WireError
@@ -64,6 +64,7 @@ def test_whatever_is_written_in_whatever_portions_is_what_comes(sizes: list[int]
 
 
 @settings(max_examples=60, deadline=None)
+@example(content=b"\0", where=0.421875, how=False)  # the space behind a seal was looked at by nobody
 @given(content=st.binary(min_size=1, max_size=300), where=st.floats(0, 1, exclude_max=True), how=st.booleans())
 def test_a_state_that_is_cut_or_altered_anywhere_never_counts_as_whole(content: bytes, where: float, how: bool) -> None:
     """The bytes as they travel, from the first piece's length to the sealed end."""

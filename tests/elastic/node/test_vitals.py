@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from elastic.node import vitals
-from elastic.node.vitals import Watcher, descends, kill, vitals_of
+from elastic.node.vitals import Vitals, Watcher, descends, kill, vitals_of
 from elastic.timing import BUSY_TIMES
 
 FROZEN_S = 10.0
@@ -43,12 +43,17 @@ class Worker:
         self.process.stdout.readline()
         return self.process.pid
 
-    def silent(self, pid: int, length_s: float, *, stepped: bool = True, every_s: float = 2.0) -> list[dict[str, Any]]:
-        """The silence goes on for so long; what the driver is told."""
+    def silent(
+        self, pid: int, length_s: float, *, stepped: bool = True, every_s: float = 2.0, works: bool = False
+    ) -> list[dict[str, Any]]:
+        """The silence goes on for so long; what the driver is told. One that `works` has the time to."""
         told = []
         for _ in range(round(length_s / every_s)):
             self.now_s += every_s
+            before = vitals_of(pid)
             time.sleep(0.05)  # what runs uses its CPU meanwhile
+            if works and before:
+                until_it_worked(pid, before, 0.015 * every_s)
             look = {"op": "look", "pid": pid, "silent_s": self.now_s - self.answered_s, "stepped": stepped}
             if said := self.watcher.look(os.getpid(), look):
                 told.append(said)
@@ -67,6 +72,14 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     worker = Worker(monkeypatch)
     yield worker
     worker.end()
+
+
+def until_it_worked(pid: int, before: Vitals, cpu_s: float) -> None:
+    """It has used so much of a CPU, or read something: a busy machine may let it wait for its turn."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while (seen := vitals_of(pid)) and seen.cpu_s - before.cpu_s <= max(cpu_s, 0.02) and seen.work <= before.work:
+        assert time.monotonic() < deadline_s, seen
+        time.sleep(0.01)
 
 
 def until_state(pid: int, states: str) -> None:
@@ -109,7 +122,7 @@ def test_a_worker_that_waits_before_its_first_step_is_left_alone_but_a_stopped_o
 @pytest.mark.parametrize("script", [SPIN, READ], ids=["computes", "reads"])
 def test_a_worker_at_work_is_left_alone_and_told_as_busy(worker: Worker, script: str) -> None:
     pid = worker.start(script)
-    told = worker.silent(pid, FROZEN_S * 3, every_s=1.0)
+    told = worker.silent(pid, FROZEN_S * 3, every_s=1.0, works=True)
     assert {(said["verdict"], said["why"]) for said in told} == {("busy", "it is at work")}
     assert worker.process
     assert worker.process.poll() is None
