@@ -96,8 +96,11 @@ def nearest(out: Sequence[Out]) -> str:
 
 
 def moment(at_s: float) -> str:
-    """Local time to the minute."""
-    return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+    """Local time to the minute; of one that no calendar has, that it is none."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+    except (OSError, OverflowError, ValueError):
+        return "never"
 
 
 def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:

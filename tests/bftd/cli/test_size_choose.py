@@ -215,3 +215,37 @@ def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
     (bft.folder / "train.py").write_text("def make_model(batch_size): return None\n")
     said = choose(bft, *TRACED, "--no-start", "--json").json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+
+
+def test_regression_a_run_beyond_all_calendars_ended_in_a_traceback(bft: Terminal) -> None:
+    far = ("--config", f"{GPT},recompute=full,b=1", "--global-batch", "1000000000", "--steps", "1000000000000")
+    ended = choose(bft, *far, "--no-start")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r" never +never ", ended.out)
+
+
+def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Terminal) -> None:
+    huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
+    ended = choose(bft, *huge, "--no-start", "--json")
+    assert ended.code == 1
+    assert (ended.json["winner"], ended.json["runs"]) == (None, [])
+    assert ended.json["out"]
+
+
+def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: Terminal) -> None:
+    ended = bft("size", "choose", *JOB)
+    assert ended.code == 1
+    assert ended.err.endswith("; without Slurm, name a file of GPUs with --partitions\n")
+
+
+def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_to_be_shortest(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = (*TRACED, "--no-start", "--start-up", "0", "--partition", "new", "--max-gpus", "2", "--json")
+    steps = {(run["gpus"], run["stages"]): run["step"] for run in choose(bft, *two).json["cells"]}
+    took_s = 1.3 * steps[2, 2]["value"]  # slower than a pipeline is expected to be, and quicker than it may be
+    assert took_s < 0.7 * steps[2, 2]["high"]
+    profiled(bft.folder, monkeypatch, {64: 2 * took_s, 32: took_s})
+    assert choose(bft, *two).json["winner"]["stages"] == 2
+    winner = choose(bft, *two, "--deadline", f"+{int(1000 * 0.8 * steps[2, 2]['high'])}seconds").json["winner"]
+    assert (winner["stages"], winner["step"]["origin"]) == (1, "interpolated")
