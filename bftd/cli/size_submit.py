@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,8 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool) -> str:
     missing, kept = job.missing(run)
     for each in kept:
         _refuse_conflict(job, run, each)
-    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing)]
     settings = environment(run)
+    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
     path = str(job.script.path)
     told = [
         *(each.sentence() for each in kept),
@@ -116,6 +117,22 @@ def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
         f"srun torchrun --nnodes={run.shape.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
         f'    --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" {program}',
     )
+
+
+def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What lets the settings through to a script that takes only some of the environment along."""
+    if "export" not in job.script.options:
+        return ()
+    taken = job.own("export").split(",")
+    words = [name.upper() for name in taken]
+    if "ALL" in words:
+        return ()
+    if "NIL" in words:
+        raise UsageError(
+            f"{job.script.path} has --export=NIL, which keeps {', '.join(settings)} from it: "
+            "write --export=NONE, which they can be added to; nothing was submitted"
+        )
+    return (f"--export={','.join([*(name for name in taken if name and name.upper() != 'NONE'), *settings])}",)
 
 
 def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:

@@ -135,3 +135,19 @@ def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Pat
     ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--deadline", "+1minute")
     assert ended.code == 1
     assert not submitted.exists()
+
+
+@pytest.mark.parametrize(
+    ("export", "given"),
+    [("NONE", "--export="), ("HOME,A=b", "--export=HOME,A=b,"), ("ALL,A=b", ""), ("all", "")],
+)
+def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how_the_model_lies(
+    bft: Terminal, submitted: Path, export: str, given: str
+) -> None:
+    assert submit(bft, f"#!/bin/bash\n#SBATCH --export={export}\ntrue\n", "--yes").code == 0
+    names = "BFT_DP,BFT_TP,BFT_STAGES,BFT_MICRO_BATCHES"
+    argv = submitted.read_text().splitlines()[0]
+    assert f" {given}{names} job.sh" in argv if given else "--export" not in argv
+    refused = submit(bft, "#!/bin/bash\n#SBATCH --export=NIL\ntrue\n", "--yes")
+    assert refused.code == 2
+    assert "write --export=NONE" in refused.err
