@@ -202,9 +202,8 @@ def _slurm(job: Job | None) -> Callable[[Run], Answer]:
     client = common.slurm_client(config.load_found(None))
 
     def ask(run: Run) -> Answer:
-        own = () if job is None else job.lines
-        lines = run.lines() if job is None else job.missing(run)[0]
-        said = asked(client, [*own, *(line.text for line in lines)])
+        lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])
+        said = asked(client, lines)
         return Answer(said.start_s, said.words if said.taken else f"refused: {said.words}")
 
     return ask

@@ -151,3 +151,28 @@ def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how
     refused = submit(bft, "#!/bin/bash\n#SBATCH --export=NIL\ntrue\n", "--yes")
     assert refused.code == 2
     assert "write --export=NONE" in refused.err
+
+
+def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\n#SBATCH -p old,new\ntrue\n", "--yes")
+    assert (ended.code, ended.err) == (0, "")
+    assert " --partition=new --nodes=1 " in submitted.read_text()
+    asked = (bft.folder / "asked").read_text()
+    assert "old,new" not in asked, "Slurm would say when it starts in either"
+    assert {"--partition=old", "--partition=new"} <= set(re.findall(r"--partition=\w+", asked))
+
+
+def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\n#SBATCH --gres=gpu:a100:4 --gpus=16\ntrue\n", "--yes")
+    assert ended.code == 2
+    assert ended.err.startswith("bft: job.sh has --gpus=16 and --gres=gpu:a100:4 and the winner needs 4 GPUs: ")
+    assert not submitted.exists()
+
+
+def test_regression_a_script_whose_name_begins_with_a_dash_was_an_option_of_sbatch(
+    bft: Terminal, submitted: Path
+) -> None:
+    (bft.folder / "-x job.sh").write_text("#!/bin/bash\ntrue\n")
+    words = ("--partitions", "centre.json", *JOB, "--submit", "./-x job.sh", "--yes")
+    assert bft("size", "choose", *words).code == 0
+    assert submitted.read_text().splitlines()[0].endswith(" ./-x job.sh")
