@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sizing.cells.profile import Setting
+from sizing.cells.shards import Shard
+from sizing.cells.store import Store
 from sizing.model import graphing
-from tests.bftd.cli.profiled import GRAPH, profiled
+from sizing.model.config import parse
+from tests.bftd.cli.profiled import GRAPH, KIND, profiled
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
 
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000")
@@ -249,3 +254,22 @@ def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_t
     assert choose(bft, *two).json["winner"]["stages"] == 2
     winner = choose(bft, *two, "--deadline", f"+{int(1000 * 0.8 * steps[2, 2]['high'])}seconds").json["winner"]
     assert (winner["stages"], winner["step"]["origin"]) == (1, "interpolated")
+
+
+def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came_last(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bft.folder / "cache"))
+    fp32, tf32 = (GPT.replace("bf16", precision) for precision in ("fp32", "tf32"))
+    sizes = parse(fp32)
+    last = sizes.layers + 1  # behind the embedding and the layers, the head
+    store = Store()
+    for precision, took_s in (("bf16", 0.1), ("fp32", 0.4)):
+        one = profile_of(Shard(0, last, 64, 1), took_s, device=KIND, peak_bytes=2**30)
+        store.put(store.model(sizes), Setting("adam", precision), [one])
+    words = ("--global-batch", "64", "--steps", "1000", "--no-start", "--max-gpus", "1", "--gpu", "a100")
+    own = choose(bft, "--config", fp32, *words, "--json").json
+    assert own["winner"]["step"]["value"] == pytest.approx(0.4)
+    assert own["winner"]["step"]["origin"] == "measured"
+    other = choose(bft, "--config", tf32, *words, "--json").json
+    assert any(note.endswith(", not in tf32: times out of profiles are theirs") for note in other["notes"])
