@@ -237,6 +237,20 @@ def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Te
     assert ended.json["out"]
 
 
+def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_the_nearest(bft: Terminal) -> None:
+    huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
+    ended = choose(bft, *huge, "--no-start", "--json")
+    needs = [re.search(r"need ([\d.]+) GiB .* has ([\d.]+)", each["why"]) for each in ended.json["out"]]
+    least = min(float(found[1]) / float(found[2]) for found in needs if found)
+    told = re.fullmatch(
+        r"bft: no GPUs can run it: \d+ x \S+ in \d+ stages in \w+: a GPU would need ([\d.]+) GiB with the guard band "
+        r"\(assumed\) and has ([\d.]+)\n",
+        ended.err,
+    )
+    assert told
+    assert float(told[1]) / float(told[2]) == least
+
+
 def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: Terminal) -> None:
     ended = bft("size", "choose", *JOB)
     assert ended.code == 1
