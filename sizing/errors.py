@@ -20,7 +20,14 @@ class Untraceable(SizingError):
 
 
 class DoesNotFit(SizingError):
-    """A model fits none of the GPUs that there are; the message says by how much, and what would help."""
+    """A model fits none of the GPUs that there are; the message says by how much, and what would help.
+
+    `times` is how many times as much memory as a GPU has it needs, infinity where it is not for memory.
+    """
+
+    def __init__(self, said: str, times: float = float("inf")) -> None:
+        super().__init__(said)
+        self.times = times
 
 
 class NoTable(SizingError):

@@ -95,7 +95,7 @@ def choose(
     size_model.refuse_batch(global_batch)
     asked = size_model.asked(step, text)
     job = None if job_path is None else size_submit.read(job_path)
-    there = size_inventory.found(None if partitions == "auto" else partitions)
+    there = size_inventory.found(None if partitions == "auto" else partitions, option="--partitions")
     wanted = partition or (job.own("partition") if job is not None else "")
     closed = _closed(there.closed, wanted, asks_start)
     everything = tuple(pools(there))
@@ -104,10 +104,15 @@ def choose(
     found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, max_stages)
     notes = [*there.notes, *closed]
     if not found:
+        if as_json:
+            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, tuple(notes))
+            click.echo(json.dumps(size_choose_shown.to_json(shown, None), indent=2))
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
-    best: Sequence[Run] = runs.best_of_shapes(found)
+    # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
+    in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
+    best: Sequence[Run] = runs.best_of_shapes(in_time or found)
     if asks_start:
-        best, unasked = _asked(best, job, now_s, top)
+        best, unasked = _asked(best, job, now_s, top, deadline_s)
         notes += unasked
     ordered = ranking.ranked(best, now_s)
     notes += timers.notes(ordered or best)
@@ -175,12 +180,14 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
     return list(told.values())
 
 
-def _asked(best: Sequence[Run], job: Job | None, now_s: float, top: int) -> tuple[Sequence[Run], list[str]]:
+def _asked(
+    best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None
+) -> tuple[Sequence[Run], list[str]]:
     """The runs with Slurm's word on those that it was asked for; where it cannot be asked, a sentence on that."""
     from sizing.choosing import ranking
 
     try:
-        said = ranking.ask(best, _slurm(job), now_s, top)
+        said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s)
     except SlurmError as error:
         return best, [f"Slurm was not asked when they could start, so all are taken to start now: {error}"]
     asked = sum(bool(run.said) for run in said)
@@ -195,9 +202,8 @@ def _slurm(job: Job | None) -> Callable[[Run], Answer]:
     client = common.slurm_client(config.load_found(None))
 
     def ask(run: Run) -> Answer:
-        own = () if job is None else job.lines
-        lines = run.lines() if job is None else job.missing(run)[0]
-        said = asked(client, [*own, *(line.text for line in lines)])
+        lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])
+        said = asked(client, lines)
         return Answer(said.start_s, said.words if said.taken else f"refused: {said.words}")
 
     return ask

@@ -91,13 +91,21 @@ def nearest(out: Sequence[Out]) -> str:
     """Of cells that are no choice, why the one is none that comes nearest."""
     if not out:
         return "there are none; bft size inventory shows which there are"
-    near = max(out, key=lambda each: (-each.run_s.value if each.run_s else -math.inf, each.shape.gpus, -each.stages))
-    return f"{near.shape.gpus} x {near.shape.pool.gpu.name} in {near.shape.pool.partition}: {near.why}"
+
+    def away(each: Out) -> tuple[float, float, int, int]:
+        return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
+
+    near = min(out, key=away)
+    stages = f" in {near.stages} stages" if near.stages > 1 else ""
+    return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"
 
 
 def moment(at_s: float) -> str:
-    """Local time to the minute."""
-    return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+    """Local time to the minute; of one that no calendar has, that it is none."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+    except (OSError, OverflowError, ValueError):
+        return "never"
 
 
 def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:

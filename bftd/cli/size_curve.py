@@ -168,7 +168,8 @@ class Step:
                 for optimizer in _OPTIMIZERS:
                     results = store.all(model, device, Setting(optimizer, precision))
                     found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}
-                    if found:
+                    # where the last stage fits no GPU, those before it are not the whole model
+                    if found and max(shard.last for shard in found) == max(shard.last for shard in results):
                         return found, precision
         except (OSError, SizingError):
             pass  # a cache that cannot be read is as good as none: the trace does

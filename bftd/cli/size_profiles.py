@@ -36,7 +36,7 @@ class Profiles:
     def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
         """None where the model was not profiled as it is now. Of settings those of a precision come first.
 
-        `said` is told what is to be said of the cache.
+        A configuration's own precision and optimizer count. `said` is told what is to be said of the cache.
         """
         from sizing.cells.store import Store
 
@@ -47,9 +47,16 @@ class Profiles:
         if source is None or model is None or not store.devices(model):
             return None
         words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
-        found = sorted(filter(None, map(_setting, words)), key=lambda each: each.precision != precision)
+        optimizer = ""
+        if asked.step is None and asked.model is not None:
+            precision, optimizer = asked.model.precision, asked.model.optimizer
+        found = sorted(
+            filter(None, map(_setting, words)),
+            key=lambda each: (each.precision != precision, each.optimizer != optimizer),
+        )
         ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found)
-        said.append(f"profiled in {ways}")
+        other = bool(found) and found[0].precision != precision
+        said.append(f"profiled in {ways}" + (f", not in {precision}: times out of profiles are theirs" * other))
         return Profiles(store, source, tuple(found))
 
     def timer(self, graph: Graph, global_batch: int) -> Measured:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 """What starts a node's processes itself, and so wants one task there."""
 
+_GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
+
 # What a user's environment may say of all his jobs: our client hands Slurm's own variables on to nobody.
 _OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation"}
 
@@ -39,13 +42,14 @@ class Job:
         """The script's own value of an option, "" where it has none."""
         return self.script.options.get(option) or ""
 
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The #SBATCH lines of script and environment, as sbatch would read them."""
-        words = [option.words for option in sbatch_options.of_script(self.script.text)]
+    def lines(self, beside: Sequence[Line]) -> tuple[str, ...]:
+        """The #SBATCH lines of script and environment with others `beside` them, which count first."""
+        options = {line.option for line in beside}
+        words = [each.words for each in sbatch_options.of_script(self.script.text) if each.name not in options]
         return (
             *(f"#SBATCH {option}" for option in self.inherited),
             *(f"#SBATCH {shlex.join(each)}" for each in words),
+            *(line.text for line in beside),
         )
 
     def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
@@ -55,7 +59,10 @@ class Job:
         tasks = self.script.tasks_per_node(run.shape.nodes)
         if tasks is None and _LAUNCHERS.search(self.script.text):
             tasks = 1
-        return agree(run.lines(tasks), self.script.options)
+        given = dict(self.script.options)
+        if "," in self.own("partition") and run.shape.pool.partition in self.own("partition").split(","):
+            del given["partition"]  # of several the run's alone: in the others its GPUs may be none, or another type
+        return agree(run.lines(tasks), given)
 
 
 def read(name: str) -> Job:
@@ -76,9 +83,11 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool) -> str:
     missing, kept = job.missing(run)
     for each in kept:
         _refuse_conflict(job, run, each)
-    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing)]
+    _refuse_second_words_on_gpus(job, run)
     settings = environment(run)
+    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
     path = str(job.script.path)
+    path = f"./{path}" if path.startswith("-") else path  # else it would be an option
     told = [
         *(each.sentence() for each in kept),
         f"{' '.join(f'{name}={value}' for name, value in settings.items())} {shlex.join(['sbatch', *options, path])}",
@@ -116,6 +125,33 @@ def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
         f"srun torchrun --nnodes={run.shape.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
         f'    --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" {program}',
     )
+
+
+def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
+    """Raise UsageError where the script names GPUs twice: of each option that is, only one was compared."""
+    others = _GPUS & job.script.options.keys()
+    if len(others) > 1:
+        told = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
+        raise UsageError(
+            f"{job.script.path} has {told} and the winner needs {run.shape.gpus} GPUs: leave --gres alone or none of "
+            "them; nothing was submitted"
+        )
+
+
+def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What lets the settings through to a script that takes only some of the environment along."""
+    if "export" not in job.script.options:
+        return ()
+    taken = job.own("export").split(",")
+    words = [name.upper() for name in taken]
+    if "ALL" in words:
+        return ()
+    if "NIL" in words:
+        raise UsageError(
+            f"{job.script.path} has --export=NIL, which keeps {', '.join(settings)} from it: "
+            "write --export=NONE, which they can be added to; nothing was submitted"
+        )
+    return (f"--export={','.join([*(name for name in taken if name and name.upper() != 'NONE'), *settings])}",)
 
 
 def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:

@@ -104,12 +104,12 @@ class Assembly:
                 f"not on {self.cell.gpu_type}; run `bft size profile` on that type"
             )
         per_node = usable_per_node(self.per_node)
-        link = tensor_link(self.cell, split, per_node)
+        link = tensor_link(self.cell, index, split, per_node)
         exchanges = [times(each.calls, self.comm.time_s(each.kind, each.bytes, link)) for each in profile.exchanges]
         bucket_s, buckets = NOTHING, 0
         moved = gradient_bytes(profile)
         if split.dp > 1 and moved:
-            rings = data_rings(self.cell, split, per_node)
+            rings = data_rings(self.cell, index, split, per_node)
             buckets = math.ceil(moved / self.bucket_bytes)
             bucket_s = self.comm.time_s("all_reduce", moved / buckets * rings.at_once, rings.link)
         held = in_flight(self.schedule, self.micro_batches, len(self.cell.stages), index)

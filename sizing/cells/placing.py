@@ -24,20 +24,29 @@ class Rings:
     at_once: int
 
 
-def tensor_link(cell: Cell, split: Split, per_node: int) -> Link:
-    """Of the tensor-parallel ranks of one replica."""
-    close = min(split.tp, per_node)
+def tensor_link(cell: Cell, stage: int, split: Split, per_node: int) -> Link:
+    """Of the tensor-parallel ranks of one replica of a stage; of the replica that lies worst."""
+    close = min(split.tp, per_node, _within(cell, stage, split.tp, per_node))
     return Link(cell.gpu_type, close, split.tp // close)
 
 
-def data_rings(cell: Cell, split: Split, per_node: int) -> Rings:
+def data_rings(cell: Cell, stage: int, split: Split, per_node: int) -> Rings:
     """Of the ranks that hold the same part of a stage's weights."""
+    per_node = min(per_node, _within(cell, stage, split.gpus, per_node))
     inside = min(split.tp, per_node)
     close = min(split.dp, per_node // inside)
     nodes = split.dp // close
     if nodes == 1:
         return Rings(Link(cell.gpu_type, close, 1), 1)
     return Rings(Link(cell.gpu_type, close * inside, nodes), inside)
+
+
+def _within(cell: Cell, stage: int, group: int, per_node: int) -> int:
+    """How many GPUs a node has of each `group` of a stage's: half of it where one lies across the end of a node."""
+    first = sum(each.gpus for each in cell.stages[:stage])
+    starts = range(first, first + cell.stages[stage].gpus, group)
+    across = group <= per_node and any(at // per_node != (at + group - 1) // per_node for at in starts)
+    return group // 2 if across else per_node
 
 
 def boundary_link(cell: Cell, stage: int, per_node: int) -> Link:

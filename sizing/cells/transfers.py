@@ -36,8 +36,8 @@ def transfer(
     (Crius's send/recv with all_gather; Megatron-LM's scatter/gather). The quicker one counts.
     """
     peers = boundary_link(cell, stage, per_node)
-    forward = _one_way(sent_bytes, before, own, comm, peers, tensor_link(cell, own, per_node))
-    backward = _one_way(sent_bytes, own, before, comm, peers, tensor_link(cell, before, per_node))
+    forward = _one_way(sent_bytes, before, own, comm, peers, tensor_link(cell, stage, own, per_node))
+    backward = _one_way(sent_bytes, own, before, comm, peers, tensor_link(cell, stage - 1, before, per_node))
     return total(forward, backward)
 
 

@@ -76,7 +76,8 @@ class Assumed:
         least = min(found, key=lambda timed: timed.peak.high).peak
         raise DoesNotFit(
             f"a GPU would need {least.high / _GIB:.1f} GiB with the guard band ({least.origin}) and has "
-            f"{shape.pool.gpu_bytes / _GIB:.1f}"
+            f"{shape.pool.gpu_bytes / _GIB:.1f}",
+            least.high / shape.pool.gpu_bytes,
         )
 
     def _tensor(self, shape: Shape, parts: Sequence[Part]) -> Iterator[int]:

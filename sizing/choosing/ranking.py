@@ -25,13 +25,18 @@ class Answer:
 
 
 def ask(
-    runs: Sequence[Run], slurm: Callable[[Run], Answer], now_s: float, top: int = 3, most: int = MOST_ASKED
+    runs: Sequence[Run],
+    slurm: Callable[[Run], Answer],
+    now_s: float,
+    top: int = 3,
+    most: int = MOST_ASKED,
+    deadline_s: float | None = None,
 ) -> tuple[Run, ...]:
     """The best run of each request with what Slurm says of it, as far as it was asked.
 
     Asked are the shortest of each partition and type, then the others by length, until `top` runs are known to end
-    before any other could if it started at once. Where Slurm refuses one, the smallest request of the same GPUs shows
-    whether it refuses all: then they are all refused in the same words.
+    before any other could if it started at once, and by the deadline where there is one. Where Slurm refuses one, the
+    smallest request of the same GPUs shows whether it refuses all: then they are all refused in the same words.
     """
     waiting = list(best_of_shapes(runs))
     order = _firsts(waiting)
@@ -50,7 +55,9 @@ def ask(
         key = _kind(waiting[at])
         if at in answered or key in closed:
             continue
-        ends = sorted(run.ends_s(now_s).value for run in answered.values() if not run.refused)
+        taken = [run for run in answered.values() if not run.refused]
+        useful = taken if deadline_s is None else by_deadline(taken, deadline_s, now_s)
+        ends = sorted(run.ends_s(now_s).value for run in useful)
         hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= ends[top - 1] + _together_s(waiting[at])
         if asked >= most or hopeless:
             continue

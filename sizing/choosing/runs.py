@@ -131,12 +131,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A cell that is no choice, and why. `run_s` is how long it would run, None where it fits no GPU."""
+    """A cell that is no choice, and why.
+
+    `run_s` is how long it would run, None where it fits no GPU; `times` is then how many times as much memory it needs
+    as a GPU has, infinity where it is out for something else.
+    """
 
     shape: Shape
     stages: int
     why: str
     run_s: Estimate | None = None
+    times: float = float("inf")
 
     def to_json(self) -> dict[str, Any]:
         """The form of `bft size choose --json`."""
@@ -167,7 +172,7 @@ def survey(
                 try:
                     timed = timer.time(shape, stages)
                 except DoesNotFit as error:
-                    out.append(Out(shape, stages, str(error)))
+                    out.append(Out(shape, stages, str(error), times=error.times))
                     continue
                 run = Run(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
                 if pool.max_time_s is not None and run.run_s.value > pool.max_time_s:

@@ -20,6 +20,7 @@ from sizing.errors import Untraceable, UsageError
 
 NO_LIMIT_BYTES = 2**62
 NO_TORCH = 3  # the exit status of a child whose Python has no torch
+_LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
 _MARK = "BFT_TRACE"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -44,11 +45,18 @@ importlib.import_module(entry).main(json.loads(request), int(reply))
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take: its reply of at most `reply_bytes`, `memory_bytes` of data, `timeout_s` of time."""
+    """What a child may take: its reply of at most `reply_bytes`, `memory_bytes` of data, `timeout_s` of time.
+
+    Raises UsageError for a time that no clock can be set to.
+    """
 
     timeout_s: float
     memory_bytes: int = NO_LIMIT_BYTES
     reply_bytes: int = 8 * 2**20
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s <= _LONGEST_S:
+            raise UsageError(f"--timeout {self.timeout_s:g}: seconds, more than 0 and at most {_LONGEST_S:g}")
 
 
 def run(

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sizing.cells.profile import Setting
+from sizing.cells.shards import Shard
+from sizing.cells.store import Store
 from sizing.model import graphing
-from tests.bftd.cli.profiled import GRAPH, profiled
+from sizing.model.config import parse
+from tests.bftd.cli.profiled import GRAPH, KIND, profiled
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
 
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000")
@@ -215,3 +220,70 @@ def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
     (bft.folder / "train.py").write_text("def make_model(batch_size): return None\n")
     said = choose(bft, *TRACED, "--no-start", "--json").json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+
+
+def test_regression_a_run_beyond_all_calendars_ended_in_a_traceback(bft: Terminal) -> None:
+    far = ("--config", f"{GPT},recompute=full,b=1", "--global-batch", "1000000000", "--steps", "1000000000000")
+    ended = choose(bft, *far, "--no-start")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r" never +never ", ended.out)
+
+
+def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Terminal) -> None:
+    huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
+    ended = choose(bft, *huge, "--no-start", "--json")
+    assert ended.code == 1
+    assert (ended.json["winner"], ended.json["runs"]) == (None, [])
+    assert ended.json["out"]
+
+
+def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_the_nearest(bft: Terminal) -> None:
+    huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
+    ended = choose(bft, *huge, "--no-start", "--json")
+    needs = [re.search(r"need ([\d.]+) GiB .* has ([\d.]+)", each["why"]) for each in ended.json["out"]]
+    least = min(float(found[1]) / float(found[2]) for found in needs if found)
+    told = re.fullmatch(
+        r"bft: no GPUs can run it: \d+ x \S+ in \d+ stages in \w+: a GPU would need ([\d.]+) GiB with the guard band "
+        r"\(assumed\) and has ([\d.]+)\n",
+        ended.err,
+    )
+    assert told
+    assert float(told[1]) / float(told[2]) == least
+
+
+def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: Terminal) -> None:
+    ended = bft("size", "choose", *JOB)
+    assert ended.code == 1
+    assert ended.err.endswith("; without Slurm, name a file of GPUs with --partitions\n")
+
+
+def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_to_be_shortest(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = (*TRACED, "--no-start", "--start-up", "0", "--partition", "new", "--max-gpus", "2", "--json")
+    steps = {(run["gpus"], run["stages"]): run["step"] for run in choose(bft, *two).json["cells"]}
+    took_s = 1.3 * steps[2, 2]["value"]  # slower than a pipeline is expected to be, and quicker than it may be
+    assert took_s < 0.7 * steps[2, 2]["high"]
+    profiled(bft.folder, monkeypatch, {64: 2 * took_s, 32: took_s})
+    assert choose(bft, *two).json["winner"]["stages"] == 2
+    winner = choose(bft, *two, "--deadline", f"+{int(1000 * 0.8 * steps[2, 2]['high'])}seconds").json["winner"]
+    assert (winner["stages"], winner["step"]["origin"]) == (1, "interpolated")
+
+
+def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came_last(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bft.folder / "cache"))
+    fp32, tf32 = (GPT.replace("bf16", precision) for precision in ("fp32", "tf32"))
+    sizes = parse(fp32)
+    last = sizes.layers + 1  # behind the embedding and the layers, the head
+    store = Store()
+    for precision, took_s in (("bf16", 0.1), ("fp32", 0.4)):
+        one = profile_of(Shard(0, last, 64, 1), took_s, device=KIND, peak_bytes=2**30)
+        store.put(store.model(sizes), Setting("adam", precision), [one])
+    words = ("--global-batch", "64", "--steps", "1000", "--no-start", "--max-gpus", "1", "--gpu", "a100")
+    own = choose(bft, "--config", fp32, *words, "--json").json
+    assert own["winner"]["step"]["value"] == pytest.approx(0.4)
+    assert own["winner"]["step"]["origin"] == "measured"
+    other = choose(bft, "--config", tf32, *words, "--json").json
+    assert any(note.endswith(", not in tf32: times out of profiles are theirs") for note in other["notes"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.profile import Setting
+from sizing.cells.profile import Setting, Unfit
 from sizing.cells.shards import Shard, ShardProfile
 from sizing.cells.store import Store, by_files
 from sizing.errors import Untraceable
@@ -19,6 +19,7 @@ from sizing.model.parallel import Parallel
 from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, Operator, StepTrace
 from tests.bftd.cli.sizing_commands import Terminal
+from tests.sizing.cells.made import profile_of
 
 SCRIPT = "def make_step(batch_size=16): ...\nif __name__ == '__main__': ...\n"
 CLASSES = [
@@ -153,3 +154,15 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
     assert "measured on a100" in terminal(*words).json["estimates"][0]["basis"], "the driver's copy is the same"
     (kept / "train.py").write_text(SCRIPT + "\n")
     assert "data sheet" in terminal(*words).json["estimates"][0]["basis"], "another script is another model"
+
+
+def test_regression_the_first_stage_of_a_model_that_fits_no_gpu_was_taken_for_all_of_it(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
+    script = terminal.folder / "train.py"
+    model = by_files(f"{script}:make_model", [("train.py", hashlib.sha256(script.read_bytes()).hexdigest())])
+    first = profile_of(Shard(0, 4, 8, 1), 0.1, device="a100-sxm-80gb")
+    Store().put(model, Setting(), [first, Unfit(Shard(0, 9, 8, 1), "a100-sxm-80gb", "40 GiB too many", "2.13")])
+    words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
+    assert "data sheet" in terminal(*words).json["estimates"][0]["basis"]

@@ -135,3 +135,44 @@ def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Pat
     ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--deadline", "+1minute")
     assert ended.code == 1
     assert not submitted.exists()
+
+
+@pytest.mark.parametrize(
+    ("export", "given"),
+    [("NONE", "--export="), ("HOME,A=b", "--export=HOME,A=b,"), ("ALL,A=b", ""), ("all", "")],
+)
+def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how_the_model_lies(
+    bft: Terminal, submitted: Path, export: str, given: str
+) -> None:
+    assert submit(bft, f"#!/bin/bash\n#SBATCH --export={export}\ntrue\n", "--yes").code == 0
+    names = "BFT_DP,BFT_TP,BFT_STAGES,BFT_MICRO_BATCHES"
+    argv = submitted.read_text().splitlines()[0]
+    assert f" {given}{names} job.sh" in argv if given else "--export" not in argv
+    refused = submit(bft, "#!/bin/bash\n#SBATCH --export=NIL\ntrue\n", "--yes")
+    assert refused.code == 2
+    assert "write --export=NONE" in refused.err
+
+
+def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\n#SBATCH -p old,new\ntrue\n", "--yes")
+    assert (ended.code, ended.err) == (0, "")
+    assert " --partition=new --nodes=1 " in submitted.read_text()
+    asked = (bft.folder / "asked").read_text()
+    assert "old,new" not in asked, "Slurm would say when it starts in either"
+    assert {"--partition=old", "--partition=new"} <= set(re.findall(r"--partition=\w+", asked))
+
+
+def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: Terminal, submitted: Path) -> None:
+    ended = submit(bft, "#!/bin/bash\n#SBATCH --gres=gpu:a100:4 --gpus=16\ntrue\n", "--yes")
+    assert ended.code == 2
+    assert ended.err.startswith("bft: job.sh has --gpus=16 and --gres=gpu:a100:4 and the winner needs 4 GPUs: ")
+    assert not submitted.exists()
+
+
+def test_regression_a_script_whose_name_begins_with_a_dash_was_an_option_of_sbatch(
+    bft: Terminal, submitted: Path
+) -> None:
+    (bft.folder / "-x job.sh").write_text("#!/bin/bash\ntrue\n")
+    words = ("--partitions", "centre.json", *JOB, "--submit", "./-x job.sh", "--yes")
+    assert bft("size", "choose", *words).code == 0
+    assert submitted.read_text().splitlines()[0].endswith(" ./-x job.sh")

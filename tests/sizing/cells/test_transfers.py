@@ -50,7 +50,7 @@ def test_without_a_table_of_gathers_all_is_sent_whole() -> None:
     [(Split(1, 4), Link("a100", 4, 1)), (Split(2, 2), Link("a100", 2, 1)), (Split(1, 16), Link("a100", 8, 2))],
 )
 def test_tensor_parallel_ranks_lie_close(split: Split, link: Link) -> None:
-    assert tensor_link(cell_of(split.gpus), split, 8) == link
+    assert tensor_link(cell_of(split.gpus), 0, split, 8) == link
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_tensor_parallel_ranks_lie_close(split: Split, link: Link) -> None:
     ],
 )
 def test_replicas_lie_around_them(split: Split, link: Link, at_once: int) -> None:
-    rings = data_rings(cell_of(split.gpus), split, 8)
+    rings = data_rings(cell_of(split.gpus), 0, split, 8)
     assert (rings.link, rings.at_once) == (link, at_once)
 
 
@@ -77,3 +77,14 @@ def test_stages_of_one_node_speak_within_it() -> None:
 
 def test_of_six_gpus_a_node_cells_use_four() -> None:
     assert [usable_per_node(count) for count in (1, 2, 3, 6, 8)] == [1, 2, 2, 4, 8]
+
+
+def test_regression_a_stage_across_the_end_of_a_node_was_given_the_link_within_one() -> None:
+    cell = cell_of(2, 1, 4, 1)  # on nodes of 4 the third stage has GPUs 3 to 6
+    assert tensor_link(cell, 2, Split(1, 4), 4) == Link("a100", 2, 2)
+    assert tensor_link(cell, 2, Split(2, 2), 4) == Link("a100", 1, 2)
+    for split, at_once in ((Split(4, 1), 1), (Split(2, 2), 2)):
+        rings = data_rings(cell, 2, split, 4)
+        assert (rings.link, rings.at_once) == (Link("a100", 2, 2), at_once)
+    assert tensor_link(cell_of(4, 1, 2, 1), 2, Split(1, 2), 2) == Link("a100", 1, 2)
+    assert tensor_link(cell, 0, Split(1, 2), 4) == Link("a100", 2, 1)

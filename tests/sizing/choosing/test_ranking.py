@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from sizing.choosing import ranking
 from sizing.choosing.ranking import Answer
 from sizing.choosing.runs import Run
+from sizing.estimate import Estimate
 from tests.sizing.choosing.cells_of import NOW_S, run
 
 HOUR = 3600.0
@@ -151,3 +154,14 @@ def test_the_best_are_found_without_asking_for_all(waits: dict[tuple[str, int], 
     assert got == pytest.approx(everything, abs=0.01)
     tied = [each for each in said if each.ends_s(NOW_S).value - NOW_S <= everything[0] + 60]
     assert said[0].gpu_hours.value <= min(each.gpu_hours.value for each in tied)
+
+
+def test_regression_a_run_that_holds_the_deadline_was_never_asked_for_behind_faster_ones_that_miss_it() -> None:
+    # four hours may be eight: only what was measured holds six
+    soon = [run(4 * HOUR, "a", gpus, start_in_s=None) for gpus in (1, 2)]
+    sure = replace(run(5 * HOUR, "b", 4), run_s=Estimate(5 * HOUR, 5 * HOUR, 5.5 * HOUR, "measured"))
+    later = replace(sure, shape=run(1, "b", 2).shape, run_s=Estimate(5.4 * HOUR, 5 * HOUR, 5.5 * HOUR, "measured"))
+    slurm = Slurm({"a": 0, "b": 60})
+    said = ranking.ask([*soon, sure, later], slurm, NOW_S, top=1, deadline_s=NOW_S + 6 * HOUR)
+    assert names(ranking.by_deadline(ranking.ranked(said, NOW_S), NOW_S + 6 * HOUR, NOW_S)) == [("b", 4)]
+    assert ("b", 2) not in slurm.asked

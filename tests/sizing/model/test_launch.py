@@ -54,3 +54,9 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     request = {"path": str(path), "function": "make_model", "batch": 1}
     with pytest.raises(Untraceable, match=r"no end after 1\.5 s"):
         launch.run(ENTRY, request, python=sys.executable, timeout_s=1.5)
+
+
+@pytest.mark.parametrize("timeout_s", [float("nan"), float("inf"), 1e300, 0.0, -1.0])
+def test_regression_a_time_out_that_is_no_time_ended_in_a_traceback(timeout_s: float) -> None:
+    with pytest.raises(UsageError, match=r"--timeout .*: seconds, more than 0 and at most 1e\+06"):
+        launch.run(ENTRY, {}, python=sys.executable, timeout_s=timeout_s)
