@@ -16,6 +16,7 @@ _CRIUS: Mapping[str, Maker] = {
     "crius": lambda told, true: CriusPolicy(told),
     "crius-na": lambda told, true: CriusPolicy(told, adaptive=False),
     "crius-nh": lambda told, true: CriusPolicy(told, heterogeneous=False),
+    "crius-age": lambda told, true: CriusPolicy(told, patience_s=0.0, name="Crius-age"),
     "crius-ddl": lambda told, true: CriusPolicy(told, deadlines=True),
 }
 SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
