@@ -34,6 +34,7 @@ _FAMILY_OF = {
 _ASKED_TIMES = (1, 2, 4, 8)
 """Users ask for one of these times the fewest GPUs that their model fits on, each as often; the paper draws at random
 too, and does not say how."""
+_LONGEST_S = 366 * 86400.0
 _HEADINGS = ("submission_time", "duration", "num_gpu")
 
 
@@ -75,6 +76,8 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
         gpus = _number(row, "num_gpu", where)
         if duration_s <= 0 or gpus < 1 or gpus != int(gpus) or gpus > 2**20:
             raise UsageError(f"{where}: a job needs a duration above 0 s and a whole number of GPUs, at least 1")
+        if duration_s > _LONGEST_S:
+            raise UsageError(f"{where}: duration={duration_s:.0f} is more than a year: write it in seconds")
         id = (row.get("job_id") or "").strip() or f"job-{len(found) + 1}"
         if id in seen:
             raise UsageError(f"{where}: job_id {id[:40]!r} is there twice: give each job its own")
@@ -152,9 +155,10 @@ def jobs_of(
 
     The seed chooses what the trace does not say: a size of the model's family and its batch; a GPU type, by how many
     there are, among those that the model fits; and a count, 1, 2, 4 or 8 times the fewest that it fits, but at least
-    the trace's, as a power of two. A job whose type the trace says has the trace's count, or the fewest that it fits.
-    With `load` the times between submissions are stretched until all jobs together ask for that share of the cluster's
-    GPU time up to the last submission. Raises UsageError for a model or type that the cluster cannot have.
+    the trace's, as a power of two of at most 64. A job whose model or type the trace says has the trace's count, or the
+    fewest that it fits. With `load` the times between submissions are stretched until all jobs together ask for that
+    share of the cluster's GPU time up to the last submission. Raises UsageError for a model or type that the cluster
+    cannot have, and for a load where all jobs come at once.
     """
     first_s = trace[0].submit_s if trace else 0.0
     found = []
@@ -166,7 +170,9 @@ def jobs_of(
         submit_s = each.submit_s - first_s
         until_s = submit_s + each.late * each.duration_s if deadlines and each.late is not None else None
         found.append(SimulatedJob(each.id, model, submit_s, each.duration_s * rate, gpus, gpu_type, until_s))
-    if load is not None and len(found) > 1 and found[-1].submit_s > 0:
+    if load is not None:
+        if not found or found[-1].submit_s <= 0:
+            raise UsageError("a load needs jobs that are submitted at different times: simulate these without --load")
         work = sum(job.gpus * each.duration_s for job, each in zip(found, trace, strict=True))
         stretch = work / (load * sum(pool.gpus for pool in pools.values())) / found[-1].submit_s
         found = [_moved(job, job.submit_s * stretch) for job in found]
@@ -218,7 +224,8 @@ def _request(
     weights = np.array([pools[name].gpus for name in names], float)
     name = names[int(random.choice(len(names), p=weights / weights.sum()))]
     fewest, most = least[name]
-    times = 1 if each.gpu_type else int(random.choice(_ASKED_TIMES))
+    said = bool(each.gpu_type) or model in (each.model, _own(each))
+    times = 1 if said else int(random.choice(_ASKED_TIMES))
     wanted = max(fewest * times, 1 << (each.gpus - 1).bit_length())
     gpus = min(wanted, most)
     while fastest(speeds, model, name, gpus)[1] <= 0:  # where more GPUs than samples are asked for

@@ -119,3 +119,24 @@ def test_a_model_that_no_gpu_of_the_cluster_holds_is_named(terminal: Terminal) -
     assert code == 2
     assert "moe-27b/256 does not fit" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_regression_counts_that_are_not_those_of_the_trace_were_not_told(terminal: Terminal) -> None:
+    head = "submission_time,duration,num_gpu,model_name\n"
+    terminal.trace.write_text(f"{head}0,60,3,bert-0.76b/128\n9,60,4,bert-0.76b/128\n9,60,200,bert-0.76b/128\n")
+    args = ("--jobs", str(terminal.trace), "--policy", "fcfs", "--seeds", "2")
+    assert terminal.run(*args)[1].splitlines()[-1].startswith("num_gpu is taken for more in 1 job (")
+    found = json.loads(terminal.run(*args, "--json")[1])
+    assert (found["num_gpu_raised"], found["num_gpu_cut"]) == (1, 1)
+
+
+def test_regression_options_that_a_trace_cannot_follow_were_ignored(terminal: Terminal) -> None:
+    terminal.trace.write_text("submission_time,duration,num_gpu\n5,60,1\n5,60,1\n")
+    args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--policy", "fcfs", "--seeds", "1")
+    for option in (("--load", "2"), ("--deadlines",)):
+        code, out, err = terminal.run(*args, *option)
+        assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+        assert option[0] in err
+    _, out, _ = terminal.run(*args)
+    line = out.splitlines()[1]
+    assert line.split()[-2] == "-", "no time passes until the last submission, so there is no throughput of it"
