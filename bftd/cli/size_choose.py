@@ -95,7 +95,7 @@ def choose(
     size_model.refuse_batch(global_batch)
     asked = size_model.asked(step, text)
     job = None if job_path is None else size_submit.read(job_path)
-    there = size_inventory.found(None if partitions == "auto" else partitions)
+    there = size_inventory.found(None if partitions == "auto" else partitions, option="--partitions")
     wanted = partition or (job.own("partition") if job is not None else "")
     closed = _closed(there.closed, wanted, asks_start)
     everything = tuple(pools(there))

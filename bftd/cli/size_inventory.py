@@ -22,11 +22,12 @@ _MOST_BYTES = 16 * 2**20
 """Of a file of GPUs or plans: those of ten thousand nodes, each a group of its own, have a quarter of that."""
 
 
-def found(path: str | None = None, config_path: str | None = None) -> Inventory:
+def found(path: str | None = None, config_path: str | None = None, *, option: str = "--inventory") -> Inventory:
     """What a file says where one is named, and else what Slurm shows, less bftd's own partitions.
 
     Where the site has a file of corrections, it says what there is and Slurm what of it is idle; without partitions it
-    says only what the GPUs are. Where Slurm does not answer, it alone counts, if it has partitions.
+    says only what the GPUs are. Where Slurm does not answer, it alone counts, if it has partitions. The error names
+    `option`, with which the command takes a file.
     """
     from sizing.inventory import from_slurm, with_idle
 
@@ -45,7 +46,7 @@ def found(path: str | None = None, config_path: str | None = None) -> Inventory:
     except SlurmError as error:
         if own is not None and own.offers:
             return own
-        raise SlurmError(f"{error}; without Slurm, name a file of GPUs with --inventory") from None
+        raise SlurmError(f"{error}; without Slurm, name a file of GPUs with {option}") from None
 
 
 def own_types(config_path: str | None = None) -> dict[str, GpuType]:

@@ -105,7 +105,7 @@ def _pools(cluster: str | None, config_path: str | None) -> Mapping[str, Pool]:
 
     if cluster is None:
         return table1()
-    return of_inventory(size_inventory.found(None if cluster == "auto" else cluster, config_path))
+    return of_inventory(size_inventory.found(None if cluster == "auto" else cluster, config_path, option="--cluster"))
 
 
 def _jobs(

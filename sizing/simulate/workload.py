@@ -161,10 +161,11 @@ def jobs_of(
     cannot have, and for a load where all jobs come at once.
     """
     first_s = trace[0].submit_s if trace else 0.0
+    able = _able(pools, speeds)
     found = []
     for at, each in enumerate(trace):
         random = np.random.default_rng([seed, at, 41])
-        model = _model(each, models, random)
+        model = _model(each, models, able, random)
         gpu_type, gpus = _request(each, model, pools, speeds, random)
         rate = fastest(speeds, model, gpu_type, gpus)[1]
         submit_s = each.submit_s - first_s
@@ -184,15 +185,38 @@ def _moved(job: SimulatedJob, submit_s: float) -> SimulatedJob:
     return replace(job, submit_s=submit_s, deadline_s=until_s)
 
 
-def _model(each: TraceJob, models: Mapping[str, TrainedModel], random: np.random.Generator) -> str:
-    """The trace's own where it is known; else a size and batch of its family."""
+def _able(pools: Mapping[str, Pool], speeds: Speeds) -> dict[str, list[str]]:
+    """The sizes of each family that fit the cluster with any batch."""
+
+    def fits(model: str, family: str) -> bool:
+        return all(
+            any(
+                fastest(speeds, f"{model}/{batch}", name, gpus)[1] > 0
+                for name, pool in pools.items()
+                for gpus in reversed(powers(min(MOST_GPUS, pool.gpus)))
+            )
+            for batch in BATCHES[family]
+        )
+
+    return {family: [model for model in sizes if fits(model, family)] for family, sizes in FAMILIES.items()}
+
+
+def _model(
+    each: TraceJob, models: Mapping[str, TrainedModel], able: Mapping[str, Sequence[str]], random: np.random.Generator
+) -> str:
+    """The trace's own where it is known; else a size of its family that `able` holds, and a batch."""
     for known in (each.model, _own(each)):
         if known in models:
             return known
     family = _FAMILY_OF.get(each.model, each.model)
-    if family not in FAMILIES:
-        family = tuple(FAMILIES)[int(random.integers(len(FAMILIES)))]
-    sizes = FAMILIES[family]
+    if not able.get(family):
+        families = [name for name, sizes in able.items() if sizes]
+        if not families:
+            raise UsageError(
+                "no model of Crius's Table 2 fits this cluster: write each job's model_name into the trace"
+            )
+        family = families[int(random.integers(len(families)))]
+    sizes = able[family]
     weights = 1.0 / np.arange(1, len(sizes) + 1)  # small ones are more common
     size = sizes[int(random.choice(len(sizes), p=weights / weights.sum()))]
     return f"{size}/{int(random.choice(list(BATCHES[family])))}"

@@ -140,3 +140,20 @@ def test_regression_options_that_a_trace_cannot_follow_were_ignored(terminal: Te
     _, out, _ = terminal.run(*args)
     line = out.splitlines()[1]
     assert line.split()[-2] == "-", "no time passes until the last submission, so there is no throughput of it"
+
+
+def test_regression_models_were_drawn_that_a_small_cluster_cannot_hold(terminal: Terminal) -> None:
+    small = {"nodes": "n1", "gpu_type": "t4", "gpus": 1, "cpus": 64, "memory_bytes": 2**39}
+    terminal.cluster.write_text(json.dumps({"partitions": [{"partition": "gpu", "groups": [small]}]}))
+    code, out, _ = terminal.run("--cluster", str(terminal.cluster), "--policy", "fcfs", "--count", "20", "--seeds", "2")
+    assert code == 0
+    assert "20 of 20" in out
+
+
+def test_regression_without_slurm_an_option_was_named_that_there_is_not(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    code, _, err = terminal.run("--cluster", "auto")
+    assert code == 1
+    assert "name a file of GPUs with --cluster" in err
