@@ -196,10 +196,11 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
     simplified = "" if name.startswith("crius") else " (simplified)"
     cells = [
         f"{name}{simplified}",
-        _shown(each["mean_jct_s"], 3600, 2),
-        f"{each['median_jct_s'].value / 3600:.2f}",
-        f"{each['p99_jct_s'].value / 3600:.1f}",
-        f"{each['mean_queue_s'].value / 3600:.2f}",
+        _shown(each.get("mean_jct_s"), 3600, 2),
+        *(
+            f"{each[time].value / 3600:.{digits}f}" if time in each else "-"
+            for time, digits in (("median_jct_s", 2), ("p99_jct_s", 1), ("mean_queue_s", 2))
+        ),
         _shown(each["window_finished"], 1, 0),
         _shown(each["window_normalised"], 1, 1),
         _shown(each["window_raw"], 1, 0),
@@ -211,7 +212,9 @@ def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper:
     return f"| {' | '.join(cells)} |"
 
 
-def _shown(found: report.Interval, unit: float, digits: int) -> str:
+def _shown(found: report.Interval | None, unit: float, digits: int) -> str:
+    if found is None:
+        return "-"
     shown = f"{found.value / unit:.{digits}f}"
     if found.high == found.low:  # one seed has no interval
         return shown

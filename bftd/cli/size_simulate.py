@@ -57,7 +57,7 @@ def simulate(
     something, hours do not.
     """
     from sizing.simulate import compare, workload
-    from sizing.simulate.schedulers import USUAL, maker
+    from sizing.simulate.schedulers import NEED_DEADLINES, USUAL, maker
 
     names = list(dict.fromkeys(policies or USUAL))
     for name in names:
@@ -83,6 +83,8 @@ def simulate(
         click.echo(json.dumps({**compare.to_json(runs), **asked}, indent=2))
         return
     common.echo(_shown(runs, pools, len(every[0]), seeds, error))
+    if not deadlines and (named := [name for name in names if name in NEED_DEADLINES]):
+        click.echo(f"{' and '.join(named)}: deadlines are only looked at with --deadlines")
     if more or fewer:
         click.echo(
             f"num_gpu is taken for more in {more} job{'s' * (more != 1)} (powers of two, and what the model needs) and "
@@ -159,10 +161,10 @@ def _shown(
         rows.append(
             (
                 name,
-                _hours(each["mean_jct_s"]),
-                _hours(each["median_jct_s"], alone=True),
-                _hours(each["p99_jct_s"], alone=True),
-                _hours(each["mean_queue_s"], alone=True),
+                _hours(each.get("mean_jct_s")),
+                _hours(each.get("median_jct_s"), alone=True),
+                _hours(each.get("p99_jct_s"), alone=True),
+                _hours(each.get("mean_queue_s"), alone=True),
                 f"{each['finished'].value:.0f} of {jobs}",
                 f"{each['deadlines'].value:.0%}" if "deadlines" in each else "-",
                 f"{each['dropped'].value:.0f}",
@@ -185,7 +187,9 @@ def _shown(
     )
 
 
-def _hours(found: Interval, *, alone: bool = False) -> str:
+def _hours(found: Interval | None, *, alone: bool = False) -> str:
+    if found is None:  # in a run no job came so far
+        return "-"
     half = (found.high - found.low) / 7200
     return f"{found.value / 3600:.2f}" + (f" +/- {half:.2f}" if half and not alone else "") + " h"
 

@@ -55,7 +55,8 @@ def ratio(figure: str, firsts: Sequence[Figures], others: Sequence[Figures]) -> 
     """
     if figure in _OF_JOBS and any(each.finished < each.jobs for each in (*firsts, *others)):
         return None
-    return report.paired(*([float(getattr(each, figure)) for each in side] for side in (firsts, others)))
+    pair = [[float(getattr(each, figure) or 0.0) for each in side] for side in (firsts, others)]
+    return report.paired(*pair)
 
 
 def to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _CRIUS: Mapping[str, Maker] = {
 SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
 """Each is made of the speeds that it is told, and of the true ones, which a baseline's job shows when it starts."""
 
+NEED_DEADLINES = ("crius-ddl", "elasticflow")
+"""Those that are another scheduler with jobs that have a deadline."""
 USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "fcfs")
 """What is compared where nothing is said: all that do not look at deadlines."""
 

@@ -157,3 +157,14 @@ def test_regression_without_slurm_an_option_was_named_that_there_is_not(
     code, _, err = terminal.run("--cluster", "auto")
     assert code == 1
     assert "name a file of GPUs with --cluster" in err
+
+
+def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(terminal: Terminal) -> None:
+    terminal.trace.write_text("submission_time,duration,num_gpu,model_name,deadline\n0,900,1,bert-0.76b/128,1\n")
+    args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--seeds", "1", "--policy", "crius-ddl")
+    _, out, _ = terminal.run(*args, "--deadlines")
+    assert out.splitlines()[1].split()[1:5] == ["-", "-", "-", "-"]
+    found = json.loads(terminal.run(*args, "--deadlines", "--json")[1])["policies"]["crius-ddl"]
+    assert "mean_jct_s" not in found
+    assert found["dropped"]["mean"] == 1
+    assert "only looked at with --deadlines" in terminal.run(*args)[1]
