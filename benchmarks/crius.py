@@ -244,7 +244,7 @@ def main() -> None:
     if asked.json:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, **to_json(found)}, indent=2))
         return
-    print(f"{asked.seeds} seeds; {time.perf_counter() - began:.0f} s")
+    print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {time.perf_counter() - began:.0f} s")
     print("\n".join(tables(found)))
 
 
