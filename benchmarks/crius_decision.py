@@ -146,7 +146,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--depths", default="1,2,3,4,5")
     asked = parser.parse_args()
-    result = measure(asked.jobs, asked.arrivals, asked.seed, [int(depth) for depth in asked.depths.split(",")])
+    depths = asked.depths.split(",")
+    if not all(depth.isdecimal() for depth in depths):
+        parser.error(f"--depths {asked.depths}: whole numbers with commas, such as 1,3")
+    if min(asked.jobs, asked.arrivals) < 1:
+        parser.error("--jobs and --arrivals must be 1 or more")
+    result = measure(asked.jobs, asked.arrivals, asked.seed, [int(depth) for depth in depths])
     if asked.json:
         print(json.dumps(result, indent=2))
         return

@@ -37,6 +37,7 @@ from bftd.whatif.replay import Options
 from bftd.whatif.replay.loop import Replay
 from bftd.whatif.replay.result import made_of
 from bftd.whatif.trace import Change, Trace
+from bftd.whatif.trace.errors import TraceError
 from milp import interpolate
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summit"
@@ -202,7 +203,12 @@ def main() -> None:
             level = level_of(json.loads(asked.cells.read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             parser.error(f"--cells {asked.cells}: {error}")
-    trace = bftd.whatif.trace.read(asked.data / paper_runs.TRACE).select(asked.nodes).first(asked.hours)
+    if asked.seeds < 1 or asked.pj_max < 1:
+        parser.error("--seeds and --pj-max must be 1 or more")
+    try:
+        trace = bftd.whatif.trace.read(asked.data / paper_runs.TRACE).select(asked.nodes).first(asked.hours)
+    except TraceError as error:
+        parser.error(str(error))
     found: dict[str, Any] = {
         "hours": asked.hours,
         "nodes": asked.nodes,

@@ -22,12 +22,12 @@ _MOST_BYTES = 16 * 2**20
 """Of a file of GPUs or plans: those of ten thousand nodes, each a group of its own, have a quarter of that."""
 
 
-def found(path: str | None = None, config_path: str | None = None, option: str = "--inventory") -> Inventory:
+def found(path: str | None = None, config_path: str | None = None, *, option: str = "--inventory") -> Inventory:
     """What a file says where one is named, and else what Slurm shows, less bftd's own partitions.
 
     Where the site has a file of corrections, it says what there is and Slurm what of it is idle; without partitions it
-    says only what the GPUs are. Where Slurm does not answer, it alone counts, if it has partitions. `option` is the
-    command's for a file.
+    says only what the GPUs are. Where Slurm does not answer, it alone counts, if it has partitions. The error names
+    `option`, with which the command takes a file.
     """
     from sizing.inventory import from_slurm, with_idle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,11 +51,13 @@ def simulate(
 
     TRACE.csv has a line of headings and a line for each job: submission_time, duration (s), num_gpu, and where they are
     known job_id, model_name (bert-1.3b/256, or gpt:h=...,l=... as in --config, with batch_size), gpu_type and deadline.
-    A seed draws the rest. --load 1.5 makes all jobs ask for 1.5 times the GPUs that there are until the last of them
-    is submitted. Speeds are of data sheets: differences between schedulers mean something, hours do not.
+    A seed draws the rest: a model for jobs that name none of them, and then up to 8 times the fewest GPUs that it fits,
+    num_gpu at least. Counts are powers of two, and 64 the most. --load 1.5 makes all jobs ask for 1.5 times the GPUs
+    that there are until the last of them is submitted. Speeds are of data sheets: differences between schedulers mean
+    something, hours do not.
     """
     from sizing.simulate import compare, workload
-    from sizing.simulate.schedulers import USUAL, maker
+    from sizing.simulate.schedulers import NEED_DEADLINES, USUAL, maker
 
     names = list(dict.fromkeys(policies or USUAL))
     for name in names:
@@ -65,6 +67,8 @@ def simulate(
     site = compare.Site.of(pools, workload.models_of(trace or ()))
     if trace is None and load is None:
         load = _LOAD
+    if deadlines and trace is not None and all(each.late is None for each in trace):
+        raise UsageError(f"--deadlines: no job of {path} has one: write a column deadline, or leave the option out")
     every = [_jobs(trace, site, seed, count, load, deadlines=deadlines) for seed in range(seeds)]
     runs: dict[str, list[Figures]] = {name: [] for name in names}
     with progress_bar("Simulating") as done:
@@ -72,11 +76,20 @@ def simulate(
             for at, name in enumerate(names):
                 runs[name].append(compare.run(name, jobs, site, error=error, seed=seed))
                 done((seed * len(names) + at + 1) / (seeds * len(names)))
+    more, fewer = _changed(trace or (), every)
     if as_json:
-        asked = {"jobs": len(every[0]), "load": load, "error": error, "gpus": _counts(pools)}
+        asked: dict[str, Any] = {"jobs": len(every[0]), "load": load, "error": error, "gpus": _counts(pools)}
+        asked |= {"num_gpu_raised": more, "num_gpu_cut": fewer}
         click.echo(json.dumps({**compare.to_json(runs), **asked}, indent=2))
         return
     common.echo(_shown(runs, pools, len(every[0]), seeds, error))
+    if not deadlines and (named := [name for name in names if name in NEED_DEADLINES]):
+        click.echo(f"{' and '.join(named)}: deadlines are only looked at with --deadlines")
+    if more or fewer:
+        click.echo(
+            f"num_gpu is taken for more in {more} job{'s' * (more != 1)} (powers of two, and what the model needs) and "
+            f"for fewer in {fewer} (at most 64, and what there is of the type)"
+        )
 
 
 def _trace(path: str) -> Sequence[TraceJob]:
@@ -109,6 +122,16 @@ def _jobs(
     return workload.jobs_of(part, site.models, site.pools, site.speeds, seed=seed, load=load, deadlines=deadlines)
 
 
+def _changed(trace: Sequence[TraceJob], every: Sequence[Sequence[SimulatedJob]]) -> tuple[int, int]:
+    """How many jobs of a trace ask for more GPUs than it says, and how many for fewer; of the seed with the most."""
+    said = {each.id: each.gpus for each in trace}
+    more, fewer = (
+        max(sum(sign * job.gpus > sign * said.get(job.id, job.gpus) for job in jobs) for jobs in every)
+        for sign in (1, -1)
+    )
+    return more, fewer
+
+
 def _counts(pools: Mapping[str, Pool]) -> dict[str, int]:
     return {name: pool.gpus for name, pool in pools.items()}
 
@@ -138,21 +161,22 @@ def _shown(
         rows.append(
             (
                 name,
-                _hours(each["mean_jct_s"]),
-                _hours(each["median_jct_s"], alone=True),
-                _hours(each["p99_jct_s"], alone=True),
-                _hours(each["mean_queue_s"], alone=True),
+                _hours(each.get("mean_jct_s")),
+                _hours(each.get("median_jct_s"), alone=True),
+                _hours(each.get("p99_jct_s"), alone=True),
+                _hours(each.get("mean_queue_s"), alone=True),
                 f"{each['finished'].value:.0f} of {jobs}",
                 f"{each['deadlines'].value:.0%}" if "deadlines" in each else "-",
                 f"{each['dropped'].value:.0f}",
-                _number(each["window_normalised"]),
+                # of jobs that all came at once there is no time until the last came
+                _number(each["window_normalised"]) if any(run.window_raw for run in found) else "-",
                 f"{each['restarts'].value:.1f}",
             )
         )
     shown = [at for at, column in enumerate(columns) if column.title != "IN TIME" or any(r[at] != "-" for r in rows)]
     yield from common.table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
     yield (
-        f"{jobs} jobs, {seeds} seed{'s' if seeds > 1 else ''}, "
+        f"{jobs} job{'s' if jobs > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
         + ", ".join(f"{count} {name}" for name, count in _counts(pools).items())
         + (f"; schedulers' speeds are wrong by up to {error:.0%}" if error else "")
         + ("; +/- is the 95 % confidence interval" if seeds > 1 else "")
@@ -163,7 +187,9 @@ def _shown(
     )
 
 
-def _hours(found: Interval, *, alone: bool = False) -> str:
+def _hours(found: Interval | None, *, alone: bool = False) -> str:
+    if found is None:  # in a run no job came so far
+        return "-"
     half = (found.high - found.low) / 7200
     return f"{found.value / 3600:.2f}" + (f" +/- {half:.2f}" if half and not alone else "") + " h"
 

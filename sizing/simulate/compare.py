@@ -45,6 +45,20 @@ RATIOS = ("mean_jct_s", "mean_queue_s", "window_finished", "window_normalised", 
 """Figures whose paired ratios to the first policy are told."""
 
 
+_OF_JOBS = ("mean_jct_s", "mean_queue_s")
+
+
+def ratio(figure: str, firsts: Sequence[Figures], others: Sequence[Figures]) -> report.Interval | None:
+    """The first policy's figure over another's, paired by seed; None where one of them is 0.
+
+    Also None for times of jobs where some have not ended: who drops the long ones would look quick.
+    """
+    if figure in _OF_JOBS and any(each.finished < each.jobs for each in (*firsts, *others)):
+        return None
+    pair = [[float(getattr(each, figure) or 0.0) for each in side] for side in (firsts, others)]
+    return report.paired(*pair)
+
+
 def to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
     """All policies' figures over the seeds, and the first one's over each other's (paired by seed, geometric mean)."""
     first = next(iter(runs), "")
@@ -54,8 +68,7 @@ def to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
             continue
         ratios[name] = {}
         for figure in RATIOS:
-            pair = [[float(getattr(each, figure)) for each in side] for side in (runs[first], others)]
-            found = report.paired(*pair)
+            found = ratio(figure, runs[first], others)
             ratios[name][figure] = found and found.to_json()
     return {
         "policies": {name: report.to_json(found) for name, found in runs.items()},

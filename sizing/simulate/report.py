@@ -22,21 +22,21 @@ _NORMAL = 1.96
 class Figures:
     """One run of one policy, times in seconds.
 
-    Completion times (JCT) are of jobs that ended, queueing times of those that started. `window_*` are of the time from
-    the first submission to the last, which is the same for all policies: jobs that ended in it, and the mean
-    throughput. Normalised throughput counts a job that runs as it was asked for as 1, raw throughput adds up samples a
-    second of all models as the paper does; peaks are of the whole run. `deadlines` is the share of jobs with a deadline
-    that met it, None where no job has one. `decision_s` is how long the simulation took for each decision, None where
-    that was not measured.
+    Completion times (JCT) are of jobs that ended, queueing times of those that started, None where none has. `window_*`
+    are of the time from the first submission to the last, which is the same for all policies: jobs that ended in it,
+    and the mean throughput. Normalised throughput counts a job that runs as it was asked for as 1, raw throughput adds
+    up samples a second of all models as the paper does; peaks are of the whole run. `deadlines` is the share of jobs
+    with a deadline that met it, None where no job has one. `decision_s` is how long the simulation took for each
+    decision, None where that was not measured.
     """
 
     jobs: int
     finished: int
     dropped: int
-    mean_jct_s: float
-    median_jct_s: float
-    p99_jct_s: float
-    mean_queue_s: float
+    mean_jct_s: float | None
+    median_jct_s: float | None
+    p99_jct_s: float | None
+    mean_queue_s: float | None
     makespan_s: float
     restarts: float
     window_finished: int
@@ -65,10 +65,10 @@ def figures(outcome: Outcome, batches: Mapping[str, int], *, took_s: float | Non
         jobs=len(jobs),
         finished=len(done),
         dropped=sum(each.dropped_s is not None for each in jobs),
-        mean_jct_s=statistics.fmean(done) if done else 0.0,
-        median_jct_s=statistics.median(done) if done else 0.0,
-        p99_jct_s=quantile(done, 0.99),
-        mean_queue_s=statistics.fmean(queued) if queued else 0.0,
+        mean_jct_s=statistics.fmean(done) if done else None,
+        median_jct_s=statistics.median(done) if done else None,
+        p99_jct_s=quantile(done, 0.99) if done else None,
+        mean_queue_s=statistics.fmean(queued) if queued else None,
         makespan_s=max(ends, default=first_s) - first_s,
         restarts=statistics.fmean(each.restarts for each in jobs) if jobs else 0.0,
         window_finished=sum(end <= last_s for end in ends),

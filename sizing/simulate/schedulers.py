@@ -16,11 +16,14 @@ _CRIUS: Mapping[str, Maker] = {
     "crius": lambda told, true: CriusPolicy(told),
     "crius-na": lambda told, true: CriusPolicy(told, adaptive=False),
     "crius-nh": lambda told, true: CriusPolicy(told, heterogeneous=False),
+    "crius-age": lambda told, true: CriusPolicy(told, patience_s=0.0, name="Crius-age"),
     "crius-ddl": lambda told, true: CriusPolicy(told, deadlines=True),
 }
 SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
 """Each is made of the speeds that it is told, and of the true ones, which a baseline's job shows when it starts."""
 
+NEED_DEADLINES = ("crius-ddl", "elasticflow")
+"""Those that are another scheduler with jobs that have a deadline."""
 USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "fcfs")
 """What is compared where nothing is said: all that do not look at deadlines."""
 

@@ -34,6 +34,7 @@ _FAMILY_OF = {
 _ASKED_TIMES = (1, 2, 4, 8)
 """Users ask for one of these times the fewest GPUs that their model fits on, each as often; the paper draws at random
 too, and does not say how."""
+_LONGEST_S = 366 * 86400.0
 _HEADINGS = ("submission_time", "duration", "num_gpu")
 
 
@@ -75,6 +76,8 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
         gpus = _number(row, "num_gpu", where)
         if duration_s <= 0 or gpus < 1 or gpus != int(gpus) or gpus > 2**20:
             raise UsageError(f"{where}: a job needs a duration above 0 s and a whole number of GPUs, at least 1")
+        if duration_s > _LONGEST_S:
+            raise UsageError(f"{where}: duration={duration_s:.0f} is more than a year: write it in seconds")
         id = (row.get("job_id") or "").strip() or f"job-{len(found) + 1}"
         if id in seen:
             raise UsageError(f"{where}: job_id {id[:40]!r} is there twice: give each job its own")
@@ -152,21 +155,25 @@ def jobs_of(
 
     The seed chooses what the trace does not say: a size of the model's family and its batch; a GPU type, by how many
     there are, among those that the model fits; and a count, 1, 2, 4 or 8 times the fewest that it fits, but at least
-    the trace's, as a power of two. A job whose type the trace says has the trace's count, or the fewest that it fits.
-    With `load` the times between submissions are stretched until all jobs together ask for that share of the cluster's
-    GPU time up to the last submission. Raises UsageError for a model or type that the cluster cannot have.
+    the trace's, as a power of two of at most 64. A job whose model or type the trace says has the trace's count, or the
+    fewest that it fits. With `load` the times between submissions are stretched until all jobs together ask for that
+    share of the cluster's GPU time up to the last submission. Raises UsageError for a model or type that the cluster
+    cannot have, and for a load where all jobs come at once.
     """
     first_s = trace[0].submit_s if trace else 0.0
+    able = _able(pools, speeds)
     found = []
     for at, each in enumerate(trace):
         random = np.random.default_rng([seed, at, 41])
-        model = _model(each, models, random)
+        model = _model(each, models, able, random)
         gpu_type, gpus = _request(each, model, pools, speeds, random)
         rate = fastest(speeds, model, gpu_type, gpus)[1]
         submit_s = each.submit_s - first_s
         until_s = submit_s + each.late * each.duration_s if deadlines and each.late is not None else None
         found.append(SimulatedJob(each.id, model, submit_s, each.duration_s * rate, gpus, gpu_type, until_s))
-    if load is not None and len(found) > 1 and found[-1].submit_s > 0:
+    if load is not None:
+        if not found or found[-1].submit_s <= 0:
+            raise UsageError("a load needs jobs that are submitted at different times: simulate these without --load")
         work = sum(job.gpus * each.duration_s for job, each in zip(found, trace, strict=True))
         stretch = work / (load * sum(pool.gpus for pool in pools.values())) / found[-1].submit_s
         found = [_moved(job, job.submit_s * stretch) for job in found]
@@ -178,15 +185,38 @@ def _moved(job: SimulatedJob, submit_s: float) -> SimulatedJob:
     return replace(job, submit_s=submit_s, deadline_s=until_s)
 
 
-def _model(each: TraceJob, models: Mapping[str, TrainedModel], random: np.random.Generator) -> str:
-    """The trace's own where it is known; else a size and batch of its family."""
+def _able(pools: Mapping[str, Pool], speeds: Speeds) -> dict[str, list[str]]:
+    """The sizes of each family that fit the cluster with any batch."""
+
+    def fits(model: str, family: str) -> bool:
+        return all(
+            any(
+                fastest(speeds, f"{model}/{batch}", name, gpus)[1] > 0
+                for name, pool in pools.items()
+                for gpus in reversed(powers(min(MOST_GPUS, pool.gpus)))
+            )
+            for batch in BATCHES[family]
+        )
+
+    return {family: [model for model in sizes if fits(model, family)] for family, sizes in FAMILIES.items()}
+
+
+def _model(
+    each: TraceJob, models: Mapping[str, TrainedModel], able: Mapping[str, Sequence[str]], random: np.random.Generator
+) -> str:
+    """The trace's own where it is known; else a size of its family that `able` holds, and a batch."""
     for known in (each.model, _own(each)):
         if known in models:
             return known
     family = _FAMILY_OF.get(each.model, each.model)
-    if family not in FAMILIES:
-        family = tuple(FAMILIES)[int(random.integers(len(FAMILIES)))]
-    sizes = FAMILIES[family]
+    if not able.get(family):
+        families = [name for name, sizes in able.items() if sizes]
+        if not families:
+            raise UsageError(
+                "no model of Crius's Table 2 fits this cluster: write each job's model_name into the trace"
+            )
+        family = families[int(random.integers(len(families)))]
+    sizes = able[family]
     weights = 1.0 / np.arange(1, len(sizes) + 1)  # small ones are more common
     size = sizes[int(random.choice(len(sizes), p=weights / weights.sum()))]
     return f"{size}/{int(random.choice(list(BATCHES[family])))}"
@@ -218,7 +248,8 @@ def _request(
     weights = np.array([pools[name].gpus for name in names], float)
     name = names[int(random.choice(len(names), p=weights / weights.sum()))]
     fewest, most = least[name]
-    times = 1 if each.gpu_type else int(random.choice(_ASKED_TIMES))
+    said = bool(each.gpu_type) or model in (each.model, _own(each))
+    times = 1 if said else int(random.choice(_ASKED_TIMES))
     wanted = max(fewest * times, 1 << (each.gpus - 1).bit_length())
     gpus = min(wanted, most)
     while fastest(speeds, model, name, gpus)[1] <= 0:  # where more GPUs than samples are asked for

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import crius
+from sizing.simulate import compare
+from sizing.simulate.clusters import crius_testbed
+from sizing.simulate.models import table2
+from sizing.simulate.schedulers import maker
+from sizing.simulate.speeds import FormulaSpeeds
 
 
 def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
@@ -36,3 +42,26 @@ def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "argv", ["crius", "--only", "heavvy"])
     with pytest.raises(SystemExit, match="no such scene"):
         crius.main()
+
+
+def test_regression_tables_were_made_of_the_jobs_that_the_patience_was_chosen_on() -> None:
+    assert crius.FIRST_SEED > 2
+    for scene, asked in crius.SCENES.items():
+        assert asked.trace != crius.CHOSEN_ON, scene
+    for scene in ("heavy", "testbed"):
+        assert "crius-age" in crius.SCENES[scene].policies
+    speeds = FormulaSpeeds(table2(), crius_testbed())
+    assert maker("crius-age")(speeds, speeds).name == "Crius-age"
+
+
+def test_regression_completion_times_were_compared_where_other_jobs_had_been_dropped() -> None:
+    _, all_ended, _ = crius.run(crius.Task("deadlines", "elasticflow", 100, 5))
+    some = replace(all_ended, finished=all_ended.jobs - 1, mean_jct_s=all_ended.mean_jct_s / 2)
+    assert all_ended.finished == all_ended.jobs
+    assert compare.ratio("mean_jct_s", [all_ended], [all_ended]) is not None
+    lines = list(crius.tables({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}}))
+    assert any(line.startswith("Jobs that ended: 4.0 under crius-ddl, 5.0 under elasticflow") for line in lines)
+    assert "%" not in next(line for line in lines if line.startswith("| elasticflow")).split("|")[-3]
+    told = compare.to_json({"crius-ddl": [some], "elasticflow": [all_ended]})["crius-ddl_over"]["elasticflow"]
+    assert told["mean_jct_s"] is None
+    assert told["window_raw"] is not None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+
+import pytest
 
 from benchmarks import crius_decision
 
@@ -26,3 +29,14 @@ def test_the_cluster_is_filled_with_what_fits() -> None:
         used[each.allocation.gpu_type] += each.allocation.gpus
         assert speeds.rate(each.job.model, each.allocation) > 0
     assert all(count <= crius_decision.CLUSTER[gpu_type] for gpu_type, count in used.items())
+
+
+@pytest.mark.parametrize("wrong", [("--depths", "1,x"), ("--arrivals", "0"), ("--jobs", "0")])
+def test_regression_options_without_sense_ended_in_a_traceback(
+    wrong: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["crius_decision", *wrong])
+    with pytest.raises(SystemExit) as ended:
+        crius_decision.main()
+    assert ended.value.code == 2
+    assert wrong[0] in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -77,3 +78,18 @@ def test_the_lines_say_what_is_lost_and_what_is_saved() -> None:
     said = "\n".join(curves_guessed._lines({"hours": 0.5, "nodes": "0-11", "lists": {"throughput": row}}))
     assert "knowing nothing costs" in said
     assert "a guess of shape 0:" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(("--seeds", "0"), "--seeds"), (("--hours", "0"), "hours"), (("--nodes", "zz"), "no node zz")]
+)
+def test_regression_options_without_sense_ended_in_a_traceback(
+    wrong: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(curves_guessed.paper_runs, "missing", lambda _: [])
+    monkeypatch.setattr(curves_guessed.bftd.whatif.trace, "read", lambda _: trace())
+    monkeypatch.setattr(sys, "argv", ["curves_guessed", *wrong])
+    with pytest.raises(SystemExit) as ended:
+        curves_guessed.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -119,3 +119,52 @@ def test_a_model_that_no_gpu_of_the_cluster_holds_is_named(terminal: Terminal) -
     assert code == 2
     assert "moe-27b/256 does not fit" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_regression_counts_that_are_not_those_of_the_trace_were_not_told(terminal: Terminal) -> None:
+    head = "submission_time,duration,num_gpu,model_name\n"
+    terminal.trace.write_text(f"{head}0,60,3,bert-0.76b/128\n9,60,4,bert-0.76b/128\n9,60,200,bert-0.76b/128\n")
+    args = ("--jobs", str(terminal.trace), "--policy", "fcfs", "--seeds", "2")
+    assert terminal.run(*args)[1].splitlines()[-1].startswith("num_gpu is taken for more in 1 job (")
+    found = json.loads(terminal.run(*args, "--json")[1])
+    assert (found["num_gpu_raised"], found["num_gpu_cut"]) == (1, 1)
+
+
+def test_regression_options_that_a_trace_cannot_follow_were_ignored(terminal: Terminal) -> None:
+    terminal.trace.write_text("submission_time,duration,num_gpu\n5,60,1\n5,60,1\n")
+    args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--policy", "fcfs", "--seeds", "1")
+    for option in (("--load", "2"), ("--deadlines",)):
+        code, out, err = terminal.run(*args, *option)
+        assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+        assert option[0] in err
+    _, out, _ = terminal.run(*args)
+    line = out.splitlines()[1]
+    assert line.split()[-2] == "-", "no time passes until the last submission, so there is no throughput of it"
+
+
+def test_regression_models_were_drawn_that_a_small_cluster_cannot_hold(terminal: Terminal) -> None:
+    small = {"nodes": "n1", "gpu_type": "t4", "gpus": 1, "cpus": 64, "memory_bytes": 2**39}
+    terminal.cluster.write_text(json.dumps({"partitions": [{"partition": "gpu", "groups": [small]}]}))
+    code, out, _ = terminal.run("--cluster", str(terminal.cluster), "--policy", "fcfs", "--count", "20", "--seeds", "2")
+    assert code == 0
+    assert "20 of 20" in out
+
+
+def test_regression_without_slurm_an_option_was_named_that_there_is_not(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    code, _, err = terminal.run("--cluster", "auto")
+    assert code == 1
+    assert "name a file of GPUs with --cluster" in err
+
+
+def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(terminal: Terminal) -> None:
+    terminal.trace.write_text("submission_time,duration,num_gpu,model_name,deadline\n0,900,1,bert-0.76b/128,1\n")
+    args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--seeds", "1", "--policy", "crius-ddl")
+    _, out, _ = terminal.run(*args, "--deadlines")
+    assert out.splitlines()[1].split()[1:5] == ["-", "-", "-", "-"]
+    found = json.loads(terminal.run(*args, "--deadlines", "--json")[1])["policies"]["crius-ddl"]
+    assert "mean_jct_s" not in found
+    assert found["dropped"]["mean"] == 1
+    assert "only looked at with --deadlines" in terminal.run(*args)[1]

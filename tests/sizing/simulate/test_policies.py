@@ -12,7 +12,7 @@ from sizing.simulate.engine import simulate
 from sizing.simulate.outcome import JobOutcome, Outcome
 from sizing.simulate.policies import BASELINES, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
 from sizing.simulate.policies.shares import shares
-from sizing.simulate.types import Moment, Running, SimulatedJob, Waiting
+from sizing.simulate.types import Allocation, Moment, Running, SimulatedJob, Waiting
 from tests.sizing.simulate.toys import Written, job
 
 ONE = Written({("m", "a"): 1.0, ("m", "b"): 1.0, ("big", "a"): 1.0})
@@ -131,6 +131,20 @@ def test_elasticflow_with_deadlines_gives_what_it_takes_and_drops_what_cannot_be
     assert found["1"].met_deadline
     assert found["2"].dropped_s == 0
     assert found["3"].end_s is not None
+
+
+def test_regression_elasticflow_made_jobs_late_by_restarts_that_it_did_not_count() -> None:
+    scaling = Written({("m", "a"): 1.0}, scaling={"m": 1.1})
+    policy = ElasticFlow(Profiled(scaling, scaling), deadlines=True)
+    # with the GPU that it has it just ends in time; a second one would save 9 s and cost a restart of 30 s
+    running = [Running(job("1", work=200, by_s=100.0), Allocation("a", 1), 0.0, 99.0)]
+    moment = Moment(0.0, running, [], {"a": 4}, frozenset(), True)
+    assert policy.decide(moment).allocations == {"1": Allocation("a", 1)}
+    # and with two, it would be late with one that it has to be restarted on
+    running = [Running(job("1", work=200, by_s=100.0), Allocation("a", 2), 0.0, 99.0)]
+    waiting = [Waiting(job("2", work=10), 10.0)]
+    found = policy.decide(Moment(0.0, running, waiting, {"a": 2}, frozenset("2"), False)).allocations
+    assert found == {"1": Allocation("a", 2)}
 
 
 def test_elasticflow_never_takes_its_least_share_from_a_running_job() -> None:

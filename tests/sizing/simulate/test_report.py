@@ -44,7 +44,7 @@ def test_figures_are_those_worked_out_by_hand() -> None:
 
 def test_a_run_without_an_end_and_without_jobs_has_figures_too() -> None:
     found = report.figures(Outcome("p", (), (), 0.0, 0), {})
-    assert (found.jobs, found.mean_jct_s, found.deadlines, found.decision_s) == (0, 0, None, None)
+    assert (found.jobs, found.mean_jct_s, found.deadlines, found.decision_s) == (0, None, None, None)
     assert "deadlines" not in report.summary([found])
 
 

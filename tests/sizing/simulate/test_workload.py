@@ -37,6 +37,7 @@ def test_a_public_trace_is_read() -> None:
         ("submission_time,duration,num_gpu\n1,2,3\n1,x,3\n", "x.csv, line 3: duration='x': a number"),
         ("submission_time,duration,num_gpu\n1,nan,3\n", "duration='nan': a number"),
         ("submission_time,duration,num_gpu\n1,0,3\n", "line 2: a job needs a duration above 0"),
+        ("submission_time,duration,num_gpu\n1,72000000,3\n", "duration=72000000 is more than a year: write it in"),
         ("submission_time,duration,num_gpu\n1,5,0.5\n", "line 2: a job needs"),
         ("submission_time,duration,num_gpu,job_id\n1,5,1,a\n2,5,1,a\n", "line 3: job_id 'a' is there twice"),
         ("submission_time,duration,num_gpu,deadline\n9,5,1,8\n", "line 2: the deadline is not after"),
@@ -106,3 +107,9 @@ def test_a_type_that_is_not_there_and_a_model_that_fits_nowhere_are_refused() ->
         workload.jobs_of(
             [workload.TraceJob("1", 0, 1, 1, "moe-27b/256")], MODELS, tiny, FormulaSpeeds(MODELS, tiny), seed=1
         )
+
+
+def test_regression_a_job_whose_model_the_trace_names_asked_for_up_to_8_times_its_gpus() -> None:
+    trace = workload.parse("submission_time,duration,num_gpu,model_name\n0,60,4,bert-0.76b/128\n", "x.csv")
+    asked = {workload.jobs_of(trace, MODELS, POOLS, SPEEDS, seed=seed)[0].gpus for seed in range(20)}
+    assert asked == {4}
