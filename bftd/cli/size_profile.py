@@ -242,6 +242,8 @@ class _Work:
         if not self.store.devices(model):
             return {}
         version, kind = torch_of(self.python, self.device)
+        if self.device == "cuda" and kind == "cpu":
+            return {}  # of this CPU there may be some, but none of them is what was asked for
         found = self.store.all(model, device_name(kind), self.setting, version)
         self.files = model.files
         return {each: found[each] for each in shards if each in found}

@@ -37,7 +37,7 @@ _TIMEOUT_S = 900.0
 @click.option("--per-node", type=int, metavar="N", help="GPUs of one node; processes of a CPU are all on one.")
 @click.option("--optimizer", default="adam", metavar="NAME", help="As in bft size profile; default adam.")
 @click.option("--precision", default="fp32", metavar="P", help="As in bft size profile; default fp32.")
-@click.option("--rounds", default=10, metavar="N", help="Of each profile; default 10.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="Of each profile; default 10.")
 @click.option("--extrapolate", is_flag=True, help="Allow tensors larger than the tables of collectives reach.")
 @click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")

@@ -37,6 +37,8 @@ def read(path: Path) -> tuple[Table, ...]:
         return parse(raw.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start}): move it away and import again") from None
+    except UsageError as error:
+        raise UsageError(f"{error}; mend the file, or move it away and import again") from None
 
 
 def load(*paths: Path, extrapolate: bool = False) -> CommTables:

@@ -99,7 +99,8 @@ def profiled(
     process, of which there is one a tensor-parallel size. Raises Untraceable where the model cannot be run in parts,
     UsageError where what was asked for is wrong.
     """
-    request = {"device": device, **asdict(setting), **_of(source, graph)}
+    # Of the machine's memory, for the child to keep to where the device turns out to be the CPU.
+    request = {"device": device, "room_bytes": _room_bytes(), **asdict(setting), **_of(source, graph)}
     for shard in shards:
         if shard.batch < 1 or not 1 <= shard.tp <= _MOST_TP or not 0 <= shard.first <= shard.last:
             raise UsageError(f"{shard}: no shard of a model")
@@ -129,7 +130,6 @@ def profiled(
             {**request, "tp": tp, "shards": rows},
             python=python,
             timeout_s=timeout_s,
-            memory_bytes=_room_bytes() if device == "cpu" else None,
             env=env,
             what=str(request.get("path", "the model")),
             heard=hear,

@@ -81,7 +81,7 @@ class Store:
         name = f"{path.name}:{function}"
         today: dict[str, str] = {}
         for row in self._rows("SELECT id, files FROM models WHERE name = ? ORDER BY seen DESC", (name,)):
-            files = tuple((str(place), str(digest)) for place, digest in json.loads(row[1]))
+            files = _files(row[1])
             if files and all(_digest(path.parent / place, today) == digest for place, digest in files):
                 return Model(str(row[0]), name, files)
         return None
@@ -96,7 +96,7 @@ class Store:
         query = "SELECT torch, body FROM profiles WHERE model = ? AND device = ? AND setting = ? ORDER BY made"
         for version, body in self._rows(query, (model.id, device, _setting(setting))):
             if torch in ("", version):
-                with suppress(ValueError, TypeError, KeyError):
+                with suppress(ValueError, TypeError, KeyError, AttributeError):
                     result = read(json.loads(body))
                     found[result.shard] = result
         return found
@@ -192,6 +192,8 @@ class Store:
                 db.execute("COMMIT")
             elif version != VERSION:
                 raise sqlite3.DatabaseError(f"of version {version}, this is {VERSION}")
+            elif not {"models", "profiles"} <= {row[0] for row in db.execute("SELECT name FROM sqlite_master")}:
+                raise sqlite3.DatabaseError("tables are missing")
         except BaseException:
             db.close()
             raise
@@ -226,6 +228,14 @@ def usual_path() -> Path:
 def _setting(setting: Setting) -> str:
     """How shards were run, without how often."""
     return f"{setting.optimizer} {setting.precision} {setting.threads}"
+
+
+def _files(text: str) -> tuple[tuple[str, str], ...]:
+    """A model's files by path and SHA-256; none where what was written down of them is damaged."""
+    try:
+        return tuple((str(place), str(digest)) for place, digest in json.loads(text))
+    except (ValueError, TypeError):
+        return ()
 
 
 def _digest(path: Path, known: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +24,8 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
 
     graphs.set_up(request["tp"])
     device = _device(request["device"])
+    if device == "cpu" and request["room_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (request["room_bytes"], request["room_bytes"]))
     torch.set_num_threads(request["threads"])
     torch.set_flush_denormal(True)  # random numbers through random weights end there, and training's do not
     torch.manual_seed(0)

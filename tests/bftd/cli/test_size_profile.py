@@ -50,6 +50,18 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Termi
     assert profile(terminal, "--list", "--json").json == []
 
 
+@pytest.mark.torch
+def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ("--config", SMALL, "--global-batch", "8", "--gpus", "1", *CPU)
+    assert profile(terminal, *words).code == 0
+    ended = profile(terminal, *words, "--device", "cuda")
+    assert ended.code == 2
+    assert "no GPU is seen here" in ended.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -175,6 +175,7 @@ def test_a_file_that_is_damaged_is_refused_with_the_place(tmp_path: Path, text: 
         comm_file.load(path)
     assert why in str(error.value)
     assert str(path) in str(error.value)
+    assert "move it away and import again" in str(error.value)
 
 
 def test_a_point_by_hand_needs_no_spread() -> None:

@@ -255,6 +255,16 @@ def test_a_shard_without_room_is_told_as_such_and_the_others_are_profiled() -> N
     assert isinstance(found.results[1], ShardProfile)
 
 
+def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("sizing.cells.profile._room_bytes", lambda: 2**30)
+    model = config.parse("gpt:h=4096,l=1,a=1,s=8,V=16,ffn=30000,bias=no")  # a GiB of weights
+    (found,) = profiled(model, [Shard(1, 1, 1, 1)], FEW, python=sys.executable).results
+    assert isinstance(found, Unfit)
+
+
 @pytest.mark.parametrize(
     ("source", "shards", "setting", "words"),
     [

@@ -123,6 +123,30 @@ def test_a_row_that_cannot_be_read_is_as_if_it_were_not_there(store: Store) -> N
     assert store.get(by_sizes(MODEL), "cpu", Setting(), SHARD) is None
 
 
+def test_regression_damaged_words_of_a_models_files_ended_in_a_traceback(store: Store, tmp_path: Path) -> None:
+    source = script(tmp_path)
+    model = by_files(source, digests(tmp_path, "train.py"))
+    for column, text in (("files", '[["train'), ("files", "7"), ("body", "7")):
+        store.put(model, Setting(), [PROFILE])
+        assert store.model(source) == model
+        with sqlite3.connect(store.path) as db:
+            db.execute(f"UPDATE {'models' if column == 'files' else 'profiles'} SET {column} = ?", (text,))
+        db.close()
+        assert store.model(source) == (None if column == "files" else model)
+        assert store.get(model, "cpu", Setting(), SHARD) == (PROFILE if column == "files" else None)
+
+
+def test_regression_a_file_without_its_tables_was_never_set_aside(store: Store) -> None:
+    store.put(by_sizes(MODEL), Setting(), [PROFILE])
+    with sqlite3.connect(store.path) as db:
+        db.execute("DROP TABLE models")
+    db.close()
+    assert store.forget() == 0
+    assert "tables are missing" in store.said[0]
+    store.put(by_sizes(MODEL), Setting(), [PROFILE])
+    assert store.get(by_sizes(MODEL), "cpu", Setting(), SHARD) == PROFILE
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SizingError, match="XDG_CACHE_HOME"):

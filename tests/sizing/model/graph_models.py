@@ -238,3 +238,16 @@ def transformer(family: str) -> Any:
 
 
 gpt2, bert, hf_llama, mixtral = map(transformer, ("gpt2", "bert", "llama", "mixtral"))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.LSTM(16, 32, 2, batch_first=True), nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(x)[0][:, -1])
+
+
+def recurrent(batch_size: int) -> Any:
+    return Recurrent(), (torch.randn(batch_size, 10, 16),)

@@ -88,6 +88,13 @@ def test_frozen_weights_have_no_gradient_and_are_not_counted() -> None:
     assert layers[0].flops == 4 * 4 * 32 * 64 * 64
 
 
+def test_regression_lstms_had_no_flops() -> None:
+    found = read("recurrent")
+    tokens, gates = 4 * 10, 4 * 32
+    first, second = 2 * tokens * gates * 16, 2 * tokens * gates * 32  # of an input and of a state
+    assert found.flops == 3 * (first + 3 * second) - first + 3 * (2 * 4 * 32 * 5)
+
+
 def test_a_resnet_is_read_with_rates_out_of_a_tensor_and_its_first_convolution_has_no_gradient_of_the_image() -> None:
     found = read("resnet")
     assert found.origin == "export"
