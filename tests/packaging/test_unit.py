@@ -46,14 +46,14 @@ def test_the_filter_of_system_calls_forbids_what_needs_privileges(need: Callable
     assert calls.isdisjoint({"mount", "ptrace", "setuid", "chown", "bpf", "init_module", "reboot"})
 
 
-def until(reached: Callable[[], Any], daemon: subprocess.Popen[bytes]) -> Any:
+def until(reached: Callable[[], Any], daemon: subprocess.Popen[bytes], log: Path) -> Any:
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and daemon.poll() is None:
         with contextlib.suppress(BftError):
             if found := reached():
                 return found
         time.sleep(0.1)
-    pytest.fail("it did not come about")
+    pytest.fail(f"it did not come about; the daemon's log ends:\n{log.read_text()[-3000:]}")
 
 
 @pytest.mark.cluster
@@ -82,10 +82,10 @@ def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., Non
             daemon = subprocess.Popen(command, env=environ, cwd="/", stdout=stream, stderr=stream)
         try:
             client = Client(str(state / "bftd.sock"))
-            until(client.status, daemon)
+            until(client.status, daemon, log)
             assert _status_of(daemon.pid) == {"CapEff": 0, "CapBnd": 0, "NoNewPrivs": 1, "Seccomp": 2}
             client.request("POST", "/v1/trainers", TRAINER)
-            until(lambda: any(node.get("lease_state") == "granted" for node in client.status()["nodes"]), daemon)
+            until(lambda: any(node.get("lease_state") == "granted" for node in client.status()["nodes"]), daemon, log)
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(PATIENCE_S)
