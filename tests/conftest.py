@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -30,6 +31,9 @@ _NEEDS = {
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 
 # Tests that run processes, wait in real time or draw many examples, by their place: `make test-fast` leaves them out.
+CLUSTER = "cluster or accounting or browser"
+"""The tests that `make test` runs after all others; a file has the word in it, or none of them."""
+
 _SLOW = (
     "tests/bftd/http/",
     "tests/bftd/pool/backfill/test_against_slurm.py",
@@ -69,6 +73,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr.startswith("not (") and "slow" in config.option.markexpr:
         place = collection_path.relative_to(config.rootpath).as_posix()
         return True if f"{place}/".startswith(_SLOW) or place in _SLOW else None
+    if config.option.markexpr == CLUSTER and collection_path.name.startswith("test_"):
+        named = re.findall(rf"\b(?:{CLUSTER.replace(' or ', '|')})\b", collection_path.read_text(encoding="utf-8"))
+        return None if named else True
     return None
 
 
