@@ -14,6 +14,7 @@ from bftd.protocol.bounds import (
     ESTIMATE_RATE_LEAST,
     NODES_MOST,
 )
+from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import Fields
 
 # Samples/s by number of nodes, nodes increasing.
@@ -42,6 +43,8 @@ class CurveEstimate:
     @classmethod
     def from_json(cls, data: object) -> CurveEstimate:
         """One item of a list of estimates; raises Malformed."""
+        if not isinstance(data, dict):
+            raise Malformed("each of estimates must be a JSON object")
         told = Fields(data, "estimate")
         name = told.name("class")
         points = read(told, ESTIMATE_POINTS_MOST, "estimate")

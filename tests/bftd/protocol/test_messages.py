@@ -170,6 +170,10 @@ def test_a_report_that_lacks_a_field_or_has_a_senseless_one_is_read_or_refused_i
     assert complaint is None or ("\n" not in complaint and name in complaint)
 
 
+def test_regression_a_senseless_estimate_was_refused_without_the_name_of_its_field() -> None:
+    assert complaint_about({"op": "curve", "at_s": 0.0, "estimates": [1]}) == "each of estimates must be a JSON object"
+
+
 def test_a_loss_that_is_not_finite_is_no_wrong_request() -> None:
     body = {"op": "progress", "at_s": 1.0, "step": 1, "samples": 2.0, "loss": float("nan")}
     assert report_from_json(body) == ProgressReport(1.0, 1, 2.0)
