@@ -35,12 +35,14 @@ CLUSTER = "cluster or accounting or browser"
 """The tests that `make test` runs after all others; a file has the word in it, or none of them."""
 
 _SLOW = (
+    "tests/bftd/cli/test_size_",
     "tests/bftd/http/",
     "tests/bftd/pool/backfill/test_against_slurm.py",
     "tests/bftd/pool/backfill/test_planner_properties.py",
     "tests/bftd/pool/test_one_rule.py",
     "tests/bftd/shadow/test_shadow.py",
     "tests/bftd/test_daemon.py",
+    "tests/bftd/test_daemon_start.py",
     "tests/bftd/test_sandbox_site.py",
     "tests/bftd/whatif/replay/",
     "tests/bftd/whatif/report/",
@@ -57,10 +59,14 @@ _SLOW = (
     "tests/milp/test_contract.py",
     "tests/milp/test_properties.py",
     "tests/packaging/",
-    "tests/sizing/cells/test_profile.py",
+    "tests/sizing/cells/",
+    "tests/sizing/choosing/",
     "tests/sizing/model/test_families.py",
     "tests/sizing/model/test_graphing.py",
     "tests/sizing/model/test_tracing.py",
+    "tests/sizing/simulate/",
+    "tests/sizing/test_place.py",
+    "tests/slurm_plugin/test_auto_gpus_program.py",
 )
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
