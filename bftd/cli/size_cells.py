@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.cells.graph import Graph
 
-_BATCH = 8
+GRAPH_BATCH = 8
+"""Samples for which a model is read: its operators are the same for any number."""
 _TIMEOUT_S = 180.0
 _MOST_GPUS = 2**16
 
@@ -27,7 +28,7 @@ _MOST_GPUS = 2**16
 @click.option("--gpus", type=int, required=True, metavar="N", help="GPUs of a cell: 1, 2, 4, 8, ...")
 @click.option("--types", default="", metavar="TYPE[,TYPE...]", help="GPU types: a100,v100; default: any.")
 @click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
-@click.option("--batch", type=int, metavar="B", help=f"Samples that FLOPs and bytes are for; default {_BATCH}.")
+@click.option("--batch", type=int, metavar="B", help=f"Samples that FLOPs and bytes are for; default {GRAPH_BATCH}.")
 @click.option("--tp", type=int, default=1, metavar="T", help="Count one rank's part of T tensor-parallel ones.")
 @click.option("--python", default="", metavar="P", help="The Python to read the model with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="To read it; default 180 s.")
@@ -59,8 +60,8 @@ def cells(
     if batch is not None:
         _refuse_batch(batch)
     named = _types(types)
-    wanted = _counts(counts)
-    graph = _graph(model, text, batch, tp, python, timeout_s)
+    wanted = counts_of(counts)
+    graph = graph_of(model, text, batch, tp, python, timeout_s)
     found = stages.cells(graph, gpus, "", wanted)
     if as_json:
         click.echo(json.dumps(_to_json(graph, named, found), indent=2))
@@ -96,7 +97,8 @@ def _short_names() -> list[str]:
     return list(dict.fromkeys(word for name in gpus.CATALOGUE for word in (name, name.split("-")[0])))
 
 
-def _counts(text: str) -> list[int] | None:
+def counts_of(text: str) -> list[int] | None:
+    """The numbers of stages in --stages, None for none; raises UsageError."""
     if not text:
         return None
     words = [part.strip() for part in text.split(",") if part.strip()]
@@ -105,7 +107,7 @@ def _counts(text: str) -> list[int] | None:
     return [int(word) for word in words]
 
 
-def _graph(model: str | None, text: str | None, batch: int | None, tp: int, python: str, timeout_s: float) -> Graph:
+def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, python: str, timeout_s: float) -> Graph:
     """The model's operators: read from the user's own, or worked out of its sizes."""
     from sizing.cells.chain import chain
     from sizing.errors import Untraceable
@@ -117,14 +119,14 @@ def _graph(model: str | None, text: str | None, batch: int | None, tp: int, pyth
         if tp != 1:
             raise UsageError("--tp counts a part of MODULE.py:make_model; a --config is cut as a whole")
         if text.strip().partition(":")[0] == wide_resnet.FAMILY:
-            return chain(wide_resnet.parse(text), batch or _BATCH)
+            return chain(wide_resnet.parse(text), batch or GRAPH_BATCH)
         asked = size_model.asked(None, text)
         assert asked.model is not None
-        return chain(asked.model, batch or asked.micro_batch or _BATCH)
+        return chain(asked.model, batch or asked.micro_batch or GRAPH_BATCH)
     if model is None:
         raise UsageError("name a model (MODULE.py:make_model), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257")
     try:
-        return graphing.graph(model, batch or _BATCH, tp=tp, python=python, timeout_s=timeout_s)
+        return graphing.graph(model, batch or GRAPH_BATCH, tp=tp, python=python, timeout_s=timeout_s)
     except Untraceable as error:
         raise BftError(f"{error}; give --config for a model by its sizes") from None
 

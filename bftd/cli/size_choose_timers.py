@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bftd.cli import size_profiles, size_trace
+from bftd.cli.size_cells import GRAPH_BATCH
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _assumed(
     if asked.model.parallel.gpus > 1:
         said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
-    sizes = ByGraph(chain(asked.model, size_profiles.GRAPH_BATCH))
+    sizes = ByGraph(chain(asked.model, GRAPH_BATCH))
     return Assumed(source, whole, global_batch, replace(spread, tensor=True), sizes)
 
 

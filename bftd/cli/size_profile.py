@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 900.0
 _MOST_GPUS = 2**16
-_GRAPH_BATCH = 8
 _START_S = 8.0  # of a process with torch, and the reading of the model in it
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}  # a second; only for the first guess of how long it takes
 
@@ -105,9 +104,9 @@ def profile(
         else:
             common.echo(_table(results, answer["notes"], answer["model"]))
         return
-    source, tables = _source(model, text), size_comm.found()
-    wanted_counts = size_cells._counts(counts)
-    graph = size_cells._graph(model, text, min(global_batch, _GRAPH_BATCH), 1, python, timeout_s)
+    source, tables = source_of(model, text), size_comm.found()
+    wanted_counts = size_cells.counts_of(counts)
+    graph = size_cells.graph_of(model, text, min(global_batch, size_cells.GRAPH_BATCH), 1, python, timeout_s)
     setting = Setting(optimizer, precision, threads, rounds)
     work = _Work(store, source, graph, setting, device, python, timeout_s, again)
     found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
@@ -129,7 +128,7 @@ def profile(
         common.echo(_table(list(work.results.values()), list(work.notes), graph.model))
 
 
-def _source(model: str | None, text: str | None) -> Source:
+def source_of(model: str | None, text: str | None) -> Source:
     """What is profiled; raises UsageError where that is nothing or both."""
     from sizing.model import wide_resnet
 
@@ -307,7 +306,7 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
     from sizing.cells.profile import Setting
     from sizing.cells.store import read
 
-    source = _source(model, text)
+    source = source_of(model, text)
     try:
         results = [read(dict(each)) for each in (*answer["profiles"], *answer["unfit"])]
         files = tuple((str(path), str(digest)) for path, digest in answer["files"])

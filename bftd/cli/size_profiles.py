@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bftd import config
+from bftd.cli import size_comm
+from bftd.cli.size_cells import GRAPH_BATCH
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from sizing.choosing.measured import Measured
     from sizing.estimate import Estimate
     from sizing.fit import By, Choice
-
-GRAPH_BATCH = 8
-"""Samples for which a model is read: its operators are the same for any number."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,9 @@ class Profiles:
 
     def timer(self, graph: Graph, global_batch: int) -> Measured:
         """A timer by them and by the communication tables of user and site."""
-        from sizing.cells import comm_file
         from sizing.choosing.measured import Measured
 
-        site = config.find(None).with_name(comm_file.NAME)
-        tables = comm_file.load(site, comm_file.own_path())
-        return Measured(graph, lambda cell: self._of_cell(cell, graph), tables, global_batch)
+        return Measured(graph, lambda cell: self._of_cell(cell, graph), size_comm.found(), global_batch)
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
         """The profiles of the first setting that has all; raises NoProfile."""

@@ -83,8 +83,8 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
     gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
     model, text, python = asked["model"], asked["text"], asked["python"]
     # as bft size profile reads it, so that stages are cut alike and its profiles serve here
-    graph = size_cells._graph(model, text, min(asked["global_batch"], size_profile._GRAPH_BATCH), 1, python, timeout_s)
-    source = size_profile._source(model, text)
+    graph = size_cells.graph_of(model, text, min(asked["global_batch"], size_cells.GRAPH_BATCH), 1, python, timeout_s)
+    source = size_profile.source_of(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
     profiles: dict[Shard, ShardProfile] = {}
     whole = assemble.assembly(
