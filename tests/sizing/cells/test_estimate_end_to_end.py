@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.cli.size_cells import _graph
+from bftd.cli.size_cells import graph_of
 from sizing.cells import stages
 from sizing.cells.assemble import estimate
 from sizing.cells.bench import bench
@@ -19,7 +19,7 @@ SIZES = "gpt:h=64,l=4,a=4,s=32,V=128"
 
 @pytest.mark.torch
 def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> None:
-    graph = _graph(None, SIZES, 8, 1, "", 60.0)
+    graph = graph_of(None, SIZES, 8, 1, "", 60.0)
     cells = stages.cells(graph, 2, "cpu")
     assert [len(cell.stages) for cell in cells] == [1, 2]
     shards = {shard: None for cell in cells for shard in wanted(cell, 16)}
