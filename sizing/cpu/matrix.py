@@ -1,0 +1,79 @@
+"""The sensitivity matrix of a job: how fast it is with how many CPUs and how much memory."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sizing.estimate import Origin
+
+SATURATED = 0.98
+"""Of the best throughput: the least CPUs and memory that reach it are what a job demands (Synergy, section 3)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """CPUs and bytes of memory for each GPU of a job; a job without GPUs counts as one with one."""
+
+    cpus: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Throughput by CPUs (rows) and memory (columns), both for each GPU and ascending.
+
+    `rates[i][j]` is with `cpus[i]` and `memory_bytes[j]`, in samples/s or relative to any one point, for the whole job;
+    0 is where it does not run, or where there is no such server. `origins[i]` says where a row's rate with all the
+    memory is from; columns with less are worked out unless the file says all of it. Raises ValueError where the shapes
+    or orders are wrong.
+    """
+
+    gpus: int
+    cpus: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    rates: tuple[tuple[float, ...], ...]
+    origins: tuple[Origin, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or not self.cpus or not self.memory_bytes:
+            raise ValueError("a matrix has at least one GPU, one row and one column")
+        if len(self.rates) != len(self.cpus) or {len(row) for row in self.rates} != {len(self.memory_bytes)}:
+            raise ValueError("a matrix has a rate for each of its CPUs and memory")
+        for axis in (self.cpus, self.memory_bytes):
+            if any(a >= b for a, b in itertools.pairwise(axis)) or axis[0] <= 0:
+                raise ValueError("CPUs and memory ascend, and are more than 0")
+
+    def rate(self, at: Point) -> float:
+        """With so much or what is next below it: what is beyond a row or column counts as that; 0 below the first."""
+        row = bisect_right(self.cpus, at.cpus + 1e-9) - 1
+        column = bisect_right(self.memory_bytes, at.memory_bytes * (1 + 1e-9)) - 1
+        return self.rates[row][column] if row >= 0 and column >= 0 else 0.0
+
+    @property
+    def best(self) -> float:
+        """The greatest rate there is."""
+        return max(max(row) for row in self.rates)
+
+    def demand(self, share: float = SATURATED) -> Point:
+        """The least CPUs, and with these the least memory, that reach `share` of the best rate."""
+        for i, cpus in enumerate(self.cpus):
+            for j, memory_bytes in enumerate(self.memory_bytes):
+                if self.rates[i][j] >= share * self.best:
+                    return Point(cpus, memory_bytes)
+        raise AssertionError("the best rate is one of the matrix's")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A matrix of a file, by name, with the job's class (image, language, speech...) and seconds an iteration."""
+
+    name: str
+    kind: str
+    matrix: Matrix
+    iteration_s: float
+
+
+Matrices = Mapping[str, Recorded]
