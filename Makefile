@@ -13,7 +13,7 @@ BACKENDS := build/spank/backends.h
 # work would make its daemons late.
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
-SIDE_BY_SIDE := $(BIN)/python -m pytest -q --dist loadfile
+SIDE_BY_SIDE := $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 # Many of them wait for processes: one more than there are cores keeps all of these at work.
 WORKERS := -n $(shell echo $$(($$(nproc) + 1)))
 PURE_TESTS := $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"

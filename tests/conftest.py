@@ -69,6 +69,29 @@ _SLOW = (
     "tests/slurm_plugin/test_auto_gpus_program.py",
 )
 
+_LONG = (
+    "tests/elastic/test_same_training_on_a_cluster.py",
+    "tests/bftd/whatif/replay/test_summit.py",
+    "tests/packaging/test_deb.py",
+    "tests/sizing/test_traced_against_real.py",
+    "tests/elastic/test_trainers_on_a_cluster.py",
+    "tests/e2e/test_main_job.py",
+    "tests/elastic/test_containers_on_a_cluster.py",
+    "tests/elastic/test_integrations_on_a_cluster.py",
+    "tests/elastic/test_silent_nodes_on_a_cluster.py",
+    "tests/bftd/test_classes_cluster.py",
+    "tests/benchmarks/test_gpu_elastic.py",
+    "tests/benchmarks/test_impact_run.py",
+    "tests/bftd/test_rooms_cluster.py",
+    "tests/bftd/test_strays_cluster.py",
+    "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/pool/backfill/",
+    "tests/elastic/backends/",
+    "tests/elastic/driver/",
+    "tests/sizing/",
+)
+"""Files that take longest come first: one that begins last has a core idle until it is done."""
+
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -89,6 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_SLOW):
             item.add_marker("slow")
+    # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last
+    items.sort(key=lambda item: next((at for at, name in enumerate(_LONG) if item.nodeid.startswith(name)), len(_LONG)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
