@@ -96,6 +96,15 @@ def test_without_direct_reads_only_what_the_cache_has_not_is_read_and_dropped_ag
 
 
 @pytest.mark.usefixtures("no_direct")
+def test_without_direct_reads_nothing_is_read_ahead_into_the_cache(tmp_path: Path) -> None:
+    path, size = written(tmp_path / "cold", 32 * PIECE)
+    if in_cache(path):
+        pytest.skip("the files here are in memory")
+    assert bandwidth.disk([(path, size)], most_bytes=PIECE).read_bytes <= 5 * PIECE
+    assert not in_cache(path)
+
+
+@pytest.mark.usefixtures("no_direct")
 def test_without_direct_reads_and_with_all_of_it_cached_the_cache_is_measured_and_it_is_said(tmp_path: Path) -> None:
     path, size = written(tmp_path / "small", 100)
     Path(path).read_bytes()
