@@ -128,6 +128,8 @@ def profile(
         found = found.tell(at, rate)
         if (other := work.doubted(int(at), found)) is not None:
             found = found.tell(float(other), work.points[other].rate.value)
+        if (slow := work.cold(found)) is not None:
+            found = found.tell(float(slow), work.points[slow].rate.value)
     return work.made(found, files)
 
 
@@ -211,16 +213,35 @@ class _Work:
         again = max((here, best), key=_width)
         if _width(again) < _NOISY or again.cpus in self._twice:
             return None
-        self._twice.add(again.cpus)
-        try:
-            second = self._run(again.cpus)
-        except Unmeasured:
-            return None
-        if second is None or second.unit != again.unit:
+        if (second := self._second(again)) is None:
             return None
         self.points[again.cpus] = pooled(again, second)
         self._store.put(self.points[again.cpus])
         return again.cpus
+
+    def cold(self, found: search.Found) -> int | None:
+        """Measure a point again that was slower than one with fewer CPUs; returns which, if any, each once.
+
+        The first point may have found its data on the disk, where those after it found them in memory. The better one
+        counts.
+        """
+        first = None if found.slower is None else self.points.get(int(found.slower))
+        if first is None or first.cpus in self._twice or (second := self._second(first)) is None:
+            return None
+        if second.rate.value > first.rate.value:
+            note = f"{first.rate.value:.4g} at first, when something else held it up"
+            self.points[first.cpus] = replace(second, notes=tuple(dict.fromkeys((*second.notes, note))))
+        self._store.put(self.points[first.cpus])
+        return first.cpus
+
+    def _second(self, first: PointResult) -> PointResult | None:
+        """The same point measured once more; None where that cannot be."""
+        self._twice.add(first.cpus)
+        try:
+            second = self._run(first.cpus)
+        except Unmeasured:
+            return None
+        return None if second is None or second.unit != first.unit else second
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
         """The profile of what was tried."""
