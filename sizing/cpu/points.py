@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from sizing.errors import SizingError, UsageError
-from sizing.estimate import Estimate
+from sizing.cpu import confine
+from sizing.cpu.confine import How
+from sizing.cpu.patterns import Pattern
+from sizing.cpu.running import Output, Running
+from sizing.cpu.watching import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
+from sizing.errors import UsageError
 
-Unit = Literal["samples/s", "steps/s", "as printed"]
-Phase = Literal["starting", "warming up", "measuring", "ending"]
-Kind = Literal["srun", "cgroup", "affinity"]
-"""What confines the command: a step of Slurm, a cpuset of a cgroup, or the processes' CPU affinity."""
+__all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured"]
 
-
-class Unmeasured(SizingError):
-    """A point has no throughput: the command died, ended too soon, or printed none; `output` is the file of it."""
-
-    def __init__(self, said: str, output: str = "") -> None:
-        super().__init__(said)
-        self.output = output
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a point is measured.
-
-    From the first sign of progress, `warmup_s` are left out; then the point is over after `least_steps` steps and
-    `least_s` seconds, or after `enough_s` seconds with fewer steps. All of it, the start included, takes `timeout_s` at
-    most. Raises UsageError for times that cannot be.
-    """
-
-    timeout_s: float = 120.0
-    warmup_s: float = 5.0
-    least_steps: int = 50
-    least_s: float = 5.0
-    enough_s: float = 20.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.timeout_s <= 86_400:
-            raise UsageError(f"--timeout {self.timeout_s:g}: seconds, from 1 to 86400")
-
-    @property
-    def usual_s(self) -> float:
-        """What a point takes beside the command's start, where its steps are no slower than usual."""
-        return min(self.warmup_s + self.least_s, self.timeout_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a point is: seconds since its start, of `of_s` at most, steps seen and the rate so far (None: none)."""
-
-    cpus: int
-    phase: Phase
-    elapsed_s: float
-    of_s: float
-    steps: int = 0
-    rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PointResult:
-    """What a command did on `cpus` CPUs, all told.
-
-    `rate` is the median of `blocks`, rates of pieces of the steady time, with its 95 % interval. `process_bytes` is the
-    most memory that the command's processes had together and that cannot be dropped (0: not known), `read_bytes_s` what
-    they read a second, from memory or disk (0: not known), `cpu_s` the CPU time used in a second.
-    """
-
-    cpus: int
-    rate: Estimate
-    unit: Unit
-    blocks: tuple[float, ...]
-    steps: int
-    steady_s: float
-    took_s: float
-    start_s: float
-    kind: Kind
-    made_s: float
-    process_bytes: int = 0
-    read_bytes_s: float = 0.0
-    cpu_s: float = 0.0
-    notes: tuple[str, ...] = ()
-
-
-Heard = Callable[[Progress], None]
+_GRACE_S = 3.0
+_LOOK_S = 0.2
 
 
 class Runner:
@@ -96,17 +28,75 @@ class Runner:
 
     def __init__(
         self,
-        command: tuple[str, ...],
+        command: Sequence[str],
         *,
         regex: str | None = None,
         gpus: int = 0,
         limits: Limits | None = None,
-        how: Kind | Literal["auto"] = "auto",
+        how: How = "auto",
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises UsageError for a command that is none, or a `regex` without a group step, samples or rate."""
-        raise NotImplementedError
+        """Find out where and how the command is run; it is not started yet.
+
+        Raises UsageError for a command that is none, or a `regex` without a group step, samples or rate, SizingError
+        where Slurm starts no step.
+        """
+        confine.refuse_command(command)
+        self.command = tuple(command)
+        self.limits = limits or Limits()
+        self._pattern = Pattern(regex) if regex is not None else None
+        self._environ = dict(os.environ if environ is None else environ)
+        self.confinement = confine.confinement(how, self._environ, gpus)
+
+    @property
+    def available(self) -> int:
+        """How many CPUs a point may have."""
+        return self.confinement.host.cpus
 
     def measure(self, cpus: int, heard: Heard | None = None) -> PointResult:
         """The throughput on so many CPUs; raises Unmeasured, and UsageError for more CPUs than there are."""
-        raise NotImplementedError
+        if not 1 <= cpus <= self.available:
+            raise UsageError(too_few(cpus, self.confinement))
+        if self._pattern is not None:
+            self._pattern = Pattern(self._pattern.text)
+        argv = self.confinement.argv(self.command, cpus, _GRACE_S, self._environ)
+        output = Output(Path.cwd() if self.confinement.kind == "srun" else None)
+        keep = True
+        try:
+            watch = Watch(cpus, self.limits, self._pattern, self.confinement.kind, self.command, output.path)
+            running = Running(argv, self.confinement.environ(self._environ, cpus), output)
+            try:
+                looked_s = time.monotonic()
+                while not running.over:
+                    printed, said = running.events(_LOOK_S)
+                    watch.take(printed, said, now_s := time.monotonic())
+                    if now_s - looked_s < _LOOK_S:
+                        continue
+                    looked_s = now_s
+                    if watch.enough(now_s):
+                        break
+                    if heard is not None:
+                        heard(watch.progress(now_s))
+            finally:
+                running.end()
+            result = watch.result(list(running.words), running.left)
+            keep = False
+            return result
+        except KeyboardInterrupt:
+            keep = False
+            raise
+        finally:
+            output.close(keep=keep)
+
+
+def too_few(cpus: int, where: confine.Confinement) -> str:
+    """What is said where more CPUs are asked for than there are."""
+    there = where.host.cpus
+    if where.kind == "srun":
+        return (
+            f"{cpus} CPUs: job {where.job} has {there} on a node: --cpus up to {there}, or an allocation with more "
+            "(salloc --cpus-per-task)"
+        )
+    return (
+        f"{cpus} CPUs: this user has {there} on {where.host.name}: --cpus up to {there}, or run it where there are more"
+    )

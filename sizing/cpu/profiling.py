@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from sizing.cpu.confine import How, Kind
 from sizing.cpu.matrix import Matrix
-from sizing.cpu.points import Kind, Limits, PointResult, Progress
+from sizing.cpu.points import Limits, PointResult, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Ask:
     limits: Limits = field(default_factory=Limits)
     dataset_bytes: float | None = None
     data: tuple[Path, ...] = ()
-    how: Kind | Literal["auto"] = "auto"
+    how: How = "auto"
     again: bool = False
 
 
