@@ -35,7 +35,7 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
         return len([word for word in named.split(",") if word.strip() not in ("", "-1", "NoDevFiles")])
     there = _gpus(driver)
     if there:
-        raise UsageError(f"this machine has {there} GPUs: say by --gpus how many of them the command uses")
+        raise UsageError(f"this machine has {there} GPU{'s'[: there - 1]}: say by --gpus how many the command uses")
     return 0
 
 

@@ -14,9 +14,6 @@ GUARD = 0.1
 GUARD_LEAST_BYTES = 512 * 2**20
 """Of the processes' own memory, so much more is asked for: what a run of seconds has not seen yet (assumed)."""
 
-SENSITIVE = 0.1
-"""A job that more CPUs make faster by less than this is not sensitive to them (Synergy's threshold)."""
-
 _MEBIBYTE, _GIBIBYTE = 2**20, 2**30
 
 
@@ -78,8 +75,8 @@ class Need:
 
     @property
     def sensitive(self) -> bool:
-        """Whether more CPUs make it faster at all."""
-        return self.gain > SENSITIVE
+        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold."""
+        return self.demand.cpus > self.matrix.cpus[0]
 
     def origin(self) -> Origin:
         """Where the rate of the CPUs that are asked for is from."""
