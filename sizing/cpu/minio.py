@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.cpu.matrix import SATURATED, Matrix, Point
+from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
 from sizing.estimate import Origin
 
@@ -90,15 +90,5 @@ def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Seque
             for rate in rates.values()
         ),
         origins=tuple(measured if cpus in found.tried else "interpolated" for cpus in found.cpus),
+        searched=found.demand / share,
     )
-
-
-def demand(made: Matrix, cpus: float) -> Point:
-    """What a job can use that was searched: its CPUs (for each GPU) by the search, and with them the least memory.
-
-    The 98 % of `Matrix.demand` are for rates that are exact; of CPUs that were measured the search decides, and 98 %
-    count for memory, which is worked out.
-    """
-    row = made.rates[made.cpus.index(cpus)]
-    column = next(j for j, rate in enumerate(row) if rate >= SATURATED * max(row))
-    return Point(cpus, made.memory_bytes[column])
