@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sizing.emit import Line
 
 _PLOT_WIDTH = 80  # of a file or a pipe
-_BAR_MOST = 50
+_BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
 _MARK = "  <- demand"
 
@@ -114,7 +114,10 @@ def plot(need: Need, width: int) -> Iterator[str]:
     rates = [f"{table.rates[at][-1]:.4g}" for at in rows]
     origins = [_origin(need, at) for at in rows]
     wide = sum(max(map(len, column)) + 2 for column in (numbers, rates, origins))
-    room = min(_BAR_MOST, max(8, width - wide - len(_MARK)))
+    if width < wide + len(_MARK) + _BAR_LEAST:  # where a number comes from goes before what the bars show
+        origins = [""] * len(rows)
+        wide -= max(len(_origin(need, at)) for at in rows)
+    room = min(_BAR_MOST, max(_BAR_LEAST, width - wide - len(_MARK)))
     for at, cpus, rate, origin in zip(rows, numbers, rates, origins, strict=True):
         bar = "#" * round(room * table.rates[at][-1] / table.best)
         mark = _MARK if table.cpus[at] == need.demand.cpus else ""
