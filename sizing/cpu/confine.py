@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,12 +32,13 @@ _NOT_HANDED_ON = re.compile("SLURM_(STEP|CPU_BIND|TRES_PER_TASK|CPUS_PER_TASK|TA
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where commands run: its name, the CPUs at hand there, and what CPUs and GPUs it has."""
+    """Where commands run: its name, the CPUs at hand there, and what CPUs, GPUs and memory it has."""
 
     name: str
     cpus: int
     cpu_model: str
     gpus: tuple[str, ...] = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confineme
         why = words[-1][:200] if words else f"srun ended with {ran.returncode}"
         raise SizingError(f"no step could be started in job {job}: {why}; --confine affinity does without steps")
     host = _host(told)
-    return Confinement("srun", Host(host.name, min(cpus, host.cpus), host.cpu_model, host.gpus), job, node, gpus)
+    return Confinement("srun", replace(host, cpus=min(cpus, host.cpus)), job, node, gpus)
 
 
 def _step(job: str, node: str, cpus: int, gpus: int) -> list[str]:
@@ -151,7 +152,8 @@ def _guard(request: Mapping[str, Any]) -> list[str]:
 
 
 def _host(said: Mapping[str, Any]) -> Host:
-    return Host(str(said["host"]), int(said["cpus"]), str(said["cpu_model"]), tuple(map(str, said["gpus"])))
+    gpus = tuple(map(str, said["gpus"]))
+    return Host(str(said["host"]), int(said["cpus"]), str(said["cpu_model"]), gpus, int(said["memory_bytes"]))
 
 
 def message_of(text: str) -> dict[str, Any] | None:

@@ -69,6 +69,7 @@ def describe() -> dict[str, Any]:
     return {
         "host": socket.gethostname().partition(".")[0],
         "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "cpu_model": model or os.uname().machine,
         "gpus": gpus,
         "cgroup": (parent := _cpuset_parent()) is not None and str(parent),

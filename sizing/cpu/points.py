@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sizing.cpu import confine
@@ -14,7 +16,7 @@ from sizing.cpu.running import Output, Running
 from sizing.cpu.watching import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
 from sizing.errors import UsageError
 
-__all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured"]
+__all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured", "too_few"]
 
 _GRACE_S = 3.0
 _LOOK_S = 0.2
@@ -53,8 +55,11 @@ class Runner:
         """How many CPUs a point may have."""
         return self.confinement.host.cpus
 
-    def measure(self, cpus: int, heard: Heard | None = None) -> PointResult:
-        """The throughput on so many CPUs; raises Unmeasured, and UsageError for more CPUs than there are."""
+    def measure(self, cpus: int, heard: Heard | None = None, most_s: float = math.inf) -> PointResult:
+        """The throughput on so many CPUs, within `most_s` where that is less than the limit for a point.
+
+        Raises Unmeasured, and UsageError for more CPUs than there are.
+        """
         if not 1 <= cpus <= self.available:
             raise UsageError(too_few(cpus, self.confinement))
         if self._pattern is not None:
@@ -63,7 +68,8 @@ class Runner:
         output = Output(Path.cwd() if self.confinement.kind == "srun" else None)
         keep = True
         try:
-            watch = Watch(cpus, self.limits, self._pattern, self.confinement.kind, self.command, output.path)
+            limits = replace(self.limits, timeout_s=max(1.0, min(most_s, self.limits.timeout_s)))
+            watch = Watch(cpus, limits, self._pattern, self.confinement.kind, self.command, output.path)
             running = Running(argv, self.confinement.environ(self._environ, cpus), output)
             try:
                 looked_s = time.monotonic()

@@ -25,11 +25,14 @@ _UNITS: Mapping[Group, Unit] = {"samples": "samples/s", "step": "steps/s", "rate
 
 
 class Unmeasured(SizingError):
-    """A point has no throughput: the command died, ended too soon, or printed none; `output` is the file of it."""
+    """A point has no throughput: the command died, ended too soon, or printed none; `output` is the file of it.
 
-    def __init__(self, said: str, output: str = "") -> None:
+    `timed_out` is whether it still ran when its time was over: with more time there might be one.
+    """
+
+    def __init__(self, said: str, output: str = "", *, timed_out: bool = False) -> None:
         super().__init__(said)
-        self.output = output
+        self.output, self.timed_out = output, timed_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class Watch:
         if found is None or len(found.blocks) < 2:
             found = self._short() or found
         if found is None:
-            raise Unmeasured(self._too_little(ended=ended), self._output)
+            raise Unmeasured(self._too_little(ended=ended), self._output, timed_out=not ended)
         value, low, high = interval(found.blocks)
         if not value > 0:
             raise Unmeasured(f"{self._name} made no progress on {self._cpus} CPUs: {self._see()}", self._output)
