@@ -30,7 +30,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 @click.option("--regex", metavar="R", help="Finds (?P<samples>N), (?P<step>N) or (?P<rate>X) in what it prints.")
 @click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="How many GPUs the command uses.")
 @click.option("--data", "paths", multiple=True, metavar="PATH", help="Files or folder of its data set; again for more.")
-@click.option("--dataset-bytes", "size", metavar="SIZE", help="How large the data set is, instead: 150G.")
+@click.option("--dataset-bytes", "size", metavar="SIZE", help="How large it is, where --data is a part: 150G.")
+@click.option("--dataset-samples", "samples", type=click.FloatRange(1), metavar="N", help="Of an epoch, or steps.")
 @click.option("--cpus", "text", metavar="MIN-MAX|N,N...", help="CPUs of the command to choose from; default 1 to all.")
 @click.option("--budget", "budget_s", type=float, default=600.0, metavar="S", help="Seconds for all; default 600.")
 @click.option("--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For one run; default 120.")
@@ -54,6 +55,7 @@ def cpu(
     gpus: int | None,
     paths: tuple[str, ...],
     size: str | None,
+    samples: float | None,
     text: str | None,
     budget_s: float,
     timeout_s: float,
@@ -87,15 +89,16 @@ def cpu(
     used = size_cpu_node.gpus_used() if gpus is None else gpus
     ask = profiling.Ask(
         command,
-        cpus_of(text, used),
-        used,
-        regex,
-        budget_s,
-        Limits(timeout_s),
-        None if size is None else bytes_of(size),
-        tuple(map(Path, paths)),
-        how,
-        again,
+        cpus=cpus_of(text, used),
+        gpus=used,
+        regex=regex,
+        budget_s=budget_s,
+        limits=Limits(timeout_s),
+        dataset_bytes=None if size is None else bytes_of(size),
+        dataset_samples=samples,
+        data=tuple(map(Path, paths)),
+        how=how,
+        again=again,
     )
     cost = profiling.cost(ask)
     _said_before(cost, yes=yes)
@@ -148,13 +151,14 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
     """Say what it will cost; who sits at a terminal and would wait long is asked."""
     if cost.points <= 0:
         return
-    known = f"; {cost.known} of them in the cache" if cost.known else ""
-    runs = f"{cost.points} runs of about" if cost.points > 1 else "1 run of about"
-    click.echo(
-        f"at most {runs} {cost.point_s:.0f} s and the command's start each{known}; "
-        f"at most {cost.budget_s:.0f} s in all (--budget)",
-        err=True,
+    runs = (
+        f"{cost.points} runs of about {cost.point_s:.0f} s each"
+        if cost.points > 1
+        else f"a run of {cost.point_s:.0f} s"
     )
+    known = f", beside {cost.known} in the cache" if cost.known else ""
+    bound = f"at most {cost.budget_s:.0f} s in all (--budget)"
+    click.echo(f"at most {runs}, the command's start included{known}; {bound}", err=True)
     asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
     if asks and min(cost.points * cost.point_s, cost.budget_s) > _LONG_S:
         click.confirm("Begin?", default=True, abort=True, err=True)

@@ -30,21 +30,23 @@ def need_of(found: Profile) -> Need:
 
     unit = next((result.unit for result in found.points.values()), "samples/s")
     process = found.process_bytes or None
-    return Need(found.matrix, found.ask.gpus, process, found.memory_modelled, unit)
+    return Need(found.matrix, found.ask.gpus, process, found.memory_modelled, unit, found.available)
 
 
 def notes(found: Profile) -> list[str]:
     """What is to be said of how it was found, one sentence each."""
     told = list(found.said)
     told += dict.fromkeys(
-        f"{result.cpus} CPUs: {note}" for result in found.points.values() for note in result.notes if note not in told
+        f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
     )
     if found.left_out:
-        left = ", ".join(map(str, found.left_out))
-        told.append(f"the budget left no time for {left} CPUs: --budget {found.ask.budget_s:.0f} was too short")
-    if not found.memory_modelled:
+        left = " and ".join(map(_cpus, found.left_out))
         told.append(
-            "whether memory for a cache of the data pays was not looked at: say --data PATH or --dataset-bytes SIZE"
+            f"the budget of {found.ask.budget_s:.0f} s left no time for {left}: the same with a larger --budget"
+        )
+    if not (found.ask.data or found.ask.dataset_bytes):
+        told.append(
+            "whether memory for a cache of the data pays was not looked at: --data PATH with the files that it reads"
         )
     if found.ages_s:
         count, of = len(found.ages_s), len(found.points)
@@ -66,7 +68,7 @@ def progress() -> Iterator[tuple[Callable[[Progress, int, int], None], Callable[
         def tell(at: Progress, done: int, of: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
             part = min(0.99, at.elapsed_s / at.of_s) if at.of_s > 0 else 0.0
-            bar(min(1.0, (done + part) / max(of, done + 1)), f"{at.cpus} CPUs: {at.phase}{rate}")
+            bar(min(1.0, (done + part) / max(of, done + 1)), f"{_cpus(at.cpus)}: {at.phase}{rate}")
 
         yield tell, lambda line: click.echo(printable(line), err=True)
 
@@ -75,7 +77,7 @@ def point(result: PointResult) -> str:
     """What one run gave, in a line."""
     rate = result.rate
     return (
-        f"{result.cpus} CPU{'s'[: result.cpus - 1]}: {rate.value:.4g} {result.unit} "
+        f"{_cpus(result.cpus)}: {rate.value:.4g} {result.unit} "
         f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s)"
     )
 
@@ -95,7 +97,7 @@ def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
     yield from plot(need, common.terminal_width() or _PLOT_WIDTH)
     if need.modelled:
         yield ""
-        yield from matrix(need)
+        yield from matrix(need) if need.memory_matters else [_no_cache(need)]
     yield ""
     yield demand(need)
     for note in (*need.remarks(node), *notes):
@@ -146,6 +148,16 @@ def matrix(need: Need) -> Iterator[str]:
     a_gpu = " for each GPU" if need.gpus else ""
     yield f"{need.unit} by CPUs and memory{a_gpu}; * is the least that is as good as the best"
     yield from common.table(columns, rows)
+
+
+def _no_cache(need: Need) -> str:
+    least = size_model.amount(need.matrix.memory_bytes[0])
+    each = " for each GPU" if need.gpus else ""
+    return f"memory for a cache of the data is of no use: it is as fast with the {least}{each} of its processes"
+
+
+def _cpus(count: int) -> str:
+    return f"{count} CPU{'s'[: count - 1]}"
 
 
 def _rows(need: Need) -> list[int]:

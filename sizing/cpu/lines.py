@@ -37,7 +37,7 @@ class Need:
 
     `process_bytes` is what its processes took at most, of the whole job, None where it was not seen. `modelled` is
     whether the matrix's memory axis is: without the size of the data set it has one column, which says nothing.
-    `unit` is that of the rates.
+    `unit` is that of the rates, `available` how many CPUs there are, of all the job (0: not known).
     """
 
     matrix: Matrix
@@ -45,6 +45,7 @@ class Need:
     process_bytes: float | None
     modelled: bool
     unit: str = "samples/s"
+    available: int = 0
 
     @property
     def demand(self) -> Point:
@@ -77,6 +78,11 @@ class Need:
     def sensitive(self) -> bool:
         """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold."""
         return self.demand.cpus > self.matrix.cpus[0]
+
+    @property
+    def memory_matters(self) -> bool:
+        """Whether any memory beyond the least that was looked at makes it faster."""
+        return any(min(row) < max(row) for row in self.matrix.rates)
 
     def origin(self) -> Origin:
         """Where the rate of the CPUs that are asked for is from."""
@@ -112,7 +118,9 @@ class Need:
                 f"{self.matrix.cpus[-1]:g}"
             )
         elif self.demand.cpus >= self.matrix.cpus[-1] and len(self.matrix.cpus) > 1:
-            yield f"still faster with {self.demand.cpus:g} CPUs than with fewer: more than were tried may help (--cpus)"
+            all_of_them = self.matrix.cpus[-1] * max(1, self.gpus) >= self.available > 0
+            which = "more than are here" if all_of_them else "more than were tried (--cpus)"
+            yield f"still faster with {self.demand.cpus:g} CPUs than with fewer: {which} may help"
         share = None if node is None else node.share
         if share is not None and self.gpus:
             yield from self._beside(share)

@@ -99,8 +99,8 @@ def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_res
     bft.cost = Cost(5, 20.0, 2, 600.0)
     ended = bft.cpu(*COMMAND)
     first, *runs = ended.err.splitlines()
-    assert first.startswith("at most 5 runs of about 20 s")
-    assert "2 of them in the cache" in first
+    assert first.startswith("at most 5 runs of about 20 s each")
+    assert "beside 2 in the cache" in first
     assert "600 s in all (--budget)" in first
     assert runs[0] == "16 CPUs: 800 samples/s (776 to 816; 60 steps in 5 s)"
     assert len(runs) == 5
@@ -129,7 +129,7 @@ def test_json_alone_is_on_standard_output(bft: Made) -> None:
 
 def test_without_the_size_of_the_data_a_note_says_how_to_give_it_and_memory_is_the_processes_own(bft: Made) -> None:
     ended = bft.cpu(*COMMAND)
-    assert "--data PATH or --dataset-bytes SIZE" in ended.out
+    assert "--data PATH with the files that it reads" in ended.out
     assert "#SBATCH --mem=2560M" in ended.out
     assert "by CPUs and memory" not in ended.out
 
@@ -159,7 +159,7 @@ def test_a_profile_out_of_the_cache_says_how_old_it_is(bft: Made) -> None:
 
 def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
     bft.profile = lambda ask: replace(made(ask), left_out=(3, 5))
-    assert "the budget left no time for 3, 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
+    assert "the budget of 20 s left no time for 3 CPUs and 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
 
 
 def test_the_lines_go_into_a_copy_and_the_script_stays(bft: Made) -> None:

@@ -70,7 +70,7 @@ def test_more_than_the_share_has_its_price_and_the_rate_of_the_share_beside_it()
     told = " ".join(wants.remarks(NODE))
     assert "8 CPUs a GPU are more than the node's share of 4: they are the CPUs of 2 other GPUs" in told
     assert "with the share it makes 200 samples/s, 50% of the most" in told
-    assert "more than were tried may help" in told
+    assert "more than were tried (--cpus) may help" in told
 
 
 def test_less_than_the_share_is_what_others_get() -> None:
