@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sizing.cpu import bandwidth
+from sizing.cpu.data_files import DataFiles
 from sizing.cpu.minio import Loading
 from sizing.cpu.points import PointResult
-from sizing.errors import SizingError, UsageError
-
-COUNT_S = 30.0
-"""For counting the files of a data set; a file server may take a second for a thousand."""
+from sizing.errors import SizingError
 
 _LEAST_READ = 0.01
 """Of the rate at which the disk is read: a command that reads less has its data mapped, or in memory already."""
@@ -32,58 +26,20 @@ class Caching:
     said: tuple[str, ...] = ()
 
 
-def files_of(paths: Sequence[Path], limit_s: float = COUNT_S) -> tuple[list[tuple[str, int]], bool]:
-    """All files below some paths with their bytes, and whether these are all; links to folders are not followed.
-
-    Raises UsageError for a path that is not there or cannot be read.
-    """
-    found: list[tuple[str, int]] = []
-    over_s = time.monotonic() + limit_s
-    for path in paths:
-        try:
-            ahead = [path] if path.is_dir() else []
-            if not ahead:
-                found.append((str(path), path.stat().st_size))
-            else:
-                os.listdir(path)
-        except OSError as error:
-            raise UsageError(f"--data {path}: {error.strerror}") from None
-        while ahead:
-            try:
-                with os.scandir(ahead.pop()) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            ahead.append(Path(entry.path))
-                        elif entry.is_file():
-                            found.append((entry.path, entry.stat().st_size))
-                        if time.monotonic() > over_s:
-                            return found, False
-            except OSError:
-                continue  # one folder that cannot be read; what is left out is not read by the command either
-    return found, True
-
-
 def caching(
-    paths: Sequence[Path], dataset_bytes: float | None, samples: float | None, best: PointResult, process_bytes: int
+    files: DataFiles | None, dataset_bytes: float | None, samples: float | None, best: PointResult, process_bytes: int
 ) -> Caching:
     """Measure how fast the data comes, and put it together; `best` is the point with the most CPUs.
 
     Without `samples` (in the unit of the rates) these are worked out of the bytes that the command read for each.
-    Raises UsageError for paths that are not there.
     """
-    if not paths:
+    if files is None:
         if dataset_bytes is None:
             return Caching(None, "say --data PATH (the files that the command reads) for the memory that pays")
         return Caching(None, "say --data PATH too: how fast the disk is, is measured on its files", dataset_bytes)
-    files, whole = files_of(paths)
-    if dataset_bytes is None:
-        if not whole:
-            raise UsageError(f"--data: not all files could be counted in {COUNT_S:g} s: say --dataset-bytes SIZE")
-        dataset_bytes = float(sum(size for _, size in files))
-    if not dataset_bytes > 0:
-        raise UsageError(f"--data {', '.join(map(str, paths))}: there is no data in it")
+    dataset_bytes = float(files.size_bytes) if dataset_bytes is None else dataset_bytes
     try:
-        disk = bandwidth.disk([each for each in files if each[1]])
+        disk = bandwidth.disk(files.some)
     except SizingError as error:
         return Caching(None, str(error), dataset_bytes)
     memory = bandwidth.memory()

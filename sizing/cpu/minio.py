@@ -6,9 +6,10 @@ there already, so an epoch takes as long as the slower of both:
 
     rate(c, m) = samples / max(samples / rate(c), (D - m) / disk + m / memory)
 
-The memory that the processes need comes first: with less, the job does not run, and what is above it caches. It holds
-for loaders that cache in such a way. The page cache is not one: it evicts what is next needed, and with less memory
-than the data is of less use than this says.
+The memory that the processes need comes first: with less, the job does not run, and what is above it caches. This is
+the best that a loader can do that caches in such a way: where fetching and working take about as long, a run of misses
+makes the work wait, which cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/test_minio.py). The page
+cache is no such cache: it evicts what is next needed, and with less memory than the data is of less use than this says.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sizing.cpu import caching, minio, search
+from sizing.cpu import caching, data_files, minio, search
 from sizing.cpu.confine import How, Kind
+from sizing.cpu.data_files import DataFiles
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.rates import interval
@@ -22,6 +23,7 @@ _MOST_CPUS = 4096
 _START_S = 5.0  # assumed, until a point has shown it
 _SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more slowly
 _NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
+_COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
 _BUSY = 0.25  # of the CPUs, that others use
 
 
@@ -116,9 +118,7 @@ def profile(
     UsageError for what cannot be asked, Unmeasured where no throughput was found.
     """
     work = _Work(ask, heard, done)
-    for path in ask.data:
-        if not path.exists():
-            raise UsageError(f"--data {path}: no such file or folder")
+    files = _files(ask)
     work.look_around()
     found = search.begin(tuple(map(float, work.axis)))
     while (at := found.following()) is not None:
@@ -128,7 +128,17 @@ def profile(
         found = found.tell(at, rate)
         if (other := work.doubted(int(at), found)) is not None:
             found = found.tell(float(other), work.points[other].rate.value)
-    return work.made(found)
+    return work.made(found, files)
+
+
+def _files(ask: Ask) -> DataFiles | None:
+    """The files of the data set; None without paths. Raises UsageError where that is none, or too many to count."""
+    if not ask.data:
+        return None
+    found = data_files.find(ask.data, _COUNT_S)
+    if ask.dataset_bytes is None and not found.whole:
+        raise UsageError(f"--data: not all files could be counted in {_COUNT_S:g} s: say --dataset-bytes SIZE too")
+    return found
 
 
 class _Work:
@@ -212,12 +222,12 @@ class _Work:
         self._store.put(self.points[again.cpus])
         return again.cpus
 
-    def made(self, found: search.Found) -> Profile:
+    def made(self, found: search.Found, files: DataFiles | None) -> Profile:
         """The profile of what was tried."""
         ask, confined = self._ask, self._runner.confinement
         process_bytes = max(point.process_bytes for point in self.points.values())
         most = self.points[max(self.points)]
-        cached = caching.caching(ask.data, ask.dataset_bytes, ask.dataset_samples, most, process_bytes)
+        cached = caching.caching(files, ask.dataset_bytes, ask.dataset_samples, most, process_bytes)
         memory: tuple[float, ...] = (float(max(1, process_bytes)),)
         if cached.loading is not None:
             memory = minio.memory_axis(found.best, cached.loading, float(max(self._host.memory_bytes, process_bytes)))
