@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from bftd.errors import UsageError
 if TYPE_CHECKING:
     from sizing.cpu.points import PointResult, Progress
     from sizing.cpu.profiling import Ask, Cost, Profile
+    from sizing.cpu.watching import Limits
 
 _LONG_S = 300.0  # from here on who sits at a terminal is asked before
 _CPUS_MOST = 4096
@@ -35,6 +36,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 @click.option("--cpus", "text", metavar="MIN-MAX|N,N...", help="CPUs of the command to choose from; default 1 to all.")
 @click.option("--budget", "budget_s", type=float, default=600.0, metavar="S", help="Seconds for all; default 600.")
 @click.option("--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For one run; default 120.")
+@click.option("--warmup", "warmup_s", type=float, metavar="S", help="Left out of each run; default 5.")
+@click.option("--seconds", "least_s", type=float, metavar="S", help="Measured then, and 50 steps; default 5.")
 @click.option(
     "--confine",
     "how",
@@ -59,6 +62,8 @@ def cpu(
     text: str | None,
     budget_s: float,
     timeout_s: float,
+    warmup_s: float | None,
+    least_s: float | None,
     how: Any,
     again: bool,
     into: str | None,
@@ -76,7 +81,6 @@ def cpu(
     in it, or by --regex from what it prints. Each run is kept: the same command again goes on from there.
     """
     from sizing.cpu import profiling
-    from sizing.cpu.points import Limits
 
     if into is None and output:
         raise UsageError("--output names the copy of a script: give the script by --into")
@@ -93,7 +97,7 @@ def cpu(
         gpus=used,
         regex=regex,
         budget_s=budget_s,
-        limits=Limits(timeout_s),
+        limits=_limits(timeout_s, warmup_s, least_s),
         dataset_bytes=None if size is None else bytes_of(size),
         dataset_samples=samples,
         data=tuple(map(Path, paths)),
@@ -116,6 +120,21 @@ def cpu(
     if script is not None and target is not None:
         inserted = size_script.inserted(script, need.lines(), "profile")
         size_script.offer(script, *inserted, target, overwrite=overwrite, yes=yes, quiet=as_json)
+
+
+def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> Limits:
+    """How long a run is looked at; raises UsageError for times that cannot be."""
+    from sizing.cpu.watching import Limits
+
+    limits = Limits(timeout_s)
+    for name, seconds, least in (("warmup", warmup_s, 0.0), ("seconds", least_s, 0.5)):
+        if seconds is not None and not least <= seconds < timeout_s:
+            raise UsageError(f"--{name} {seconds:g}: seconds, from {least:g} to less than --timeout ({timeout_s:g})")
+    if warmup_s is not None:
+        limits = replace(limits, warmup_s=warmup_s)
+    if least_s is not None:
+        limits = replace(limits, least_s=least_s, enough_s=max(limits.enough_s, least_s))
+    return limits
 
 
 def cpus_of(text: str | None, gpus: int) -> tuple[int, ...]:

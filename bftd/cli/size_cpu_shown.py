@@ -156,8 +156,8 @@ def _no_cache(need: Need) -> str:
     return f"memory for a cache of the data is of no use: it is as fast with the {least}{each} of its processes"
 
 
-def _cpus(count: int) -> str:
-    return f"{count} CPU{'s'[: count - 1]}"
+def _cpus(count: float) -> str:
+    return f"{count:g} CPU" if count == 1 else f"{count:g} CPUs"
 
 
 def _rows(need: Need) -> list[int]:
@@ -180,8 +180,8 @@ def demand(need: Need) -> str:
     point = need.demand
     memory = f", {size_model.amount(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
-        return f"demand: {need.gpus} GPU{'s'[: need.gpus - 1]}, each with {point.cpus:g} CPUs{memory}"
-    return f"demand: {point.cpus:g} CPUs{memory}"
+        return f"demand: {need.gpus} GPU{'s'[: need.gpus - 1]}, each with {_cpus(point.cpus)}{memory}"
+    return f"demand: {_cpus(point.cpus)}{memory}"
 
 
 def to_json(need: Need, node: Node | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:

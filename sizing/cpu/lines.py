@@ -93,7 +93,7 @@ class Need:
         """What the job's script should ask for."""
         row = self.matrix.cpus.index(self.demand.cpus)
         share = self.matrix.rates[row][-1] / self.matrix.best
-        why = f"{share:.0%} of the most {self.unit} there are ({self.origin()})"
+        why = f"{100 * share:.0f} % of the most {self.unit} there are ({self.origin()})"
         each = "gpu" if self.gpus else "task"
         found = [Line(f"cpus-per-{each}", str(self.cpus), why)]
         if (memory := self.memory_bytes) is not None:
@@ -135,7 +135,7 @@ class Need:
             yield (
                 f"{self.cpus} CPUs a GPU are more than the node's share of {share.cpus:g}: they are the CPUs of "
                 f"{more:.2g} other GPUs, which nobody may then be able to use; with the share it makes {rate:.3g} "
-                f"{self.unit}, {rate / self.matrix.best:.0%} of the most"
+                f"{self.unit}, {100 * rate / self.matrix.best:.0f} % of the most"
             )
         elif left > 0:
             yield f"of the node's share of {share.cpus:g} CPUs a GPU, {left} are left to other jobs"
@@ -165,4 +165,4 @@ def _amount(count: float) -> str:
 
 
 def _gain(gain: float) -> str:
-    return f"{gain:+.0%}"
+    return f"{100 * gain:+.0f} %"

@@ -89,7 +89,7 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
     assert ended.code == 0
     why = "processes 1.0 GiB (measured) + cache 20.0 GiB (formula) + guard 256 MiB (assumed)"
     assert ended.out.splitlines()[-2:] == [
-        "#SBATCH --cpus-per-gpu=4   # 100% of the most samples/s there are (measured)",
+        "#SBATCH --cpus-per-gpu=4   # 100 % of the most samples/s there are (measured)",
         f"#SBATCH --mem-per-gpu=22G  # {why}",
     ]
     assert "demand: 2 GPUs, each with 4 CPUs, 21.00 GiB" in ended.out
@@ -199,6 +199,8 @@ def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None
         (("--dataset-bytes", "lots"), "--dataset-bytes lots: bytes, or a number with K, M, G or T"),
         (("--budget", "0"), "--budget 0: seconds, from 1"),
         (("--budget", "nan"), "--budget nan: seconds, from 1"),
+        (("--warmup", "-1"), "--warmup -1: seconds, from 0"),
+        (("--seconds", "120"), "--seconds 120: seconds, from 0.5 to less than --timeout (120)"),
         (("--timeout", "0"), "--timeout 0: seconds, from 1"),
         (("--output", "x.sh"), "give the script by --into"),
         (("--into", "none.sh"), "none.sh: No such file"),

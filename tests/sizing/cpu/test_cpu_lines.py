@@ -61,7 +61,7 @@ def test_memory_is_left_out_where_nothing_is_known_of_it() -> None:
 
 def test_each_line_says_where_its_number_comes_from() -> None:
     cpus, memory = cached().lines()
-    assert cpus.why == "100% of the most samples/s there are (measured)"
+    assert cpus.why == "100 % of the most samples/s there are (measured)"
     assert memory.why == "processes 10.0 GiB (measured) + cache 30.0 GiB (formula) + guard 1.0 GiB (assumed)"
 
 
@@ -69,7 +69,7 @@ def test_more_than_the_share_has_its_price_and_the_rate_of_the_share_beside_it()
     wants = need({2: 100, 4: 200, 8: 400}, gpus=2)
     told = " ".join(wants.remarks(NODE))
     assert "8 CPUs a GPU are more than the node's share of 4: they are the CPUs of 2 other GPUs" in told
-    assert "with the share it makes 200 samples/s, 50% of the most" in told
+    assert "with the share it makes 200 samples/s, 50 % of the most" in told
     assert "more than were tried (--cpus) may help" in told
 
 
