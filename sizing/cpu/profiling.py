@@ -24,6 +24,7 @@ _START_S = 5.0  # assumed, until a point has shown it
 _SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more slowly
 _NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
 _COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
+_TWICE = "measured twice"
 _BUSY = 0.25  # of the CPUs, that others use
 
 
@@ -161,7 +162,6 @@ class _Work:
         self.points: dict[int, PointResult] = {}
         self._ages: dict[int, float] = {}
         self._measured: list[PointResult] = []
-        self._twice: set[int] = set()
         self._left_out: list[int] = []
         self._said: list[str] = []
 
@@ -209,9 +209,8 @@ class _Work:
         if most < best.rate.low or least > best.rate.high:
             return None
         again = max((here, best), key=_width)
-        if _width(again) < _NOISY or again.cpus in self._twice:
+        if _width(again) < _NOISY or _TWICE in again.notes:
             return None
-        self._twice.add(again.cpus)
         try:
             second = self._run(again.cpus)
         except Unmeasured:
@@ -220,6 +219,9 @@ class _Work:
             return None
         self.points[again.cpus] = pooled(again, second)
         self._store.put(self.points[again.cpus])
+        self._ages.pop(again.cpus, None)
+        if self._done is not None:
+            self._done(self.points[again.cpus])
         return again.cpus
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
@@ -299,7 +301,7 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
         steady_s=first.steady_s + second.steady_s,
         took_s=second.took_s,
         process_bytes=max(first.process_bytes, second.process_bytes),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes, "measured twice"))),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes, _TWICE))),
     )
 
 
