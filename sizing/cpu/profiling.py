@@ -24,6 +24,7 @@ _START_S = 5.0  # assumed, until a point has shown it
 _SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more slowly
 _NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
 _COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
+_TWICE = "measured twice"
 _BUSY = 0.25  # of the CPUs, that others use
 
 
@@ -163,7 +164,7 @@ class _Work:
         self.points: dict[int, PointResult] = {}
         self._ages: dict[int, float] = {}
         self._measured: list[PointResult] = []
-        self._twice: set[int] = set()
+        self._again: set[int] = set()
         self._left_out: list[int] = []
         self._said: list[str] = []
 
@@ -211,12 +212,11 @@ class _Work:
         if most < best.rate.low or least > best.rate.high:
             return None
         again = max((here, best), key=_width)
-        if _width(again) < _NOISY or again.cpus in self._twice:
+        if _width(again) < _NOISY or _TWICE in again.notes:
             return None
         if (second := self._second(again)) is None:
             return None
-        self.points[again.cpus] = pooled(again, second)
-        self._store.put(self.points[again.cpus])
+        self._replace(pooled(again, second))
         return again.cpus
 
     def cold(self, found: search.Found) -> int | None:
@@ -226,22 +226,29 @@ class _Work:
         counts.
         """
         first = None if found.slower is None else self.points.get(int(found.slower))
-        if first is None or first.cpus in self._twice or (second := self._second(first)) is None:
+        if first is None or _TWICE in first.notes or (second := self._second(first)) is None:
             return None
-        if second.rate.value > first.rate.value:
-            note = f"{first.rate.value:.4g} at first, when something else held it up"
-            self.points[first.cpus] = replace(second, notes=tuple(dict.fromkeys((*second.notes, note))))
-        self._store.put(self.points[first.cpus])
+        better = max((first, second), key=lambda each: each.rate.value)
+        self._replace(replace(better, notes=(*better.notes, _TWICE)))
         return first.cpus
 
     def _second(self, first: PointResult) -> PointResult | None:
-        """The same point measured once more; None where that cannot be."""
-        self._twice.add(first.cpus)
+        """The same point measured once more; None where that cannot be, or could not before."""
+        if first.cpus in self._again:
+            return None
+        self._again.add(first.cpus)
         try:
             second = self._run(first.cpus)
         except Unmeasured:
             return None
         return None if second is None or second.unit != first.unit else second
+
+    def _replace(self, point: PointResult) -> None:
+        self.points[point.cpus] = point
+        self._store.put(point)
+        self._ages.pop(point.cpus, None)
+        if self._done is not None:
+            self._done(point)
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
         """The profile of what was tried."""
@@ -320,7 +327,7 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
         steady_s=first.steady_s + second.steady_s,
         took_s=second.took_s,
         process_bytes=max(first.process_bytes, second.process_bytes),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes, "measured twice"))),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes, _TWICE))),
     )
 
 
