@@ -222,14 +222,14 @@ class _Work:
     def cold(self, found: search.Found) -> int | None:
         """Measure a point again that was slower than one with fewer CPUs; returns which, if any, each once.
 
-        The first point may have found its data on the disk, where those after it found them in memory. The better one
-        counts.
+        The first point may have found its data on the disk, where those after it found them in memory: where the
+        second is clearly faster, the first does not count.
         """
         first = None if found.slower is None else self.points.get(int(found.slower))
         if first is None or _TWICE in first.notes or (second := self._second(first)) is None:
             return None
-        better = max((first, second), key=lambda each: each.rate.value)
-        self._replace(replace(better, notes=(*better.notes, _TWICE)))
+        was_cold = second.rate.low > first.rate.high
+        self._replace(replace(second, notes=(*second.notes, _TWICE)) if was_cold else pooled(first, second))
         return first.cpus
 
     def _second(self, first: PointResult) -> PointResult | None:
