@@ -139,7 +139,7 @@ class Watch:
                 self._step(each, now_s)
             elif op == "used":
                 self._memory_bytes = max(self._memory_bytes, int(each["memory"]))
-                self._used.append({key: float(each[key]) for key in ("read", "cpu_s", "at_s")})
+                self._used.append({"seen_s": now_s} | {key: float(each[key]) for key in ("read", "cpu_s", "at_s")})
             elif op == "began":
                 self._had = dict(each)
             elif op in ("ended", "short", "unstartable"):
@@ -256,9 +256,15 @@ class Watch:
         return inside[-1].value - inside[0].value if self._steps else len(inside) - 1.0
 
     def _rates_of_use(self) -> tuple[float, float]:
-        """Bytes read and CPU seconds used in a second, over the last two thirds of what was looked at."""
-        used = self._used[len(self._used) // 3 :]
-        if len(used) < 2:
+        """Bytes read and CPU seconds used in a second, while the rate was measured.
+
+        Of a run too short for that, since its first progress: what a command reads to start is no data of its samples.
+        """
+        for since_s in (self._measuring_s, self._first_s):
+            used = [each for each in self._used if since_s is not None and each["seen_s"] >= since_s]
+            if len(used) > 1:
+                break
+        else:
             return 0.0, 0.0
         seconds = used[-1]["at_s"] - used[0]["at_s"]
         return tuple(max(0.0, (used[-1][key] - used[0][key]) / seconds) for key in ("read", "cpu_s"))  # type: ignore
