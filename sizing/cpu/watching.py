@@ -142,6 +142,10 @@ class Watch:
                 self._used.append({key: float(each[key]) for key in ("read", "cpu_s", "at_s")})
             elif op == "began":
                 self._had = dict(each)
+                if self._kind == "cgroup" and not each.get("cgroup"):
+                    self._notes.append("no cpuset could be made: it was confined by its CPU affinity alone")
+                if self._kind == "srun" and each.get("narrowed"):
+                    self._notes.append("Slurm left the step more CPUs (TaskPlugin): its CPU affinity was narrowed")
             elif op in ("ended", "short", "unstartable"):
                 self._memory_bytes = max(self._memory_bytes, int(each.get("memory", 0)))
                 self._failed = dict(each)

@@ -167,11 +167,11 @@ def test_a_command_that_ends_too_soon_says_what_to_do() -> None:
     assert "let it train longer" in complaint("train", 0.2)
 
 
-def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was() -> None:
-    limits = Limits(timeout_s=20, warmup_s=5, least_s=5)
-    point = measured("train", 3.5, limits=limits)
+def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sizing.cpu.watching._SHORT_S", 0.8)
+    point = measured("train", 1.2, limits=Limits(timeout_s=20, warmup_s=5, least_s=5))
     assert 20 < point.rate.value <= 101
-    assert point.steady_s < 3
+    assert point.steady_s < 1
 
 
 def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
@@ -218,7 +218,7 @@ def test_memory_that_processes_share_counts_once() -> None:
 
 def test_what_it_reads_is_counted(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"x" * 1_000_000)
-    point = measured("reads", tmp_path / "data", limits=Limits(timeout_s=20, warmup_s=1, least_s=3))
+    point = measured("reads", tmp_path / "data", limits=Limits(timeout_s=20, warmup_s=0.2, least_s=2.5))
     assert point.read_bytes_s == pytest.approx(point.rate.value * 1_000_000, rel=0.3)
 
 
