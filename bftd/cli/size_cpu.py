@@ -173,7 +173,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
     runs = (
         f"{cost.points} runs of about {cost.point_s:.0f} s each"
         if cost.points > 1
-        else f"a run of {cost.point_s:.0f} s"
+        else f"1 run of about {cost.point_s:.0f} s"
     )
     known = f", beside {cost.known} in the cache" if cost.known else ""
     bound = f"at most {cost.budget_s:.0f} s in all (--budget)"
