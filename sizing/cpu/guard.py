@@ -118,6 +118,14 @@ def _cpuset(cpus: list[int]) -> Path | None:
     return None
 
 
+def _is_in(group: Path | None, pid: int) -> bool:
+    """Whether a process is in a group."""
+    try:
+        return group is not None and str(pid) in (group / "cgroup.procs").read_text().split()
+    except OSError:
+        return False
+
+
 def _listed(text: str) -> set[int]:
     """The numbers of a list as the kernel prints it: 0-3,8."""
     found: set[int] = set()
@@ -248,7 +256,7 @@ def guard(request: dict[str, Any]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         narrowed = len(allowed) > len(cpus)
         step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
-        say("began", cpus=cpus, narrowed=narrowed, cgroup=group is not None, step=step)
+        say("began", cpus=cpus, narrowed=narrowed, cgroup=_is_in(group, child.pid), step=step)
         code = _attended(child.pid, tree, heard, relayed, wake, told)
         left = tree.end(request["grace_s"] if code is None else _AFTER_END_S)
         say("ended", code=code, left=left, memory=tree.memory_bytes)
@@ -272,7 +280,8 @@ def _prepared(cpus: list[int], group: Path | None) -> None:
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if group is not None:
-        (group / "cgroup.procs").write_text("0")
+        with contextlib.suppress(OSError):  # the affinity holds all the same
+            (group / "cgroup.procs").write_text("0")
     os.sched_setaffinity(0, cpus)
 
 

@@ -123,6 +123,7 @@ class Watch:
         self._failed: dict[str, Any] | None = None
         self._steady: Steady | None = None
         self._notes: list[str] = []
+        self._done = False
 
     # -- while it runs ---
 
@@ -141,12 +142,20 @@ class Watch:
                 self._used.append({key: float(each[key]) for key in ("read", "cpu_s", "at_s")})
             elif op == "began":
                 self._had = dict(each)
+                if self._kind == "cgroup" and not each.get("cgroup"):
+                    self._notes.append("no cpuset could be made: it was confined by its CPU affinity alone")
+                if self._kind == "srun" and each.get("narrowed"):
+                    self._notes.append("Slurm left the step more CPUs (TaskPlugin): its CPU affinity was narrowed")
             elif op in ("ended", "short", "unstartable"):
                 self._memory_bytes = max(self._memory_bytes, int(each.get("memory", 0)))
                 self._failed = dict(each)
 
     def enough(self, now_s: float) -> bool:
         """Whether the run may end: all was seen that is needed, or its time is over."""
+        self._done = self._is_enough(now_s)
+        return self._done
+
+    def _is_enough(self, now_s: float) -> bool:
         if now_s - self._began_s >= self._limits.timeout_s or (self._pattern is not None and self._pattern.said):
             return True
         if self._first_s is None or now_s - self._first_s < self._limits.warmup_s:
@@ -279,7 +288,7 @@ class Watch:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
             raise Unmeasured(f"{self._name} {how}{why} on {self._cpus} CPUs{self._last()}; {self._see()}", self._output)
-        if self._failed is None and self._over_s - self._began_s < self._limits.timeout_s and not self._steady:
+        if self._failed is None and not self._done:
             why = f": {words[-1]}" if words else ""
             raise Unmeasured(f"the run of {self._name} on {self._cpus} CPUs was ended{why}; try again", self._output)
 
