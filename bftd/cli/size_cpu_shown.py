@@ -15,7 +15,7 @@ from bftd.protocol.fields import printable
 if TYPE_CHECKING:
     from sizing.cpu.lines import Need, Node
     from sizing.cpu.points import PointResult, Progress
-    from sizing.cpu.profiling import Profile
+    from sizing.cpu.profiling import Cost, Profile
     from sizing.emit import Line
 
 _PLOT_WIDTH = 80  # of a file or a pipe
@@ -58,17 +58,17 @@ def notes(found: Profile) -> list[str]:
 
 
 @contextmanager
-def progress() -> Iterator[tuple[Callable[[Progress, int, int], None], Callable[[str], None]]]:
+def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Callable[[str], None]]]:
     """A bar where standard error is a terminal; what it yields draws it, and prints a line above it.
 
-    Drawing takes where a run is, how many are done, and how many there are at most.
+    Drawing takes where a run is, and how many are done.
     """
     with progress_bar("") as bar:
 
-        def tell(at: Progress, done: int, of: int) -> None:
+        def tell(at: Progress, done: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
-            part = min(0.99, at.elapsed_s / at.of_s) if at.of_s > 0 else 0.0
-            bar(min(1.0, (done + part) / max(of, done + 1)), f"{_cpus(at.cpus)}: {at.phase}{rate}")
+            part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
+            bar((done + part) / max(cost.points, done + 1), f"{_cpus(at.cpus)}: {at.phase}{rate}")
 
         yield tell, lambda line: click.echo(printable(line), err=True)
 
