@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PLOT_WIDTH = 80  # of a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
+_UNSURE = 0.2  # of a rate: an interval so wide hides twice what the search looks for
 _MARK = "  <- demand"
 
 
@@ -39,6 +40,12 @@ def notes(found: Profile) -> list[str]:
     told += dict.fromkeys(
         f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
     )
+    unsure = [
+        result for result in found.points.values() if result.rate.high - result.rate.low > _UNSURE * result.rate.value
+    ]
+    if unsure:
+        rates = ", ".join(f"{each.rate.low:.3g} to {each.rate.high:.3g} with {_cpus(each.cpus)}" for each in unsure)
+        told.append(f"uncertain: {rates}; measure where nobody else runs, or longer (--seconds S --again)")
     if found.left_out:
         left = " and ".join(map(_cpus, found.left_out))
         told.append(
@@ -153,7 +160,7 @@ def matrix(need: Need) -> Iterator[str]:
 def _no_cache(need: Need) -> str:
     least = size_model.amount(need.matrix.memory_bytes[0])
     each = " for each GPU" if need.gpus else ""
-    return f"memory for a cache of the data is of no use: it is as fast with the {least}{each} of its processes"
+    return f"memory for a cache of the data is of no use: it is as fast with the {least} of its processes{each}"
 
 
 def _cpus(count: float) -> str:
@@ -180,7 +187,8 @@ def demand(need: Need) -> str:
     point = need.demand
     memory = f", {size_model.amount(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
-        return f"demand: {need.gpus} GPU{'s'[: need.gpus - 1]}, each with {_cpus(point.cpus)}{memory}"
+        gpus = "1 GPU with" if need.gpus == 1 else f"{need.gpus} GPUs, each with"
+        return f"demand: {gpus} {_cpus(point.cpus)}{memory}"
     return f"demand: {_cpus(point.cpus)}{memory}"
 
 

@@ -162,6 +162,21 @@ def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
     assert "the budget of 20 s left no time for 3 CPUs and 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
 
 
+def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
+    def noisy(ask: Ask) -> Profile:
+        found = made(ask)
+        unsure = replace(found.points[4], rate=Estimate(400.0, 300.0, 450.0, "measured"))
+        return replace(found, points={**found.points, 4: unsure})
+
+    assert "note: uncertain: 300 to 450 with 4 CPUs; measure where nobody else runs" in _with(bft, noisy)
+    assert "uncertain" not in _with(bft, made)
+
+
+def _with(bft: Made, profile: Callable[[Ask], Profile]) -> str:
+    bft.profile = profile
+    return bft.cpu(*COMMAND).out
+
+
 def test_the_lines_go_into_a_copy_and_the_script_stays(bft: Made) -> None:
     before = (bft.folder / "job.sh").read_text()
     ended = bft.cpu("--gpus", "2", "--into", "job.sh", "--yes", *COMMAND)
