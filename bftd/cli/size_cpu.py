@@ -107,7 +107,7 @@ def cpu(
     cost = profiling.cost(ask)
     _said_before(cost, yes=yes)
     with _ended_by_sigterm():
-        found = _profiled(ask, cost.points)
+        found = _profiled(ask, cost)
     need, node = size_cpu_shown.need_of(found), size_cpu_node.here()
     notes = size_cpu_shown.notes(found)
     if as_json:
@@ -173,7 +173,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
     runs = (
         f"{cost.points} runs of about {cost.point_s:.0f} s each"
         if cost.points > 1
-        else f"a run of {cost.point_s:.0f} s"
+        else f"1 run of about {cost.point_s:.0f} s"
     )
     known = f", beside {cost.known} in the cache" if cost.known else ""
     bound = f"at most {cost.budget_s:.0f} s in all (--budget)"
@@ -183,16 +183,16 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
         click.confirm("Begin?", default=True, abort=True, err=True)
 
 
-def _profiled(ask: Ask, most: int) -> Profile:
+def _profiled(ask: Ask, cost: Cost) -> Profile:
     """The profile, with a line for each run and a bar on a terminal."""
     from sizing.cpu import profiling
 
     done: list[int] = []
     try:
-        with size_cpu_shown.progress() as (tell, say):
+        with size_cpu_shown.progress(cost) as (tell, say):
 
             def heard(at: Progress) -> None:
-                tell(at, len(done), most)
+                tell(at, len(done))
 
             def ended(result: PointResult) -> None:
                 done.append(result.cpus)

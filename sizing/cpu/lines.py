@@ -112,12 +112,14 @@ class Need:
 
     def remarks(self, node: Node | None) -> Iterator[str]:
         """What the lines mean beside the proportional share of a node, one sentence each."""
-        if not self.sensitive:
+        if len(self.matrix.cpus) == 1:
+            yield "one number of CPUs was looked at, which says nothing of others (--cpus)"
+        elif not self.sensitive:
             yield (
                 f"more CPUs do not make it faster: {_gain(self.gain)} from {self.matrix.cpus[0]:g} to "
                 f"{self.matrix.cpus[-1]:g}"
             )
-        elif self.demand.cpus >= self.matrix.cpus[-1] and len(self.matrix.cpus) > 1:
+        elif self.demand.cpus >= self.matrix.cpus[-1]:
             all_of_them = self.matrix.cpus[-1] * max(1, self.gpus) >= self.available > 0
             which = "more than are here" if all_of_them else "more than were tried (--cpus)"
             yield f"still faster with {self.demand.cpus:g} CPUs than with fewer: {which} may help"

@@ -127,6 +127,8 @@ def profile(
         found = found.tell(at, rate)
         if (other := work.doubted(int(at), found)) is not None:
             found = found.tell(float(other), work.points[other].rate.value)
+        if (slow := work.cold(found)) is not None:
+            found = found.tell(float(slow), work.points[slow].rate.value)
     return work.made(found, files)
 
 
@@ -160,6 +162,7 @@ class _Work:
         self.points: dict[int, PointResult] = {}
         self._ages: dict[int, float] = {}
         self._measured: list[PointResult] = []
+        self._again: set[int] = set()
         self._left_out: list[int] = []
         self._said: list[str] = []
 
@@ -201,18 +204,41 @@ class _Work:
         again = max((here, best), key=_width)
         if _width(again) < _NOISY or _TWICE in again.notes:
             return None
+        if (second := self._second(again)) is None:
+            return None
+        self._replace(pooled(again, second))
+        return again.cpus
+
+    def cold(self, found: search.Found) -> int | None:
+        """Measure a point again that was slower than one with fewer CPUs; returns which, if any, each once.
+
+        The first point may have found its data on the disk, where those after it found them in memory: where the
+        second is clearly faster, the first does not count.
+        """
+        first = None if found.slower is None else self.points.get(int(found.slower))
+        if first is None or _TWICE in first.notes or (second := self._second(first)) is None:
+            return None
+        was_cold = second.rate.low > first.rate.high
+        self._replace(replace(second, notes=(*second.notes, _TWICE)) if was_cold else pooled(first, second))
+        return first.cpus
+
+    def _second(self, first: PointResult) -> PointResult | None:
+        """The same point measured once more; None where that cannot be, or could not before."""
+        if first.cpus in self._again:
+            return None
+        self._again.add(first.cpus)
         try:
-            second = self._run(again.cpus)
+            second = self._run(first.cpus)
         except Unmeasured:
             return None
-        if second is None or second.unit != again.unit:
-            return None
-        self.points[again.cpus] = pooled(again, second)
-        self._store.put(self.points[again.cpus])
-        self._ages.pop(again.cpus, None)
+        return None if second is None or second.unit != first.unit else second
+
+    def _replace(self, point: PointResult) -> None:
+        self.points[point.cpus] = point
+        self._store.put(point)
+        self._ages.pop(point.cpus, None)
         if self._done is not None:
-            self._done(self.points[again.cpus])
-        return again.cpus
+            self._done(point)
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
         """The profile of what was tried."""

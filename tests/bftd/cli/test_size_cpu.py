@@ -162,6 +162,21 @@ def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
     assert "the budget of 20 s left no time for 3 CPUs and 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
 
 
+def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
+    def noisy(ask: Ask) -> Profile:
+        found = made(ask)
+        unsure = replace(found.points[4], rate=Estimate(400.0, 300.0, 450.0, "measured"))
+        return replace(found, points={**found.points, 4: unsure})
+
+    assert "note: uncertain: 300 to 450 with 4 CPUs; measure where nobody else runs" in _with(bft, noisy)
+    assert "uncertain" not in _with(bft, made)
+
+
+def _with(bft: Made, profile: Callable[[Ask], Profile]) -> str:
+    bft.profile = profile
+    return bft.cpu(*COMMAND).out
+
+
 def test_the_lines_go_into_a_copy_and_the_script_stays(bft: Made) -> None:
     before = (bft.folder / "job.sh").read_text()
     ended = bft.cpu("--gpus", "2", "--into", "job.sh", "--yes", *COMMAND)
@@ -255,14 +270,27 @@ def test_who_sits_at_a_terminal_is_asked_before_a_long_profile(bft: Made, monkey
 
 def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to_be_said(tmp_path: Path) -> None:
     assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS_ON_NODE": "4"}, tmp_path) == 4
-    assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS": "a100:2"}, tmp_path) == 2
-    assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1"}, tmp_path) == 0
     assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": "0,3"}, tmp_path) == 2
     assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
     assert size_cpu_node.gpus_used({}, tmp_path / "none") == 0
     (tmp_path / "0000:3b:00.0").mkdir()
     with pytest.raises(UsageError, match="1 GPU: say by --gpus"):
         size_cpu_node.gpus_used({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"),
+    [
+        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=gres:gpu:2", 2),
+        ("JobId=1 NumNodes=2 TresPerNode=gres/gpu:a100:4", 4),
+        ("JobId=1 NumNodes=2-2 TresPerJob=gres:gpu:8", 4),
+        ("JobId=1 NumNodes=1 NumTasks=4 TresPerTask=cpu=2,gres/gpu:1", 4),
+        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=(null)", 0),
+        ("slurm_load_jobs error: Invalid job id specified", 0),
+    ],
+)
+def test_gpus_of_an_allocation_are_those_that_it_asked_for_on_each_node(said: str, gpus: int) -> None:
+    assert size_cpu_node.gpus_asked(said) == gpus
 
 
 def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> None:

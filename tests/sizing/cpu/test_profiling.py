@@ -257,3 +257,23 @@ def test_a_profile_that_is_killed_is_resumed(tmp_path: Path) -> None:
         cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert "known=1" in said
+
+
+def test_regression_a_first_point_whose_data_were_not_in_memory_yet_does_not_hide_what_cpus_bring(
+    machine: Callable[[int, Rates], list[int]],
+) -> None:
+    ran = machine(24, lambda at, before: (1100.0, 5.0) if at == 24 and not before else (100.0 * at, 5.0))
+    found = profile(Ask(TRAIN))
+    assert ran[:3] == [24, 12, 24]
+    assert found.matrix.demand().cpus == 24
+    assert found.points[24].rate.value == 2400.0
+    assert "measured twice" in found.points[24].notes
+
+
+def test_a_point_that_is_really_slower_with_more_cpus_is_measured_twice_and_no_more(
+    machine: Callable[[int, Rates], list[int]],
+) -> None:
+    ran = machine(16, lambda at, _: (100.0 * (min(at, 8) - (at > 12)), 1.0))
+    found = profile(Ask(TRAIN))
+    assert ran.count(16) == 2
+    assert found.matrix.demand().cpus == 8
