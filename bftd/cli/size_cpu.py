@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -188,6 +189,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
     from sizing.cpu import profiling
 
     done: list[int] = []
+    began_s = time.time()
     try:
         with size_cpu_shown.progress(cost) as (tell, say):
 
@@ -196,7 +198,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
 
             def ended(result: PointResult) -> None:
                 done.append(result.cpus)
-                say(size_cpu_shown.point(result))
+                say(size_cpu_shown.point(result, began_s))
 
             return profiling.profile(ask, heard=heard, done=ended)
     except KeyboardInterrupt:

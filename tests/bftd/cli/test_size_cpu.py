@@ -28,7 +28,7 @@ COMMAND = ("--", "python", "train.py", "--epochs", "3")
 
 def point(cpus: int, rate: float, **more: Any) -> PointResult:
     measured = Estimate(rate, rate * 0.97, rate * 1.02, "measured")
-    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 0.0, 2 * GIB, **more)
+    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 4e9, 2 * GIB, **more)
 
 
 def made(ask: Ask) -> Profile:
