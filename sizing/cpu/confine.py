@@ -25,7 +25,7 @@ Kind = Literal["srun", "cgroup", "affinity"]
 How = Literal["auto", "srun", "cgroup", "affinity"]
 
 _ANSWER_S = 60.0  # a step of a busy controller; the allocation is there already
-_NESTED = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
+_NESTED = ("srun", "sbatch", "salloc", "mpirun", "mpiexec", "docker", "ssh", "systemd-run")
 # Of the caller's own step, or a size that ours replaces.
 _NOT_HANDED_ON = re.compile("SLURM_(STEP|CPU_BIND|TRES_PER_TASK|CPUS_PER_TASK|TASK|LOCALID|PROCID|NODEID|GTIDS)")
 
@@ -133,6 +133,8 @@ def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confineme
     if told is None:
         words = [line for line in ran.stderr.strip().splitlines() if line.strip()]
         why = words[-1][:200] if words else f"srun ended with {ran.returncode}"
+        if gpus and "generic resource" in why:
+            raise UsageError(f"--gpus {gpus}: job {job} has not so many on a node: say how many, or allocate more")
         raise SizingError(f"no step could be started in job {job}: {why}; --confine affinity does without steps")
     host = _host(told)
     return Confinement("srun", replace(host, cpus=min(cpus, host.cpus)), job, node, gpus)

@@ -33,7 +33,7 @@ from sizing.errors import SizingError
 ask = json.loads(sys.argv[1])
 try:
     limits = Limits(timeout_s=30, warmup_s=0.2, least_steps=10, least_s=0.3)
-    runner = Runner(tuple(ask["command"]), regex=ask["regex"], limits=limits)
+    runner = Runner(tuple(ask["command"]), regex=ask["regex"], gpus=ask["gpus"], limits=limits)
     found = dataclasses.asdict(runner.measure(ask["cpus"]))
     print(json.dumps({**found, "available": runner.available, "host": runner.confinement.host.name}))
 except SizingError as error:
@@ -58,9 +58,11 @@ def sandbox() -> Iterator[Sandbox]:
         yield cluster
 
 
-def start(sandbox: Sandbox, tmp_path: Path, cpus: int, words: tuple[str, ...], **env: str) -> subprocess.Popen[str]:
+def start(
+    sandbox: Sandbox, tmp_path: Path, cpus: int, words: tuple[str, ...], gpus: int = 0, **env: str
+) -> subprocess.Popen[str]:
     """A profile's point in an allocation of all CPUs."""
-    asked = json.dumps({"command": words, "cpus": cpus, "regex": STEP})
+    asked = json.dumps({"command": words, "cpus": cpus, "regex": STEP, "gpus": gpus})
     return subprocess.Popen(
         ["salloc", "-Q", "-p", "shared", "-n1", f"-c{CPUS}", "--mem=200", sys.executable, "-c", INSIDE, asked],
         env={**sandbox.env(), "PYTHONPATH": str(ROOT), **env},
@@ -70,8 +72,8 @@ def start(sandbox: Sandbox, tmp_path: Path, cpus: int, words: tuple[str, ...], *
     )
 
 
-def inside(sandbox: Sandbox, tmp_path: Path, cpus: int, *words: object, **env: str) -> dict[str, Any]:
-    said, _ = start(sandbox, tmp_path, cpus, command(*words), **env).communicate(timeout=60)
+def inside(sandbox: Sandbox, tmp_path: Path, cpus: int, *words: object, gpus: int = 0, **env: str) -> dict[str, Any]:
+    said, _ = start(sandbox, tmp_path, cpus, command(*words), gpus, **env).communicate(timeout=60)
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -101,7 +103,7 @@ def in_a_step(sandbox: Sandbox, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_progress_bar_comes_through_a_step_line_by_line(sandbox: Sandbox, tmp_path: Path) -> None:
-    asked = json.dumps({"command": command("bar"), "cpus": 1, "regex": r"(?P<samples>\d+) of 100"})
+    asked = json.dumps({"command": command("bar"), "cpus": 1, "regex": r"(?P<samples>\d+) of 100", "gpus": 0})
     argv = ["salloc", "-Q", "-p", "shared", "-n1", f"-c{CPUS}", "--mem=200", sys.executable, "-c", INSIDE, asked]
     env = {**sandbox.env(), "PYTHONPATH": str(ROOT)}
     said = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -112,6 +114,12 @@ def test_more_cpus_than_the_allocation_has_is_one_line(sandbox: Sandbox, tmp_pat
     said = inside(sandbox, tmp_path, CPUS + 1, "train", 600)["error"]
     assert f"{CPUS + 1} CPUs: job" in said
     assert "an allocation with more (salloc --cpus-per-task)" in said
+
+
+def test_more_gpus_than_the_allocation_has_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
+    said = inside(sandbox, tmp_path, 1, "train", 600, gpus=1)["error"]
+    assert "--gpus 1: job" in said
+    assert "has not so many on a node" in said
 
 
 def test_a_command_that_dies_in_a_step_leaves_its_output_in_the_working_folder(

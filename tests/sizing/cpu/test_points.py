@@ -222,6 +222,18 @@ def test_what_it_reads_is_counted(tmp_path: Path) -> None:
     assert point.read_bytes_s == pytest.approx(point.rate.value * 1_000_000, rel=0.3)
 
 
+def test_what_others_take_of_its_cpus_is_told() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        point = measured("train", 600, limits=Limits(timeout_s=20, warmup_s=0.2, least_s=2.5))
+    finally:
+        other.kill()
+        other.wait()
+    assert point.others > 0.3
+    assert any("of its CPUs meanwhile" in note for note in point.notes)
+
+
 def test_more_cpus_than_there_are_is_one_line_with_what_to_do() -> None:
     with pytest.raises(UsageError, match=f"{ALL + 1} CPUs: this user has {ALL} on .*--cpus up to {ALL}"):
         measured("train", 1, cpus=ALL + 1)
