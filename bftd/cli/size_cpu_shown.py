@@ -80,12 +80,13 @@ def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Call
         yield tell, lambda line: click.echo(printable(line), err=True)
 
 
-def point(result: PointResult) -> str:
-    """What one run gave, in a line."""
+def point(result: PointResult, since_s: float) -> str:
+    """What one run gave, in a line; one that is older than `since_s` (unix seconds) is from the cache."""
     rate = result.rate
+    old = ", from the cache" if result.made_s < since_s else ""
     return (
         f"{_cpus(result.cpus)}: {rate.value:.4g} {result.unit} "
-        f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s)"
+        f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s{old})"
     )
 
 

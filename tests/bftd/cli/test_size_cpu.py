@@ -28,7 +28,7 @@ COMMAND = ("--", "python", "train.py", "--epochs", "3")
 
 def point(cpus: int, rate: float, **more: Any) -> PointResult:
     measured = Estimate(rate, rate * 0.97, rate * 1.02, "measured")
-    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 0.0, 2 * GIB, **more)
+    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 4e9, 2 * GIB, **more)
 
 
 def made(ask: Ask) -> Profile:
@@ -196,6 +196,20 @@ def test_options_of_the_script_stay_and_are_told(bft: Made) -> None:
     assert (bft.folder / "job.cpu.sh").read_text() == (bft.folder / "job.sh").read_text()
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("#!/bin/bash\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are: add --gres=gpu:2"),
+        ("#!/bin/bash\n#SBATCH -n4\n", (), "job.sh has 4 tasks on a node, and each gets --cpus-per-task"),
+    ],
+)
+def test_what_makes_the_lines_wrong_in_a_script_is_told(
+    bft: Made, script: str, words: tuple[str, ...], said: str
+) -> None:
+    (bft.folder / "job.sh").write_text(script)
+    assert said in bft.cpu(*words, "--into", "job.sh", "--yes", *COMMAND).out
+
+
 def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None:
     (bft.folder / "job.cpu.sh").write_text("mine")
     ended = bft.cpu("--into", "job.sh", "--yes", *COMMAND)
@@ -301,8 +315,8 @@ def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> Non
     assert node.share is None
 
 
+@pytest.mark.plot
 def test_a_plot_becomes_a_file_and_none_is_replaced_unasked(bft: Made) -> None:
-    pytest.importorskip("matplotlib")
     ended = bft.cpu("--plot", "cpus.svg", "--gpus", "2", "--dataset-bytes", "80G", *COMMAND)
     assert (ended.code, "wrote cpus.svg" in ended.out) == (0, True)
     text = (bft.folder / "cpus.svg").read_text()
