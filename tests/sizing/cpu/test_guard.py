@@ -99,7 +99,9 @@ def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: s
 def test_an_allocation_without_srun_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="srun was not found"):
         confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"})
-    assert confine.confinement("affinity", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"}).kind == "affinity"
+    given = {"SLURM_JOB_ID": "7", "PATH": "/nowhere", "SLURM_JOB_CPUS_PER_NODE": "1(x2),4"}
+    found = confine.confinement("affinity", given)
+    assert (found.kind, found.host.cpus) == ("affinity", 1)  # no more than the job's, though Slurm confines nothing
 
 
 def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:
