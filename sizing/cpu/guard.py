@@ -166,10 +166,10 @@ class Tree:
                 ahead += children.get(pid, ())
         return mine
 
-    def look(self) -> None:
+    def look(self, *, last: bool = False) -> None:
         """Say what they use, about once a second; less often where there are so many that looking takes long."""
         now_s, busy_s = time.monotonic(), time.process_time()
-        if now_s < self._next_s:
+        if now_s < self._next_s and not last:
             return
         memory = 0
         tick = os.sysconf("SC_CLK_TCK")
@@ -266,6 +266,7 @@ def guard(request: dict[str, Any]) -> int:
         step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
         say("began", cpus=cpus, narrowed=narrowed, cgroup=_is_in(group, child.pid), step=step)
         code = _attended(child.pid, tree, heard, relayed, wake, told)
+        tree.look(last=True)
         left = tree.end(request["grace_s"] if code is None else _AFTER_END_S)
         say("ended", code=code, left=left, memory=tree.memory_bytes)
         return 0

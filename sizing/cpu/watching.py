@@ -144,7 +144,7 @@ class Watch:
                 self._step(each, now_s)
             elif op == "used":
                 self._memory_bytes = max(self._memory_bytes, int(each["memory"]))
-                self._used.append({key: float(each[key]) for key in (*_USE, "at_s")})
+                self._used.append({"seen_s": now_s} | {key: float(each.get(key, 0.0)) for key in (*_USE, "at_s")})
             elif op == "began":
                 self._had = dict(each)
                 if self._kind == "cgroup" and not each.get("cgroup"):
@@ -199,9 +199,10 @@ class Watch:
             self._notes.append(f"measured over {self._counted(found):.0f} steps in {found.seconds:.0f} s")
         if left:
             self._notes.append(f"{left} of its processes could not be ended: look at them with ps")
-        read, cpu_s, busy_s = self._rates_of_use()
+        use = self._rates_of_use()
+        read, cpu_s, busy_s = use or (0.0, 0.0, 0.0)
         others = max(0.0, busy_s - cpu_s) / self._cpus
-        if self._used and found.seconds > 2 and cpu_s < _IDLE:
+        if use is not None and cpu_s < _IDLE:
             self._notes.append(
                 "its processes used next to no CPU time: what it starts elsewhere (srun, ssh, docker) is not confined"
             )
@@ -274,14 +275,18 @@ class Watch:
         inside = [each for each in (self._steps or self._seen) if each.at_s >= last_s - found.seconds - 1e-9]
         return inside[-1].value - inside[0].value if self._steps else len(inside) - 1.0
 
-    def _rates_of_use(self) -> tuple[float, float, float]:
-        """Bytes read, CPU seconds used and those that anybody used of our CPUs, in a second.
+    def _rates_of_use(self) -> tuple[float, float, float] | None:
+        """Bytes read, CPU seconds used, and those that anybody used of its CPUs, in a second of the measured time.
 
-        Over the last two thirds of what was looked at.
+        Of a run too short for that, since its first progress: what a command reads to start is no data of its samples.
+        None of one that was hardly looked at.
         """
-        used = self._used[len(self._used) // 3 :]
-        if len(used) < 2:
-            return 0.0, 0.0, 0.0
+        for since_s in (self._measuring_s, self._first_s):
+            used = [each for each in self._used if since_s is not None and each["seen_s"] >= since_s]
+            if len(used) > 1:
+                break
+        else:
+            return None
         seconds = used[-1]["at_s"] - used[0]["at_s"]
         read, cpu_s, busy_s = (max(0.0, used[-1][key] - used[0][key]) / seconds for key in _USE)
         return read, cpu_s, busy_s
