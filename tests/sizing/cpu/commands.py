@@ -48,7 +48,7 @@ def main(what: str, *words: str) -> None:
     if what == "train":
         train(float(words[0]), *map(float, words[1:2]))
     elif what == "bar":
-        train(600, 0.01, "\x1b[32m{} of 100\x1b[0m", "\r")
+        train(600, *map(float, words or (0.01,)), "\x1b[32m{} of 100\x1b[0m", "\r")
     elif what == "stays":
         stays(words[0])
     elif what == "leaves":  # processes in sessions of their own, whose parents have ended

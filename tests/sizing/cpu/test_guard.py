@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sizing.cpu import confine, guard
 from sizing.errors import UsageError
+from tests.sizing.cpu.commands import alive, command
 
 
 def test_cpus_are_whole_cores_close_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +70,38 @@ def test_where_no_cpuset_can_be_made_affinity_does(tmp_path: Path, monkeypatch: 
         confine.confinement("cgroup", {})
 
 
+@pytest.mark.parametrize("way", ["lifeline", "notice"])
+def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: str) -> None:
+    """As in a step of Slurm's, where nobody else looks for what is left."""
+    request = {"command": command("leaves", tmp_path / "a"), "cpus": 1, "grace_s": 0.3}
+    argv = [sys.executable, "-I", guard.__file__, json.dumps(request)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    running = subprocess.Popen(argv, env=environ, text=True, **pipes)  # type: ignore[call-overload]
+    try:
+        over_s = time.monotonic() + 20
+        while not ((tmp_path / "a").exists() and (tmp_path / "a").read_text()) and time.monotonic() < over_s:
+            time.sleep(0.02)
+        pid = int((tmp_path / "a").read_text())
+        assert alive(pid)
+        if way == "notice":
+            running.terminate()
+        said = running.communicate(timeout=20)[1]  # which closes its lifeline, too
+    finally:
+        running.kill()
+    assert not alive(pid)
+    assert not list(tmp_path.glob("bft-cpu-*"))
+    assert json.loads(said.splitlines()[-1].partition(guard.MARK)[2]) | {"memory": 0} == {
+        "op": "ended", "code": None, "left": 0, "memory": 0
+    }  # fmt: skip
+
+
 def test_an_allocation_without_srun_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="srun was not found"):
         confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"})
-    assert confine.confinement("affinity", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"}).kind == "affinity"
+    given = {"SLURM_JOB_ID": "7", "PATH": "/nowhere", "SLURM_JOB_CPUS_PER_NODE": "1(x2),4"}
+    found = confine.confinement("affinity", given)
+    assert (found.kind, found.host.cpus) == ("affinity", 1)  # no more than the job's, though Slurm confines nothing
 
 
 def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:

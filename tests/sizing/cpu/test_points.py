@@ -208,7 +208,7 @@ def test_the_progress_api_tells_samples() -> None:
     point = measured("api", regex=None)
     assert point.unit == "samples/s"
     assert 100 < point.rate.value <= 4000
-    assert point.steps >= 10
+    assert point.steps == pytest.approx(point.rate.value / 8 * point.steady_s, rel=0.5)  # it tells only some of them
 
 
 def test_memory_that_processes_share_counts_once() -> None:
