@@ -4,8 +4,8 @@
 
 Each round profiles examples/image_loader.py and examples/language_loader.py anew (nothing is taken from a cache), in
 turns, so that both meet the same machine. Of each the gain from one CPU to two is told, by the median over the rounds
-with all that was seen, and which CPUs the search found enough. Without a GPU one thread stands for it. What others took
-of the CPUs meanwhile is told beside it: above a few percent of one, the figures are about them.
+with all that was seen, and which CPUs the search found enough. Without a GPU one thread stands for it. Which part of
+the CPUs other programs took meanwhile is told beside it: above a few percent, the figures are about them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,13 +32,13 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Round:
-    """One profile of a job: samples/s on one and on two CPUs, the CPUs found enough, and how many others used."""
+    """One profile of a job: samples/s on one and two CPUs, the CPUs found enough, and what part others took of them."""
 
     job: str
     one: float
     two: float
     demand: float
-    others_cpus: float
+    others: float
     took_s: float
 
     @property
@@ -49,25 +47,13 @@ class Round:
         return self.two / self.one - 1
 
 
-class Others:
-    """How much CPU is used by what is no child of this process, in CPUs, from its making on."""
-
-    def __init__(self) -> None:
-        self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
-
-    def cpus(self) -> float:
-        """Seconds of CPU time a second; children count once they have been waited for."""
-        took_s = time.monotonic() - self._began_s
-        return max(0.0, (_busy_s() - self._busy_s) - (_own_s() - self._own_s)) / max(took_s, 1e-3)
-
-
 def profiled(job: str, folder: Path, limits: Limits) -> Round:
     """Profile one example on one and two CPUs; its data and cache are in `folder`."""
     command = (sys.executable, str(EXAMPLES / job), "--data", str(folder / JOBS[job]), "--steps", "1000000")
-    others = Others()
     found = profile(Ask(command, cpus=(1, 2), limits=limits, again=True))
     rates = {cpus: result.rate.value for cpus, result in found.points.items()}
-    return Round(job, rates[1], rates[2], found.matrix.demand().cpus, others.cpus(), found.took_s)
+    others = max(result.others for result in found.points.values())
+    return Round(job, rates[1], rates[2], found.matrix.demand().cpus, others, found.took_s)
 
 
 def prepared(folder: Path) -> None:
@@ -92,7 +78,7 @@ class Summary:
     gain: float
     gains: tuple[float, ...]
     demands: dict[str, int]
-    others_cpus: float
+    others: float
     took_s: float
 
 
@@ -105,21 +91,9 @@ def summary(rounds: Sequence[Round]) -> Summary:
         statistics.median(each.gain for each in rounds),
         tuple(sorted(each.gain for each in rounds)),
         {f"{cpus:g}": demands.count(cpus) for cpus in sorted(set(demands))},
-        statistics.median(each.others_cpus for each in rounds),
+        statistics.median(each.others for each in rounds),
         statistics.median(each.took_s for each in rounds),
     )
-
-
-def _busy_s() -> float:
-    """CPU time of all processes since the start of the machine: user, nice, system, interrupts and stolen time."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, steal = (int(word) for word in words[:8])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def _own_s() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -142,13 +116,13 @@ def main(words: Sequence[str] | None = None) -> None:
         jobs = {job: asdict(each) for job, each in found.items()}
         print(json.dumps({"jobs": jobs, "rounds": [asdict(each) for each in rounds]}, indent=2))
         return
-    print("| script | one CPU | two CPUs | gain: median (all) | CPUs found enough | CPUs of others |")
+    print("| script | one CPU | two CPUs | gain: median (all) | CPUs found enough | CPUs that others took |")
     print("|---|---|---|---|---|---|")
     for job, each in found.items():
         gains = f"{100 * each.gain:+.0f} % ({100 * each.gains[0]:+.0f} to {100 * each.gains[-1]:+.0f} %)"
         demands = ", ".join(f"{cpus} in {count} of {options.rounds}" for cpus, count in each.demands.items())
         rates = f"{each.one:.0f} samples/s | {each.two:.0f} samples/s"
-        print(f"| `examples/{job}` | {rates} | {gains} | {demands} | {each.others_cpus:.2f} |")
+        print(f"| `examples/{job}` | {rates} | {gains} | {demands} | {100 * each.others:.0f} % |")
 
 
 if __name__ == "__main__":

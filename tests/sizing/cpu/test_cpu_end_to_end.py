@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import cpu_real
@@ -19,7 +20,7 @@ from sizing.cpu.watching import Limits
 from tests.bftd.cli.sizing_commands import Terminal
 
 ROOT = Path(__file__).parents[3]
-QUIET_CPUS = 0.15
+QUIET = 0.1  # of the CPUs, that others may use
 TRIES = 3
 
 pytestmark = [
@@ -113,7 +114,7 @@ def test_of_the_examples_the_one_that_decodes_is_sensitive_to_cpus_and_the_other
 ) -> None:
     for name in ("XDG_CACHE_HOME", "PYTHONPATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # put back at the end
-    waits_s = time.monotonic() + 10.0
+    waits_s = time.monotonic() + 5.0
     while not _quiet() and time.monotonic() < waits_s:
         pass
     if not _quiet():
@@ -123,7 +124,7 @@ def test_of_the_examples_the_one_that_decodes_is_sensitive_to_cpus_and_the_other
     seen: list[cpu_real.Round] = []
     for _ in range(TRIES):
         image, language = (cpu_real.profiled(job, tmp_path, limits) for job in cpu_real.JOBS)
-        if max(image.others_cpus, language.others_cpus) > QUIET_CPUS:
+        if max(image.others, language.others) > QUIET:
             continue
         seen += [image, language]
         if (image.demand, language.demand) == (2, 1):
@@ -135,6 +136,4 @@ def test_of_the_examples_the_one_that_decodes_is_sensitive_to_cpus_and_the_other
 
 
 def _quiet() -> bool:
-    others = cpu_real.Others()
-    time.sleep(0.5)
-    return others.cpus() < QUIET_CPUS
+    return psutil.cpu_percent(0.5) < 100 * QUIET
