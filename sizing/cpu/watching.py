@@ -185,6 +185,7 @@ class Watch:
 
     def result(self, words: Sequence[str], left: int) -> PointResult:
         """The point; raises Unmeasured, with what to do, where there is none."""
+        self._lines.end()
         self._refuse(words)
         found = self._found(self._limits.warmup_s)
         ended = self._failed is not None and self._failed.get("code") is not None

@@ -67,7 +67,7 @@ def main(what: str, *words: str) -> None:
         Path(words[0]).write_text(f"{sorted(os.sched_getaffinity(0))} {said.stdout.strip()} {told}")
         train(600)
     elif what == "dies":
-        print("all is well\nKeyError: 'no such layer'", flush=True)
+        print("all is well\nKeyError: 'no such layer'", end="", flush=True)
         sys.exit(7)
     elif what == "shouts":
         print("no progress here", flush=True)

@@ -240,9 +240,10 @@ def test_more_cpus_than_there_are_is_one_line_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/etc/passwd",), ("no-such-program-at-all",)])
-def test_a_command_that_cannot_be_started_says_why(words: tuple[str, ...]) -> None:
+def test_a_command_that_cannot_be_started_says_why(tmp_path: Path, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"cannot be started: .*is the command after -- right"):
         Runner(words, regex=STEP, limits=QUICK).measure(1)
+    assert not list(tmp_path.glob("bft-cpu-*"))
 
 
 @pytest.mark.parametrize("words", [(), ("",), ("srun", "python"), ("/usr/bin/mpirun",), ("a\0b",)])
