@@ -76,8 +76,16 @@ class Need:
 
     @property
     def sensitive(self) -> bool:
-        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold."""
-        return self.demand.cpus > self.matrix.cpus[0]
+        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold.
+
+        Not so of a single measurement, which says nothing of fewer.
+        """
+        return self.measured > 1 and self.demand.cpus > self.matrix.cpus[0]
+
+    @property
+    def measured(self) -> int:
+        """With how many numbers of CPUs it was measured."""
+        return self.matrix.origins.count("measured") if self.matrix.origins else len(self.matrix.cpus)
 
     @property
     def memory_matters(self) -> bool:
@@ -112,12 +120,14 @@ class Need:
 
     def remarks(self, node: Node | None) -> Iterator[str]:
         """What the lines mean beside the proportional share of a node, one sentence each."""
-        if not self.sensitive:
+        if self.measured == 1:
+            yield "one number of CPUs was measured, which says nothing of others"
+        elif not self.sensitive:
             yield (
                 f"more CPUs do not make it faster: {_gain(self.gain)} from {self.matrix.cpus[0]:g} to "
                 f"{self.matrix.cpus[-1]:g}"
             )
-        elif self.demand.cpus >= self.matrix.cpus[-1] and len(self.matrix.cpus) > 1:
+        elif self.demand.cpus >= self.matrix.cpus[-1]:
             all_of_them = self.matrix.cpus[-1] * max(1, self.gpus) >= self.available > 0
             which = "more than are here" if all_of_them else "more than were tried (--cpus)"
             yield f"still faster with {self.demand.cpus:g} CPUs than with fewer: {which} may help"

@@ -66,7 +66,7 @@ class Runner:
             self._pattern = Pattern(self._pattern.text)
         argv = self.confinement.argv(self.command, cpus, _GRACE_S, self._environ)
         output = Output(Path.cwd() if self.confinement.kind == "srun" else None)
-        keep = True
+        keep = False
         try:
             limits = replace(self.limits, timeout_s=max(1.0, min(most_s, self.limits.timeout_s)))
             watch = Watch(cpus, limits, self._pattern, self.confinement.kind, self.command, output.path)
@@ -85,11 +85,9 @@ class Runner:
                         heard(watch.progress(now_s))
             finally:
                 running.end()
-            result = watch.result(list(running.words), running.left)
-            keep = False
-            return result
-        except KeyboardInterrupt:
-            keep = False
+            return watch.result(list(running.words), running.left)
+        except Unmeasured:
+            keep = True  # it says where to look
             raise
         finally:
             output.close(keep=keep)

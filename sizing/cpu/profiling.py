@@ -25,7 +25,6 @@ _SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more s
 _NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
 _COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
 _TWICE = "measured twice"
-_BUSY = 0.25  # of the CPUs, that others use
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,6 @@ def profile(
     """
     work = _Work(ask, heard, done)
     files = _files(ask)
-    work.look_around()
     found = search.begin(tuple(map(float, work.axis)))
     while (at := found.following()) is not None:
         rate = work.rate(int(at), found)
@@ -167,14 +165,6 @@ class _Work:
         self._again: set[int] = set()
         self._left_out: list[int] = []
         self._said: list[str] = []
-
-    def look_around(self) -> None:
-        """Note what else uses the CPUs before anything of ours does."""
-        busy = os.getloadavg()[0] if self._runner.confinement.kind != "srun" else 0.0
-        if busy > _BUSY * self._runner.available:
-            self._said.append(
-                f"about {busy:.1f} CPUs of {self._host.name} were busy before it began: rates are beside that"
-            )
 
     def rate(self, cpus: int, found: search.Found) -> float | None:
         """The rate with so many CPUs, from the cache or measured now; None where there is no time for it."""
@@ -316,7 +306,14 @@ class _Work:
 
 
 def pooled(first: PointResult, second: PointResult) -> PointResult:
-    """Two measurements of a point as one: the blocks of both."""
+    """Two measurements of a point as one: the blocks of both, where these may be of the same rate.
+
+    Else the faster one counts: what else runs on a machine makes a command slower and never faster.
+    """
+    if first.rate.high < second.rate.low or second.rate.high < first.rate.low:
+        faster, slower = (first, second) if first.rate.value > second.rate.value else (second, first)
+        told = f"the other time it was {1 - slower.rate.value / faster.rate.value:.0%} slower: is the machine shared?"
+        return replace(faster, made_s=second.made_s, notes=(*faster.notes, _TWICE, told))
     blocks = first.blocks + second.blocks
     value, low, high = interval(blocks)
     return replace(

@@ -48,7 +48,7 @@ def main(what: str, *words: str) -> None:
     if what == "train":
         train(float(words[0]), *map(float, words[1:2]))
     elif what == "bar":
-        train(600, 0.01, "\x1b[32m{} of 100\x1b[0m", "\r")
+        train(600, *map(float, words or (0.01,)), "\x1b[32m{} of 100\x1b[0m", "\r")
     elif what == "stays":
         stays(words[0])
     elif what == "leaves":  # processes in sessions of their own, whose parents have ended
@@ -67,7 +67,7 @@ def main(what: str, *words: str) -> None:
         Path(words[0]).write_text(f"{sorted(os.sched_getaffinity(0))} {said.stdout.strip()} {told}")
         train(600)
     elif what == "dies":
-        print("all is well\nKeyError: 'no such layer'", flush=True)
+        print("all is well\nKeyError: 'no such layer'", end="", flush=True)
         sys.exit(7)
     elif what == "shouts":
         print("no progress here", flush=True)

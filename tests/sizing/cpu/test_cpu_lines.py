@@ -55,6 +55,13 @@ def test_the_search_decides_and_not_the_noise_of_what_was_measured() -> None:
     assert any("more CPUs do not make it faster" in said for said in noisy.remarks(None))
 
 
+def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
+    table = Matrix(1, (1.0, 2.0), (1.0,), ((50.0,), (100.0,)), ("interpolated", "measured"), searched=2.0)
+    job = Need(table, 1, None, modelled=False)
+    assert not job.sensitive
+    assert list(job.remarks(None)) == ["one number of CPUs was measured, which says nothing of others"]
+
+
 def test_memory_is_left_out_where_nothing_is_known_of_it() -> None:
     assert "mem-per-gpu" not in written(need({1: 10}, process_bytes=None))
 

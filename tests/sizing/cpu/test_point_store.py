@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,11 @@ ROOT = Path(__file__).parents[3]
 HOST = Host("n1", 8, "EPYC", ("A100",))
 POINT = PointResult(
     4, Estimate(10.0, 9.0, 11.0, "measured"), "samples/s", (9.0, 10.0, 11.0), 50, 5.0, 15.0, 5.0, "affinity",
-    time.time(), 10**9, 1e6, 3.5, ("noted",),
+    time.time(), 10**9, 1e6, 3.5, 0.2, ("noted",),
 )  # fmt: skip
+
+
+OTHER_FORM = json.dumps({**asdict(POINT), "took_s": ["long"]})
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def test_a_damaged_file_is_set_aside_and_told_once(path: Path) -> None:
     assert "cpu.sqlite.damaged-0" in store.said[0]
 
 
-@pytest.mark.parametrize("body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}'])
+@pytest.mark.parametrize("body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}', OTHER_FORM])
 def test_a_point_that_cannot_be_read_is_as_if_it_were_not_there(path: Path, body: str) -> None:
     Points("a", "train", path).put(POINT)
     with sqlite3.connect(path) as db:

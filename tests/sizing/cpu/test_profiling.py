@@ -157,6 +157,16 @@ def test_a_point_is_measured_again_where_its_noise_leaves_the_decision_open(
     assert len(found.points[4].blocks) == 10
 
 
+def test_of_two_measurements_that_do_not_agree_the_faster_one_counts(
+    machine: Callable[[int, Rates], list[int]],
+) -> None:
+    """What else runs on a machine makes a command slower and never faster."""
+    machine(8, lambda at, again: (1000.0, 1.0) if at == 8 else (910.0, 90.0) if again == 0 else (1090.0, 20.0))
+    point = profile(Ask(TRAIN)).points[4]
+    assert point.rate.value == 1090
+    assert any("the other time it was 17% slower" in note for note in point.notes)
+
+
 @pytest.mark.parametrize("half", [10.0, 0.0])
 def test_a_point_is_not_measured_again_where_nothing_is_open(
     machine: Callable[[int, Rates], list[int]], half: float
