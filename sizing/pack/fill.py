@@ -57,16 +57,20 @@ class Steps:
         now_cpus, now_memory, now_value, _ = self.menu.options[at]
         cpu_price, memory_price = self.prices
         best, best_worth = None, 0.0
-        for to, (to_cpus, to_memory, to_value, _) in enumerate(self.menu.options):
-            gain = to_value - now_value
+        options = self.menu.options
+        for to in range(len(options) - 1, -1, -1):
+            to_cpus, to_memory, to_value, _ = options[to]
+            if to_value < now_value:
+                break  # they are in the order of their values
             more_cpus, more_memory = to_cpus - now_cpus, to_memory - now_memory
-            if gain < 0 or more_cpus > cpus or more_memory > memory:
+            if more_cpus > cpus or more_memory > memory:
                 continue
             cost = more_cpus * cpu_price + more_memory * memory_price
-            if gain == 0 and cost >= 0:
-                continue
-            worth = -gain / cost if cost > 0 else float("-inf")
-            if worth <= best_worth:
+            if cost > 0:
+                worth = (now_value - to_value) / cost
+            else:
+                worth = float("-inf") if cost < 0 or to_value > now_value else 0.0
+            if worth < best_worth:
                 best, best_worth = Step(worth, to, more_cpus, more_memory), worth
         return best
 

@@ -80,15 +80,43 @@ class _Deal:
         for job in order:
             if not places[job]:
                 best = self._best(job)
+                if best is None and stay:
+                    best = self._cleared(job, places)
                 places[job] = self._take(job, self._parts(job) if best is None else ((best, self.gpus[job]),))
         return places
 
-    def _take(self, job: int, places: Places) -> Places:
+    def _take(self, job: int, places: Places, sign: int = 1) -> Places:
         for server, part in places:
-            self.free[server] -= part
-            self.cpus[server] -= part * self.wanted[job].cpus
-            self.memory[server] -= part * self.wanted[job].memory
+            self.free[server] -= sign * part
+            self.cpus[server] -= sign * part * self.wanted[job].cpus
+            self.memory[server] -= sign * part * self.wanted[job].memory
         return places
+
+    def _cleared(self, job: int, places: list[Places]) -> int | None:
+        """The server that has the job's GPUs if fewest GPUs of smaller jobs, whose turn is yet to come, leave it.
+
+        These lose their places. None where it cannot be had to the GPU.
+        """
+        size = self.gpus[job]
+        there: dict[int, list[int]] = {}
+        for other, of in enumerate(places):
+            if len(of) == 1 and self.gpus[other] < size:
+                there.setdefault(of[0][0], []).append(other)
+        best, fewest, leaving = None, size + 1, list[int]()
+        for server, others in sorted(there.items()):
+            gone: list[int] = []
+            lacking = size - self.free[server]
+            for other in sorted(others, key=lambda other: (-self.gpus[other], other)):
+                if self.gpus[other] <= lacking:
+                    gone.append(other)
+                    lacking -= self.gpus[other]
+            if lacking == 0 and size - self.free[server] < fewest:
+                best, fewest, leaving = server, size - self.free[server], gone
+        if best is not None:
+            for other in leaving:
+                self._take(other, places[other], sign=-1)
+                places[other] = ()
+        return best
 
     def _best(self, job: int) -> int | None:
         """The server that has the job's GPUs and most left of what it then has least of; None if none has them."""

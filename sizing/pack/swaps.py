@@ -16,7 +16,7 @@ LEAST = 1e-6
 """Gains below this, in shares of a GPU, are rounding."""
 
 
-MOVED = 0.1
+MOVED = 0.3
 """Shares for each GPU of a job that has been where it is for a round: less than this is not worth its restart."""
 
 
