@@ -1,6 +1,6 @@
 """Synergy-OPT's second program: which jobs a server holds together, so that throughput is most and few are split.
 
-All servers are alike, so what counts is how many hold the same *pattern* of pieces. The relaxed program over all of them
+All servers are alike, so what counts is how many hold the same *pattern* of pieces. The relaxed program over patterns
 is solved by column generation: few patterns at first, then always the one that earns most beyond the prices of its jobs
 and of a server, which is a small integer program. Its whole parts are kept; the few servers that are left are filled by
 an integer program of their own, which is exact for them.
