@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from sizing.pack.fill import Places, Steps, Stock, begin, fill
 from sizing.pack.menu import Menu, menu
 from sizing.pack.placing import place
-from sizing.pack.targets import most_of, pooled, prices_of
 from sizing.pack.room import refuse_too_many
 from sizing.pack.swaps import swap
+from sizing.pack.targets import most_of, pooled, prices_of
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
