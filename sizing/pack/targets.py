@@ -41,29 +41,32 @@ def pooled(steps: Sequence[Steps], shares: float) -> tuple[list[int], Stock]:
     return chosen, stock
 
 
-def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> Prices:
-    """Prices at which the jobs get most out of so many shares: what runs out first is made dearer, step by step.
+def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> list[Prices]:
+    """Prices at which the jobs get much out of so many shares, the best first: what runs out first is made dearer.
 
     As in the dual of the linear program, only for two resources the ratio is all there is to it.
     """
     stride = -(-len(menus) // SAMPLE) or 1
     sample = menus[::stride]
     shares *= sum(menu.gpus for menu in sample) / max(1, sum(menu.gpus for menu in menus))
-    best, best_value = Prices(), -1.0
+    found: list[tuple[float, Prices]] = []
     low, high = -WIDEST, WIDEST
     for _ in range(HALVINGS):
         exponent = (low + high) / 2
         prices = Prices(2.0 ** (exponent / 2), 2.0 ** (-exponent / 2))
-        known: dict[int, Steps] = {}
-        steps = [known.setdefault(id(menu), Steps(menu, prices, most(menu.gpus))) for menu in sample]
+        steps = steps_of(sample, prices, most)
         chosen, stock = pooled(steps, shares)
-        value = sum(menu.gpus * menu.options[i].value for menu, i in zip(sample, chosen, strict=True))
-        if value > best_value:
-            best, best_value = prices, value
+        found.append((sum(menu.gpus * menu.options[i].value for menu, i in zip(sample, chosen, strict=True)), prices))
         if all(each.best(i) is None for each, i in zip(steps, chosen, strict=True)):
             break  # everyone has the best there is
         if stock.cpus[0] < stock.memory[0]:
             low = exponent
         else:
             high = exponent
-    return best
+    return [prices for _, prices in sorted(found, key=lambda pair: -pair[0])]
+
+
+def steps_of(menus: Sequence[Menu], prices: Prices, most: Most) -> list[Steps]:
+    """The steps of each menu, those of the same menu once."""
+    known: dict[int, Steps] = {}
+    return [known.setdefault(id(menu), Steps(menu, prices, most(menu.gpus))) for menu in menus]
