@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import synergy_pack_generated as generated
 from sizing.cpu.matrix import Matrix
 from sizing.errors import SizingError
 from sizing.pack import tune, worth
@@ -180,6 +181,28 @@ def test_sizes_that_do_not_divide_a_server_are_packed_tightly_before_any_job_is_
     assert [len(each) for each in places] == [1] * 4
 
 
+def test_where_cpus_alone_would_split_a_job_gpus_decide() -> None:
+    # dealt to where most is left the two jobs of 4 part, and none has two GPUs after the jobs of 3
+    jobs = named(*[of_cpus(1, 1, 1, gpus=size) for size in (4, 4, 3, 3, 2)])
+    places = servers_of(tune.pack(jobs, replace(EIGHT, count=2)), jobs)
+    assert [len(each) for each in places] == [1] * 5
+
+
+def test_everyone_begins_within_its_share_of_both() -> None:
+    # 1 CPU and 90 GB are as good as 3 and 60, and less of a server, but not for eight
+    jobs = named(*[Matrix(1, (1.0, 3.0), (60 * GB, 90 * GB), ((0.5, 1), (1, 1)))] * 8)
+    assert broken(tune.pack(jobs, EIGHT), jobs, EIGHT, order=True) == []
+
+
+def test_a_split_job_has_no_more_memory_than_the_server_of_its_that_has_least() -> None:
+    big = Matrix(12, (1.0,), (60 * GB, 90 * GB), ((1, 2),))
+    jobs = named(big, *[FLAT] * 4)
+    servers = replace(EIGHT, count=2)
+    packing = tune.pack(jobs, servers)
+    assert broken(packing, jobs, servers, order=True) == []
+    assert packing.point("j0").memory_bytes == 60 * GB
+
+
 def test_a_split_job_has_the_same_for_each_gpu_and_still_gets_more_than_its_share() -> None:
     big = of_cpus(0.2, 0.4, 1, 1.5, gpus=12)
     jobs = named(big, *[FLAT] * 4)
@@ -213,6 +236,29 @@ def test_more_gpus_than_there_are_is_one_line() -> None:
     with pytest.raises(SizingError, match="9 GPUs") as raised:
         tune.pack(named(*[FLAT] * 9), EIGHT)
     assert "\n" not in str(raised.value)
+
+
+def test_few_jobs_are_packed_at_several_prices_and_the_best_packing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = replace(EIGHT, count=4)
+    draws = [generated.draw("mixed", random.Random(seed), 32, (1, 2)) for seed in range(8)]
+    several = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    monkeypatch.setattr(tune, "TRIED_JOBS", 1)
+    once = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    assert all(a >= b - 1e-9 for a, b in zip(several, once, strict=True))
+    assert sum(several) > 1.005 * sum(once)
+
+
+@pytest.mark.parametrize("scarce", ["cpus", "memory"])
+def test_what_runs_out_is_made_dearer(scarce: str) -> None:
+    # some can take either for as much, others need what is then scarce
+    cpus, memory = (3.0, 6.0), (60 * GB, 120 * GB)
+    either = Matrix(1, cpus, memory, ((1, 2), (2, 2)))
+    needs = Matrix(1, cpus, memory, ((1, 1), (1.8, 1.8)) if scarce == "cpus" else ((1, 1.8), (1, 1.8)))
+    jobs = named(*[either] * 4, *[needs] * 4, *[FLAT] * 8)
+    packing = tune.pack(jobs, replace(EIGHT, count=2))
+    point = packing.point("j0")
+    assert (point.cpus, point.memory_bytes) == ((3, 120 * GB) if scarce == "cpus" else (6, 60 * GB))
+    assert all(packing.point(job.id) == point for job in jobs[:4])
 
 
 def like_synergy(rng: random.Random, image: float, gpus: int, sizes: Sequence[int] = (1,)) -> list[PackJob]:
@@ -257,6 +303,25 @@ def test_jobs_stay_where_they_are_from_round_to_round_and_no_throughput_is_lost_
         rng.shuffle(jobs)
     assert moved < 0.1 * stayed
     assert kept > 0.98 * anew
+
+
+def test_equal_jobs_do_not_change_places_because_their_order_does() -> None:
+    servers = replace(EIGHT, count=2, cpus=16.0)
+    # two of four have 6 CPUs; the last comes first in the next round
+    jobs = named(*[AT_6_ONLY] * 4, *[FLAT] * 12)
+    before = tune.pack(jobs, servers)
+    assert {before.point(job.id).cpus for job in jobs[:4]} == {2, 6}
+    after = tune.pack(jobs[::-1], servers, previous=before)
+    assert servers_of(after, jobs) == servers_of(before, jobs)
+
+
+def test_places_on_servers_of_another_shape_or_of_a_job_of_another_size_are_not_kept() -> None:
+    large = Servers(1, gpus=16, cpus=48.0, memory_bytes=960 * GB)
+    jobs = named(*[FLAT] * 16)
+    before = tune.pack(jobs, large)
+    assert broken(tune.pack(jobs, replace(EIGHT, count=2), previous=before), jobs, replace(EIGHT, count=2)) == []
+    grown = [replace(jobs[0], matrix=of_cpus(1, gpus=2, memory_gb=20)), *jobs[1:15]]
+    assert broken(tune.pack(grown, large, previous=before), grown, large) == []
 
 
 def test_room_for_a_large_job_is_made_by_moving_few_small_ones() -> None:
