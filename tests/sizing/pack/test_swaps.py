@@ -73,6 +73,13 @@ def test_jobs_move_to_idle_gpus() -> None:
     assert sorted(of[0][0] for of in places) == [0, 0, 1, 1]
 
 
+def test_idle_gpus_are_taken_once() -> None:
+    places: list[Places] = [*[((0, 1),)] * 4, *[((1, 1),)] * 3]
+    wanted = [*[option(2, 1)] * 4, *[option(0.3, 1)] * 3]
+    swap(places, wanted, 2, PER_SERVER, Prices())
+    assert lacking(places, wanted, 2, Prices()) < 1
+
+
 def test_a_job_that_stays_moves_only_for_what_is_worth_a_restart() -> None:
     def moved(lack: float) -> bool:
         places: list[Places] = [((0, 1),)] * 4

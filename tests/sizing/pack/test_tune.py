@@ -16,7 +16,7 @@ from sizing.cpu.matrix import Matrix
 from sizing.errors import SizingError
 from sizing.pack import tune, worth
 from sizing.pack.check import broken
-from sizing.pack.types import Packing, PackJob, Servers
+from sizing.pack.types import Packing, PackJob, Servers, Share
 
 GB = 1e9
 EIGHT = Servers(1, gpus=8, cpus=24.0, memory_bytes=480 * GB)  # 3 CPUs and 60 GB a GPU
@@ -194,13 +194,17 @@ def test_everyone_begins_within_its_share_of_both() -> None:
     assert broken(tune.pack(jobs, EIGHT), jobs, EIGHT, order=True) == []
 
 
-def test_a_split_job_has_no_more_memory_than_the_server_of_its_that_has_least() -> None:
-    big = Matrix(12, (1.0,), (60 * GB, 90 * GB), ((1, 2),))
-    jobs = named(big, *[FLAT] * 4)
-    servers = replace(EIGHT, count=2)
+def test_a_split_job_has_no_more_memory_than_each_of_its_servers_can_give() -> None:
+    def cpus(memory_gb: float) -> Matrix:
+        return Matrix(6, (3.75, 4.5), (memory_gb * GB,), ((1,), (1.2,)))
+
+    # on each of three servers six GPUs are taken; the last job, on two of each, would have 70 GB, and one has but 60
+    jobs = named(Matrix(6, (1.0,), (60 * GB, 70 * GB), ((1, 2),)), cpus(60), cpus(20), cpus(20))
+    servers = replace(EIGHT, count=3, cpus=30.0)
     packing = tune.pack(jobs, servers)
-    assert broken(packing, jobs, servers, order=True) == []
+    assert [share.gpus for share in packing.shares["j0"]] == [2, 2, 2]
     assert packing.point("j0").memory_bytes == 60 * GB
+    assert broken(packing, jobs, servers, order=True) == []
 
 
 def test_a_split_job_has_the_same_for_each_gpu_and_still_gets_more_than_its_share() -> None:
@@ -307,12 +311,13 @@ def test_jobs_stay_where_they_are_from_round_to_round_and_no_throughput_is_lost_
 
 def test_equal_jobs_do_not_change_places_because_their_order_does() -> None:
     servers = replace(EIGHT, count=2, cpus=16.0)
-    # two of four have 6 CPUs; the last comes first in the next round
+    # on each server one of two can have 6 CPUs: the second is behind the third, and slower than it
     jobs = named(*[AT_6_ONLY] * 4, *[FLAT] * 12)
-    before = tune.pack(jobs, servers)
-    assert {before.point(job.id).cpus for job in jobs[:4]} == {2, 6}
-    after = tune.pack(jobs[::-1], servers, previous=before)
-    assert servers_of(after, jobs) == servers_of(before, jobs)
+    at = [0, 0, 1, 1, *[0] * 6, *[1] * 6]
+    before = Packing({job.id: (Share(server, 1, 1.0, 20 * GB),) for job, server in zip(jobs, at, strict=True)})
+    after = tune.pack(jobs, servers, previous=before)
+    assert servers_of(after, jobs) == [[server] for server in at]
+    assert [after.point(job.id).cpus for job in jobs[:4]] == [6, 2, 6, 2]
 
 
 def test_places_on_servers_of_another_shape_or_of_a_job_of_another_size_are_not_kept() -> None:
