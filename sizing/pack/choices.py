@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sizing.cpu.matrix import Point
 from sizing.pack.room import ROUNDING
 from sizing.pack.types import PackJob, Servers
-from sizing.pack.worth import base
+from sizing.pack.worth import base, refuse_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Kind:
     """Jobs that are alike, in the order of their priority; any of them may have any of the options.
 
     `below` are options that are slower than the proportional share: no job is left with one, the relaxed program mixes
-    them in. A job that does not even run with its share may be left with that, as nothing of what others have is its.
+    them in.
     """
 
     jobs: tuple[PackJob, ...]
@@ -36,9 +36,21 @@ class Kind:
         """Of each of the jobs."""
         return self.jobs[0].gpus
 
+    def least(self, servers: Servers) -> Option:
+        """One with which a job is as fast as with its proportional share, of which it is a part."""
+        return next(
+            option
+            for option in self.options
+            if option.point.cpus <= servers.proportional.cpus * (1 + ROUNDING)
+            and option.point.memory_bytes <= servers.proportional.memory_bytes * (1 + ROUNDING)
+        )
+
 
 def kinds(jobs: Sequence[PackJob], servers: Servers) -> tuple[Kind, ...]:
-    """Jobs with the same matrix are alike: programs count them, which loses nothing and makes them small."""
+    """Jobs with the same matrix are alike: programs count them, which loses nothing and makes them small.
+
+    Raises SizingError for a job that does not run with its proportional share.
+    """
     alike: dict[object, list[PackJob]] = {}
     for job in jobs:
         alike.setdefault(job.matrix, []).append(job)
@@ -46,14 +58,12 @@ def kinds(jobs: Sequence[PackJob], servers: Servers) -> tuple[Kind, ...]:
 
 
 def _kind(jobs: tuple[PackJob, ...], servers: Servers) -> Kind:
-    whole = options(jobs[0], servers)
-    least = jobs[0].matrix.rate(servers.proportional) / base(jobs[0], servers)
-    if not least:
-        return Kind(jobs, (Option(servers.proportional, 0.0), *whole))
+    refuse_stopped(jobs[0], servers)
+    every = options(jobs[0], servers)
     return Kind(
         jobs,
-        tuple(option for option in whole if option.worth >= least),
-        tuple(option for option in whole if option.worth < least),
+        tuple(option for option in every if option.worth >= 1.0),
+        tuple(option for option in every if option.worth < 1.0),
     )
 
 
