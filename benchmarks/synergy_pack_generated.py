@@ -2,8 +2,8 @@
 
     python -m benchmarks.synergy_pack_generated [--json] [--servers 4,16,64] [--draws N] [--seed N] [--only FAMILY,...]
 
-Public matrices are few and look alike: their memory matters to two models in six. Here every job has a matrix of its
-own, of one of these families; the servers are the paper's (8 GPUs, 24 CPUs, 500 GB) and every GPU is asked for:
+Public matrices are few and look alike: beyond a GPU's share, memory helps one model in six. Here a matrix is drawn for
+each job, of one of these families; the servers are the paper's (8 GPUs, 24 CPUs, 500 GB), every GPU is asked for:
 
 concave  more CPUs and memory always help, by less and less
 steps    nothing helps for long, and then a jump, at up to three CPU counts and two memory sizes that multiply
