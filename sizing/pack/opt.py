@@ -23,8 +23,7 @@ def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     it would be if all servers were one (the paper's first program, linear and integer); this is the second program on
     servers as they are. It is a yardstick: jobs of some tens of models take well below a second. For more kinds of jobs
     than that its choices are fewer, and what is best of all may be missed, but never what TUNE finds. Of jobs with the
-    same matrix no earlier one is slower. Raises SizingError for more GPUs than there are, and for a job that does not
-    run with its share.
+    same matrix no earlier one is slower. Raises SizingError for more GPUs than there are.
     """
     refuse_too_many(jobs, servers)
     known = tune.pack(jobs, servers)
@@ -52,8 +51,9 @@ def _fewer(alike: Sequence[Kind], servers: Servers) -> Sequence[Kind]:
         return alike
     found = []
     for kind, counts in zip(alike, pooled.chosen(alike, servers), strict=True):
-        least = kind.options.index(kind.least(servers))
-        kept = tuple(option for at, option in enumerate(kind.options) if counts[at] or at == least)
+        kept = tuple(
+            option for option, count in zip(kind.options, counts, strict=True) if count or option is kind.least
+        )
         found.append(replace(kind, options=kept))
     return found
 
@@ -72,7 +72,7 @@ def _dealt(
                 single[piece.kind, piece.option].append((number, server))
                 continue
             for _ in range(number):
-                found[piece.kind].append((option.worth, (room.take(server, piece.gpus, option.point),)))
+                found[piece.kind].append((option.value, (room.take(server, piece.gpus, option.point),)))
     # single GPUs with the same option stand in a line by their servers, which is cut into jobs
     for (kind, at), there in single.items():
         option, gpus = alike[kind].options[at], alike[kind].gpus
@@ -80,5 +80,5 @@ def _dealt(
         for first in range(0, len(line), gpus):
             part = line[first : first + gpus]
             shares = tuple(room.take(server, part.count(server), option.point) for server in dict.fromkeys(part))
-            found[kind].append((option.worth, shares))
+            found[kind].append((option.value, shares))
     return [[shares for _, shares in sorted(each, key=lambda pair: -pair[0])] for each in found]

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sizing.pack.choices import Kind, Option
+from sizing.pack.choices import Kind
+from sizing.pack.menu import Option
 from sizing.pack.program import Program
+from sizing.pack.room import ROUNDING
 from sizing.pack.types import Servers
 
 SPLIT_COST = 1e-3
@@ -25,7 +27,7 @@ _LAST = 4
 _PATTERNS = 150
 _NODES = 100
 _MISSING = 10.0  # what a GPU of a job that has no place costs, in the greatest worth: more than any packing gains by it
-_ROUNDING = 1e-6  # of a number of servers, or of throughput
+_SLACK = 1e-6  # of a number of servers, or of throughput
 _GAPS = (1e-2, 1e-4)  # any pattern that is better will do to go on with; that there is none is to be said more exactly
 
 
@@ -72,14 +74,13 @@ def _pieces(alike: Sequence[Kind], servers: Servers) -> list[Piece]:
 
 def _most(option: Option, servers: Servers) -> int:
     """GPUs of one server with so much for each."""
-    cpus, memory = servers.cpus / option.point.cpus, servers.memory_bytes / option.point.memory_bytes
-    return int(min(servers.gpus, cpus * (1 + 1e-9), memory * (1 + 1e-9)))
+    return int(servers.gpus / max(1.0, option.cpus, option.memory) * (1 + ROUNDING))
 
 
-def _sizes(piece: Piece, alike: Sequence[Kind], servers: Servers) -> tuple[float, float, float]:
-    """What a piece takes of a server: GPUs, and shares of its CPUs and memory."""
-    point = alike[piece.kind].options[piece.option].point
-    return piece.gpus, piece.gpus * point.cpus / servers.cpus, piece.gpus * point.memory_bytes / servers.memory_bytes
+def _sizes(piece: Piece, alike: Sequence[Kind]) -> tuple[float, float, float]:
+    """What a piece takes of a server: GPUs, and CPUs and memory in the shares of so many."""
+    option = alike[piece.kind].options[piece.option]
+    return piece.gpus, piece.gpus * option.cpus, piece.gpus * option.memory
 
 
 def _gpus_left(alike: Sequence[Kind], patterns: Iterable[Pattern]) -> list[int]:
@@ -109,7 +110,7 @@ class _Relaxed:
         # in GPUs, so that the pieces of a job that is split add up to it
         self._jobs = [self._program.row() for _ in alike]
         self._count = self._program.row()
-        most = max(1.0, *(option.worth for kind in alike for option in kind.options))
+        most = max(1.0, *(option.value for kind in alike for option in kind.options))
         for row in self._jobs:
             self._program.column(-_MISSING * most, {row: 1.0})
 
@@ -122,8 +123,8 @@ class _Relaxed:
         """Settle the servers that are whole in the best solution, or one that is nearest to it; never the last."""
         x = self._solved()
         order = sorted(self._columns, key=lambda pattern: -x[self._columns[pattern]])
-        whole = [int(x[self._columns[pattern]] + _ROUNDING) for pattern in order]
-        if not order or x[self._columns[order[0]]] < _ROUNDING:  # there are no more jobs
+        whole = [int(x[self._columns[pattern]] + _SLACK) for pattern in order]
+        if not order or x[self._columns[order[0]]] < _SLACK:  # there are no more jobs
             order, whole = [()], [self.left]
         elif not whole[0]:
             whole[0] = 1
@@ -161,14 +162,14 @@ class _Best:
         self._pieces = pieces
         self._alike = alike
         self._program = Program(nodes=_NODES)
-        rows = [self._program.row(high=servers.gpus), self._program.row(high=1.0), self._program.row(high=1.0)]
+        rows = [self._program.row(high=servers.gpus) for _ in range(3)]
         for piece in pieces:
-            self._program.column(0.0, dict(zip(rows, _sizes(piece, alike, servers), strict=True)), integer=True)
+            self._program.column(0.0, dict(zip(rows, _sizes(piece, alike), strict=True)), integer=True)
 
     def worth(self, piece: Piece) -> float:
         """What a piece adds to the throughput; a job's cost of being split is spread over its pieces."""
         kind = self._alike[piece.kind]
-        return kind.options[piece.option].worth * piece.gpus - (0.0 if piece.whole else SPLIT_COST / kind.gpus)
+        return kind.options[piece.option].value * piece.gpus - (0.0 if piece.whole else SPLIT_COST / kind.gpus)
 
     def limit(self, gpus: Sequence[int]) -> None:
         """Take no more pieces than there are GPUs of each kind's jobs."""
@@ -181,7 +182,7 @@ class _Best:
         for gap in _GAPS:
             self._program.close_to(gap)
             found = self._program.solve()
-            if found is not None and found.value > more_than + _ROUNDING:
+            if found is not None and found.value > more_than + _SLACK:
                 return _pattern(self._pieces, found.x)
         return None
 
@@ -207,13 +208,13 @@ def _filled(
     first = len(cuts)
     count = servers.count - len(settled)
     for _ in range(count):
-        sizes = [program.row(high=servers.gpus), program.row(high=1.0), program.row(high=1.0)]
+        sizes = [program.row(high=servers.gpus) for _ in range(3)]
         for piece in able:
-            rows = dict(zip(sizes, _sizes(piece, alike, servers), strict=True))
+            rows = dict(zip(sizes, _sizes(piece, alike), strict=True))
             rows[jobs[piece.kind]] = piece.gpus
             if not piece.whole:
                 rows[cuts[piece.kind, piece.option]] = 1.0
-            worth = alike[piece.kind].options[piece.option].worth * piece.gpus
+            worth = alike[piece.kind].options[piece.option].value * piece.gpus
             program.column(worth, rows, high=gpus[piece.kind] // piece.gpus, integer=True)
     found = program.solve()
     if found is None:

@@ -29,7 +29,7 @@ def least(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> float:
 
 
 def refuse_stopped(job: PackJob, servers: Servers) -> None:
-    """Raise SizingError for a job that does not run with its proportional share: others would have to give it more."""
+    """Raise SizingError for a job that does not run with its proportional share, which then is no yardstick."""
     if not job.matrix.rate(servers.proportional):
         share = servers.proportional
         raise SizingError(
