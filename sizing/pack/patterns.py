@@ -156,15 +156,17 @@ class _Relaxed:
 
 
 class _Best:
-    """The pattern that earns most: a knapsack with three sizes."""
+    """The pattern that earns most: a knapsack with three sizes, and no more of a kind than there is."""
 
     def __init__(self, pieces: Sequence[Piece], alike: Sequence[Kind], servers: Servers) -> None:
         self._pieces = pieces
         self._alike = alike
         self._program = Program(nodes=_NODES)
         rows = [self._program.row(high=servers.gpus) for _ in range(3)]
+        self._jobs = [self._program.row() for _ in alike]
         for piece in pieces:
-            self._program.column(0.0, dict(zip(rows, _sizes(piece, alike), strict=True)), integer=True)
+            sizes = dict(zip(rows, _sizes(piece, alike), strict=True))
+            self._program.column(0.0, {**sizes, self._jobs[piece.kind]: piece.gpus}, integer=True)
 
     def worth(self, piece: Piece) -> float:
         """What a piece adds to the throughput; a job's cost of being split is spread over its pieces."""
@@ -173,8 +175,8 @@ class _Best:
 
     def limit(self, gpus: Sequence[int]) -> None:
         """Take no more pieces than there are GPUs of each kind's jobs."""
-        for column, piece in enumerate(self._pieces):
-            self._program.bound_column(column, gpus[piece.kind] // piece.gpus)
+        for row, most in zip(self._jobs, gpus, strict=True):
+            self._program.bound_row(row, 0, most)
 
     def __call__(self, prices: Sequence[float], more_than: float) -> Pattern | None:
         """That which earns more beyond the prices of its GPUs by kind, if there is one."""

@@ -166,6 +166,12 @@ def test_with_many_options_only_some_are_tried_and_all_jobs_are_placed(monkeypat
     assert worth.mean(packing, jobs, servers) == pytest.approx((16 * 2 + 48) / 64)
 
 
+def test_regression_a_server_held_two_options_of_the_only_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "_LAST", 0)
+    two_ways = Matrix(1, (2.0, 4.0), (10 * GB, 20 * GB), ((0.0, 0.5), (0.5, 0.0)))
+    assert opt._programmed(named(two_ways), Servers(2, 2, 6.0, 40 * GB)) is not None
+
+
 def test_jobs_that_ask_for_too_much_are_refused_and_none_are_no_trouble() -> None:
     servers = Servers(1, 2, 6.0, 120 * GB)
     assert opt.pack([], servers) == Packing({})
