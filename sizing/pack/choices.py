@@ -1,0 +1,57 @@
+"""Jobs that are alike, with what any of them can be given: what the programs of OPT count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sizing.cpu.matrix import Point
+from sizing.pack.menu import Option, menu
+from sizing.pack.room import ROUNDING
+from sizing.pack.types import PackJob, Servers
+from sizing.pack.worth import base
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Jobs with the same matrix, in the order of their priority; `least` is the option that each can always have.
+
+    `below` are cells that are slower than the proportional share: no job is left with one, the relaxed program mixes
+    them in.
+    """
+
+    jobs: tuple[PackJob, ...]
+    options: tuple[Option, ...]
+    least: Option
+    below: tuple[Option, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Of each of the jobs."""
+        return self.jobs[0].gpus
+
+
+def kinds(jobs: Sequence[PackJob], servers: Servers) -> tuple[Kind, ...]:
+    """All jobs by kind: that programs count them, and do not tell them apart, loses nothing and makes them small."""
+    alike: dict[object, list[PackJob]] = {}
+    for job in jobs:
+        alike.setdefault(job.matrix, []).append(job)
+    return tuple(_kind(tuple(group), servers) for group in alike.values())
+
+
+def _kind(jobs: tuple[PackJob, ...], servers: Servers) -> Kind:
+    found = menu(jobs[0].matrix, servers.proportional)
+    most = servers.gpus * (1 + ROUNDING)  # what one server has, in its GPUs' shares
+    options = tuple(option for option in found.options if option.cpus <= most and option.memory <= most)
+    return Kind(jobs, options, found.options[found.base], _below(jobs[0], servers))
+
+
+def _below(job: PackJob, servers: Servers) -> tuple[Option, ...]:
+    """The cells in which a job runs, and slower than with its share."""
+    matrix, share, unit = job.matrix, servers.proportional, base(job, servers)
+    return tuple(
+        Option(cpus / share.cpus, memory_bytes / share.memory_bytes, rate / unit, Point(cpus, memory_bytes))
+        for cpus, rates in zip(matrix.cpus, matrix.rates, strict=True)
+        for memory_bytes, rate in zip(matrix.memory_bytes, rates, strict=True)
+        if 0 < rate < matrix.rate(share)
+    )

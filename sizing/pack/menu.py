@@ -1,0 +1,58 @@
+"""What a job can be given for each of its GPUs: cells of its matrix, no slower than with its share of a server."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from sizing.cpu.matrix import Matrix, Point
+
+
+class Option(NamedTuple):
+    """A cell of a matrix, for each GPU, with what it is worth: its rate over that with the proportional share.
+
+    `cpus` and `memory` are in shares of a server's GPU (1 is proportional), so that they weigh alike; `point` has them
+    as they are.
+    """
+
+    cpus: float
+    memory: float
+    value: float
+    point: Point
+
+
+class Menu(NamedTuple):
+    """Options in the order of their value; the one at `base` is within the proportional share, so always to be had."""
+
+    gpus: int
+    options: tuple[Option, ...]
+    base: int
+
+
+@lru_cache(maxsize=4096)
+def menu(matrix: Matrix, proportional: Point) -> Menu:
+    """The cells that reach the rate with the proportional share and that no other cell reaches with as little.
+
+    A job that does not run with its share has that share, worth 0, and all cells with which it runs, where its best
+    rate counts 1.
+    """
+    floor = matrix.rate(proportional)
+    unit = floor or matrix.best or 1.0
+    options = [] if floor else [Option(1.0, 1.0, 0.0, proportional)]
+    above = [0.0] * len(matrix.memory_bytes)  # the best rate of all rows so far with so much memory or less
+    for cpus, rates in zip(matrix.cpus, matrix.rates, strict=True):
+        best = 0.0
+        for j, rate in enumerate(rates):
+            best = max(best, above[j])
+            if rate > best:
+                best = rate
+                if rate >= floor:
+                    point = Point(cpus, matrix.memory_bytes[j])
+                    shares = point.cpus / proportional.cpus, point.memory_bytes / proportional.memory_bytes
+                    options.append(Option(*shares, rate / unit, point))
+            above[j] = best
+    options.sort(key=lambda option: (option.value, option.cpus + option.memory))
+    # the matrix itself takes what is short of a cell by rounding for that cell
+    within = 1 + 1e-6
+    base = next(i for i, option in enumerate(options) if option.cpus <= within and option.memory <= within)
+    return Menu(matrix.gpus, tuple(options), base)

@@ -1,0 +1,127 @@
+"""Jobs drawn from matrices, servers and policies as they are asked for, and the two simple packers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sizing.cpu.matrix import Matrix, Recorded
+from sizing.errors import UsageError
+from sizing.pack import greedy, proportional, worth
+from sizing.pack.draw import draw, mix_of
+from sizing.pack.packers import PACKERS, packer
+from sizing.pack.servers_of import papers, servers_of
+from sizing.pack.types import PackJob, Servers
+
+GB = 1e9
+
+
+def recorded(kind: str, gpus: int = 1, rate: float = 1.0) -> Recorded:
+    return Recorded(f"{kind}_{gpus}", kind, Matrix(gpus, (1.0, 3.0), (20 * GB,), ((rate,), (2 * rate,))), 0.1)
+
+
+MATRICES = {
+    "a": recorded("image"),
+    "b": recorded("image", rate=2),
+    "l": recorded("language"),
+    "s": recorded("speech"),
+    "a2": recorded("image", 2),
+}
+
+
+def test_jobs_are_of_the_classes_in_their_shares_and_of_all_models_of_a_class() -> None:
+    jobs = draw(MATRICES, mix_of("20/70/10"), 4000, seed=3)
+    models = Counter(job.id.partition(":")[2] for job in jobs)
+    assert {job.gpus for job in jobs} == {1}
+    assert len({job.id for job in jobs}) == 4000
+    assert models["l"] / 4000 == pytest.approx(0.7, abs=0.03)
+    assert models["a"] / 4000 == pytest.approx(0.1, abs=0.03)
+    assert models["b"] / 4000 == pytest.approx(0.1, abs=0.03)
+    assert models["s"] / 4000 == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_seed_draws_the_same_jobs_and_another_draws_others() -> None:
+    mix = mix_of("20/70/10")
+    assert draw(MATRICES, mix, 64, seed=1) == draw(dict(reversed(MATRICES.items())), mix, 64, seed=1)
+    assert draw(MATRICES, mix, 64, seed=1) != draw(MATRICES, mix, 64, seed=2)
+
+
+def test_a_class_of_which_nothing_is_asked_need_not_be_there() -> None:
+    only = {"a": MATRICES["a"], "a2": MATRICES["a2"]}
+    assert len(draw(only, mix_of("100/0/0"), 8, seed=1)) == 8
+    with pytest.raises(UsageError, match="no one-GPU job of class language, only of image"):
+        draw(only, mix_of("99/1/0"), 8, seed=1)
+    with pytest.raises(UsageError, match="only of none at all"):
+        draw({"a2": MATRICES["a2"]}, mix_of("100/0/0"), 8, seed=1)
+
+
+@pytest.mark.parametrize("text", ["", "20/70", "20/70/10/0", "a/b/c", "nan/50/50", "-10/100/10", "20/70/20", "0/0/0"])
+def test_a_mix_that_is_none_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--mix .*: (give|the percentages)"):
+        mix_of(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8/24", "8/24/500/1", "0/24/500", "8.5/24/500", "8/0/500", "8/24/nan", "8/24/inf"]
+)
+def test_a_server_that_is_none_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(UsageError, match="--server"):
+        servers_of(text, 1)
+
+
+def test_servers_are_read_as_they_are_written() -> None:
+    assert papers(2) == Servers(2, 8, 24.0, 500 * GB)
+    assert servers_of("4/32.5/256", 3) == Servers(3, 4, 32.5, 256 * GB)
+
+
+def test_a_policy_that_there_is_not_is_told_with_the_nearest() -> None:
+    assert {packer(name) for name in PACKERS} == set(PACKERS.values())
+    with pytest.raises(UsageError, match="did you mean greedy"):
+        packer("gredy")
+    with pytest.raises(UsageError, match="one of tune, opt, greedy, proportional"):
+        packer("xyzzy")
+
+
+SERVERS = Servers(2, 4, 12.0, 160 * GB)
+FLAT = Matrix(1, (1.0,), (20 * GB,), ((1.0,),))
+HUNGRY = Matrix(1, (1.0, 3.0, 6.0), (20 * GB,), ((0.5,), (1.0,), (2.0,)))
+
+
+def test_proportional_splits_no_job_whose_size_divides_a_server_whatever_the_order() -> None:
+    sizes = [1, 2, 1, 4]
+    jobs = [PackJob(str(at), replace(FLAT, gpus=gpus)) for at, gpus in enumerate(sizes)]
+    shares = proportional.pack(jobs, SERVERS).shares
+    assert [len(shares[job.id]) for job in jobs] == [1, 1, 1, 1]
+    assert shares["3"][0].cpus == 12.0
+
+
+def test_proportional_splits_a_job_over_as_few_servers_as_can_be() -> None:
+    jobs = [PackJob("big", replace(FLAT, gpus=6)), PackJob("two", replace(FLAT, gpus=2))]
+    shares = proportional.pack(jobs, SERVERS).shares
+    assert [share.gpus for share in shares["big"]] == [4, 2]
+    assert [share.gpus for share in shares["two"]] == [2]
+
+
+def test_greedy_leaves_out_who_finds_no_place_and_goes_on_with_later_ones() -> None:
+    jobs = [PackJob(f"h{at}", HUNGRY) for at in range(5)] + [PackJob("late", FLAT)]
+    one = replace(SERVERS, cpus=13.0)
+    packing = greedy.pack(jobs, one)
+    assert list(packing.shares) == ["h0", "h1", "h2", "h3", "late"]
+    assert packing.point("h0").cpus == 6
+    assert worth.least(packing, jobs, one) == 0
+    assert worth.mean(packing, jobs, one) == pytest.approx((4 * 2 + 1) / 6)
+
+
+def test_greedy_splits_a_job_that_fits_no_server_alone() -> None:
+    packing = greedy.pack([PackJob("big", replace(HUNGRY, gpus=4))], SERVERS)
+    assert [(share.gpus, share.cpus) for share in packing.shares["big"]] == [(2, 12), (2, 12)]
+
+
+def test_a_larger_job_counts_as_much_as_its_gpus_in_the_mean() -> None:
+    jobs = [PackJob("big", replace(HUNGRY, gpus=3)), PackJob("small", FLAT)]
+    packing = greedy.pack(jobs, replace(SERVERS, cpus=24.0))
+    assert worth.relative(packing, jobs[0], SERVERS) == 2
+    assert worth.mean(packing, jobs, SERVERS) == pytest.approx((3 * 2 + 1) / 4)
+    assert worth.least(packing, jobs, SERVERS) == 1
