@@ -1,0 +1,86 @@
+"""A round-based scheduler (Synergy, section 3): each round the first jobs of an order are packed onto the servers.
+
+Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
+left out for one behind, so a job that does not fit ends the list. A packer says what each of them has. Between rounds
+nothing changes: who arrives waits, and what a job leaves stays idle. Where the same jobs are runnable as run, nothing
+changes either; else all are packed anew, with names so that jobs stay where they are (sizing.simulate.places).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sizing.cpu.matrix import Matrix
+from sizing.pack.types import Packer, PackJob, Servers
+from sizing.simulate.orders import Order, Standing
+from sizing.simulate.places import stay
+from sizing.simulate.servers import Placed
+from sizing.simulate.world import Decision, Moment, SimulatedJob
+
+ROUND_S = 300.0
+"""The paper's."""
+
+
+class Rounds:
+    """An order and a packer, on servers; `told` are the matrices that the packer sees, by model."""
+
+    def __init__(
+        self,
+        order: Order,
+        packer: Packer,
+        servers: Servers,
+        told: Mapping[str, Matrix],
+        *,
+        name: str = "rounds",
+        interval_s: float = ROUND_S,
+    ) -> None:
+        self.name = name
+        self.interval_s: float | None = interval_s
+        self._order, self._packer, self._servers, self._told = order, packer, servers, told
+        self._rates = {model: matrix.rate(servers.proportional) for model, matrix in told.items()}
+        self._attained: dict[str, float] = {}
+        self._seen_s = 0.0
+        self.packings = 0
+        """How often jobs were packed."""
+
+    def decide(self, moment: Moment[Placed]) -> Decision[Placed]:
+        """At a round the jobs whose turn it is; else who runs goes on."""
+        for each in moment.running:
+            since_s = max(each.since_s, self._seen_s)
+            had = self._attained.get(each.job.id, 0.0)
+            self._attained[each.job.id] = had + each.allocation.gpus * (moment.now_s - since_s)
+        self._seen_s = moment.now_s
+        held = {each.job.id: each.allocation for each in moment.running}
+        if not moment.tick:
+            return Decision(held)
+        jobs = self._runnable(moment)
+        there = held.keys() | {each.job.id for each in moment.waiting}
+        self._attained = {id: had for id, had in self._attained.items() if id in there}
+        if {job.id for job in jobs} == held.keys():
+            return Decision(held)
+        packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers)
+        self.packings += 1
+        models = {each.job.id: each.job.model for each in moment.running} | {job.id: job.model for job in jobs}
+        shares = stay(packing, {id: each.shares for id, each in held.items()}, models, self._servers.count)
+        return Decision({id: Placed(each) for id, each in shares.items()})
+
+    def _runnable(self, moment: Moment[Placed]) -> list[SimulatedJob]:
+        """The first jobs of the order, as many as the GPUs are enough for."""
+        keys: dict[str, tuple[float, bool, float]] = {}
+        jobs: list[SimulatedJob] = []
+        for each in moment.running:
+            keys[each.job.id] = (self._key(each.job, each.left, moment.now_s), False, each.job.submit_s)
+            jobs.append(each.job)
+        for one in moment.waiting:
+            keys[one.job.id] = (self._key(one.job, one.left, moment.now_s), True, one.job.submit_s)
+            jobs.append(one.job)
+        jobs.sort(key=lambda job: keys[job.id])
+        left = self._servers.count * self._servers.gpus
+        for number, job in enumerate(jobs):
+            left -= job.gpus
+            if left < 0:
+                return jobs[:number]
+        return jobs
+
+    def _key(self, job: SimulatedJob, left: float, now_s: float) -> float:
+        return self._order(Standing(job, left, self._rates[job.model], self._attained.get(job.id, 0.0), now_s))
