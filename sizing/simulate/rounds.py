@@ -60,8 +60,7 @@ class Rounds:
             return Decision(held)
         packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers)
         self.packings += 1
-        models = {each.job.id: each.job.model for each in moment.running} | {job.id: job.model for job in jobs}
-        shares = stay(packing, {id: each.shares for id, each in held.items()}, models, self._servers.count)
+        shares = stay(packing, {id: each.shares for id, each in held.items()}, self._servers.count)
         return Decision({id: Placed(each) for id, each in shares.items()})
 
     def _runnable(self, moment: Moment[Placed]) -> list[SimulatedJob]:

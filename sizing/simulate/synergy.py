@@ -1,0 +1,112 @@
+"""Synergy's comparison: orders and packers on the same jobs, and what comes of each run."""
+
+from __future__ import annotations
+
+import difflib
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from sizing.cpu.matrix import Matrices, Matrix
+from sizing.errors import UsageError
+from sizing.pack import greedy, proportional, tune
+from sizing.pack.types import Packer, Servers
+from sizing.simulate.engine import RESTART_S, simulate_in
+from sizing.simulate.orders import order
+from sizing.simulate.outcome import Outcome
+from sizing.simulate.report import quantile
+from sizing.simulate.rounds import Rounds
+from sizing.simulate.servers import ServerWorld
+from sizing.simulate.world import SimulatedJob
+
+PACKERS: Mapping[str, Packer] = {"proportional": proportional.pack, "greedy": greedy.pack, "tune": tune.pack}
+EDGE = 0.25
+"""Of the jobs, at the beginning and at the end, that figures leave out: there the cluster fills and empties."""
+
+
+def packer(name: str) -> Packer:
+    """One of them. Raises UsageError, one line, for a name that there is not."""
+    if name in PACKERS:
+        return PACKERS[name]
+    near = difflib.get_close_matches(name.lower(), PACKERS, n=1, cutoff=0.5)
+    told = f"did you mean {near[0]}?" if near else f"one of {', '.join(PACKERS)}"
+    raise UsageError(f"no packer is called {name[:40]!r}: {told}")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run, of the jobs in the middle; times in seconds.
+
+    `throughput` adds up each job's rate over that with its proportional share, a GPU of it, as a mean over the time
+    in which these jobs were submitted, and `busy` is the share of GPUs that jobs had then. `slowest` is the least rate
+    that one of all jobs ever had over that with its proportional share. `slowdown` is the mean of completion time over
+    the duration with its share from submission on, and `packings` how often jobs were packed.
+    """
+
+    jobs: int
+    mean_jct_s: float
+    median_jct_s: float
+    p99_jct_s: float
+    mean_queue_s: float
+    slowdown: float
+    restarts: float
+    throughput: float
+    busy: float
+    slowest: float
+    packings: int
+
+
+NAMES = tuple(field.name for field in fields(Figures))
+
+
+def run(
+    order_name: str,
+    packer_name: str,
+    jobs: Sequence[SimulatedJob],
+    servers: Servers,
+    matrices: Matrices,
+    *,
+    told: Mapping[str, Matrix] | None = None,
+    restart_s: float = RESTART_S,
+) -> Figures:
+    """One order and packer on jobs whose true matrices are `matrices`; the packer sees these, or what it is `told`."""
+    known = told if told is not None else {name: each.matrix for name, each in matrices.items()}
+    name = f"{order_name}-{packer_name}"
+    policy = Rounds(order(order_name), packer(packer_name), servers, known, name=name)
+    outcome = simulate_in(ServerWorld(servers, matrices), jobs, policy, restart_s=restart_s)
+    return figures(outcome, servers.count * servers.gpus, policy.packings)
+
+
+def figures(outcome: Outcome, gpus: int, packings: int = 0) -> Figures:
+    """The figures of a run in which all jobs ended."""
+    edge = int(len(outcome.jobs) * EDGE)
+    middle = outcome.jobs[edge : len(outcome.jobs) - edge]
+    done = sorted(each.completion_s for each in middle if each.completion_s is not None)
+    from_s, until_s = middle[0].job.submit_s, middle[-1].job.submit_s
+    normalised = busy = 0.0
+    slowest = float("inf")
+    for each in outcome.jobs:
+        for span in each.spans:
+            within_s = max(0.0, min(span.until_s, until_s) - max(span.from_s, from_s))
+            trains_s = max(0.0, min(span.until_s, until_s) - max(span.ready_s, from_s))
+            normalised += trains_s * span.rate / each.reference_rate * span.allocation.gpus
+            busy += within_s * span.allocation.gpus
+            slowest = min(slowest, span.rate / each.reference_rate)
+    whole = gpus * (until_s - from_s)
+    return Figures(
+        jobs=len(done),
+        mean_jct_s=statistics.fmean(done),
+        median_jct_s=statistics.median(done),
+        p99_jct_s=quantile(done, 0.99),
+        mean_queue_s=statistics.fmean(each.queued_s for each in middle if each.queued_s is not None),
+        slowdown=statistics.fmean(
+            each.completion_s * each.reference_rate / each.job.iterations
+            for each in middle
+            if each.completion_s is not None
+        ),
+        restarts=statistics.fmean(each.restarts for each in middle),
+        throughput=normalised / whole,
+        busy=busy / whole,
+        slowest=slowest,
+        packings=packings,
+    )
