@@ -104,11 +104,15 @@ def simulate_in(
     *,
     restart_s: float = RESTART_S,
     until_s: float | None = None,
+    rounds: bool = False,
 ) -> Outcome:
-    """What becomes of jobs in any world; the same otherwise."""
+    """What becomes of jobs in any world; with `rounds` the policy is asked at its interval alone. Raises as above.
+
+    A round that comes while no job is there begins with the next arrival.
+    """
     _check(jobs, restart_s)
     world.refuse(jobs)
-    return _Simulation(world, jobs, policy, restart_s, until_s).run()
+    return _Simulation(world, jobs, policy, restart_s, until_s, rounds=rounds).run()
 
 
 class _Simulation(Generic[A]):
@@ -121,8 +125,10 @@ class _Simulation(Generic[A]):
         policy: Policy[A],
         restart_s: float,
         until_s: float | None,
+        *,
+        rounds: bool,
     ) -> None:
-        self.world, self.policy, self.restart_s = world, policy, restart_s
+        self.world, self.policy, self.restart_s, self.rounds = world, policy, restart_s, rounds
         self.until_s = float("inf") if until_s is None else until_s
         self.coming = sorted(jobs, key=lambda job: job.submit_s)
         self.next = 0
@@ -134,6 +140,7 @@ class _Simulation(Generic[A]):
         self.decisions = 0
         self.idle_rounds = 0
         self.ended = False
+        self.arrived: frozenset[str] = frozenset()
 
     def run(self) -> Outcome:
         """From the first arrival to the last end."""
@@ -142,13 +149,13 @@ class _Simulation(Generic[A]):
         while (at_s := self._next(start_s)) is not None and at_s <= self.until_s:
             self.now_s = at_s
             ended = self.ended = self._end() or self.ended
-            arrived = self._arrive()
+            arrived = self.arrived = self.arrived | self._arrive()
             tick = interval_s is not None and at_s >= start_s + self.round * interval_s
             while interval_s is not None and at_s >= start_s + self.round * interval_s:
                 self.round = max(self.round + 1, int((at_s - start_s) / interval_s))
-            if self.there and (arrived or ended or tick):
-                self.ended = False
-                started = self._decide(arrived, ended, tick)
+            if self.there and (tick or ((arrived or ended) and not self.rounds)):
+                self.ended, self.arrived = False, frozenset()
+                started = self._decide(arrived, ended)
                 self.idle_rounds = 0 if arrived or ended or started else self.idle_rounds + 1
                 if self.idle_rounds > STUCK_ROUNDS:
                     raise BrokenRule(
@@ -203,7 +210,7 @@ class _Simulation(Generic[A]):
             self.next += 1
         return frozenset(arrived)
 
-    def _decide(self, arrived: frozenset[str], ended: bool, tick: bool) -> bool:
+    def _decide(self, arrived: frozenset[str], ended: bool) -> bool:
         """Asks the policy and does what it says; whether a job has been dropped or starts that never ran before."""
         running, waiting = [], []
         for one in self.there.values():
@@ -215,7 +222,7 @@ class _Simulation(Generic[A]):
                 waiting.append(one.waiting)
         self.decisions += 1
         capacity = dict(self.world.capacity)
-        decision = self.policy.decide(Moment(self.now_s, running, waiting, capacity, arrived, ended, tick))
+        decision = self.policy.decide(Moment(self.now_s, running, waiting, capacity, arrived, ended))
         changed = self._changed(decision)
         for id in decision.dropped:
             one = self.there.pop(id)

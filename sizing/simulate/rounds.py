@@ -1,9 +1,10 @@
 """A round-based scheduler (Synergy, section 3): each round the first jobs of an order are packed onto the servers.
 
 Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
-left out for one behind, so a job that does not fit ends the list. A packer says what each of them has. Between rounds
-nothing changes: who arrives waits, and what a job leaves stays idle. Where the same jobs are runnable as run, nothing
-changes either; else all are packed anew, with names so that jobs stay where they are (sizing.simulate.places).
+left out for one behind, so a job that does not fit ends the list. A packer says what each of them has. Where the same
+jobs are runnable as run, nothing changes; else all are packed anew, so that jobs stay where they are if they can
+(sizing.simulate.places). It is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between
+who arrives waits, and what a job leaves stays idle.
 """
 
 from __future__ import annotations
@@ -44,15 +45,13 @@ class Rounds:
         """How often jobs were packed."""
 
     def decide(self, moment: Moment[Placed]) -> Decision[Placed]:
-        """At a round the jobs whose turn it is; else who runs goes on."""
+        """The jobs whose turn it is, each with what it is given."""
         for each in moment.running:
             since_s = max(each.since_s, self._seen_s)
             had = self._attained.get(each.job.id, 0.0)
             self._attained[each.job.id] = had + each.allocation.gpus * (moment.now_s - since_s)
         self._seen_s = moment.now_s
         held = {each.job.id: each.allocation for each in moment.running}
-        if not moment.tick:
-            return Decision(held)
         jobs = self._runnable(moment)
         there = held.keys() | {each.job.id for each in moment.waiting}
         self._attained = {id: had for id, had in self._attained.items() if id in there}

@@ -73,7 +73,7 @@ def run(
     known = told if told is not None else {name: each.matrix for name, each in matrices.items()}
     name = f"{order_name}-{packer_name}"
     policy = Rounds(order(order_name), packer(packer_name), servers, known, name=name)
-    outcome = simulate_in(ServerWorld(servers, matrices), jobs, policy, restart_s=restart_s)
+    outcome = simulate_in(ServerWorld(servers, matrices), jobs, policy, restart_s=restart_s, rounds=True)
     return figures(outcome, servers.count * servers.gpus, policy.packings)
 
 

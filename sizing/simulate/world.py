@@ -67,8 +67,7 @@ class Waiting:
 class Moment(Generic[A]):
     """What a policy sees: the time, all jobs that have been submitted and not ended, in order, and GPUs by type.
 
-    `arrived` are ids of jobs that are new since it was last asked, `ended` says whether a job has ended since, and
-    `tick` whether the policy's interval has come round.
+    `arrived` are ids of jobs that are new since it was last asked, `ended` says whether a job has ended since.
     """
 
     now_s: float
@@ -77,7 +76,6 @@ class Moment(Generic[A]):
     capacity: Mapping[str, int]
     arrived: frozenset[str]
     ended: bool
-    tick: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Decision(Generic[A]):
 
 
 class Policy(Protocol[A]):
-    """A scheduler. It is asked at arrivals and ends, and every `interval_s` where that is not None."""
+    """A scheduler. It is asked at arrivals and ends, and every `interval_s` where that is not None (or then alone)."""
 
     name: str
     interval_s: float | None
