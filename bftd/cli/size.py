@@ -12,6 +12,7 @@ _COMMANDS = {
     "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
+    "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring (what-if)."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
     "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),

@@ -1,12 +1,28 @@
-"""The servers that public sensitivity matrices were taken on."""
+"""Servers as they are asked for."""
 
 from __future__ import annotations
 
+from sizing.errors import UsageError
 from sizing.pack.types import Servers
 
 GB = 10**9
+PAPERS = "8/24/500"
+"""GPUs, CPUs and GB of Synergy's servers (of V100), on which the public matrices were taken."""
+_MOST_GPUS = 64
+_MOST = 1e9
 
 
 def papers(count: int) -> Servers:
-    """So many of Synergy's servers: 8 GPUs (V100), 24 CPUs, 500 GB."""
-    return Servers(count, gpus=8, cpus=24.0, memory_bytes=500.0 * GB)
+    """So many of Synergy's servers."""
+    return servers_of(PAPERS, count)
+
+
+def servers_of(text: str, count: int) -> Servers:
+    """So many servers of GPUS/CPUS/GB; raises UsageError, one line, for what is none."""
+    try:
+        gpus, cpus, memory_gb = (float(part) for part in text.split("/"))
+    except ValueError:
+        gpus = cpus = memory_gb = 0.0
+    if not (1 <= gpus <= _MOST_GPUS and gpus == int(gpus) and 0 < cpus <= _MOST and 0 < memory_gb <= _MOST):
+        raise UsageError(f"--server {text[:40]!r}: give a server's GPUs/CPUs/GB, as in {PAPERS}")
+    return Servers(count, int(gpus), cpus, memory_gb * GB)

@@ -1,0 +1,30 @@
+"""The packers by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from sizing.errors import UsageError
+from sizing.pack import greedy, opt, proportional, tune
+from sizing.pack.types import Packer
+
+PACKERS: Mapping[str, Packer] = {
+    "tune": tune.pack,
+    "opt": opt.pack,
+    "greedy": greedy.pack,
+    "proportional": proportional.pack,
+}
+FAIR = ("tune", "opt", "proportional")
+"""Those under which every job runs, and none slower than with its GPU-proportional share."""
+
+
+def packer(name: str) -> Packer:
+    """The packer of a name. Raises UsageError, one line, for a name that there is not."""
+    if name in PACKERS:
+        return PACKERS[name]
+    near = difflib.get_close_matches(name.lower(), PACKERS, n=1, cutoff=0.5)
+    raise UsageError(
+        f"--policy {name[:40]!r}: no such policy; "
+        + (f"did you mean {near[0]}?" if near else f"one of {', '.join(PACKERS)}")
+    )

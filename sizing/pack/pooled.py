@@ -1,0 +1,68 @@
+"""Synergy-OPT's first program: the most throughput if all servers were one, relaxed and in whole choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sizing.errors import SizingError
+from sizing.pack.choices import Kind, kinds
+from sizing.pack.program import Program, Solved
+from sizing.pack.types import PackJob, Servers
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no packing's mean throughput over the proportional one can exceed: `relaxed` is never below `whole`.
+
+    `whole` is with one cell of its matrix for each job, `relaxed` with any mixture of cells.
+    """
+
+    relaxed: float
+    whole: float
+
+
+def bounds(jobs: Sequence[PackJob], servers: Servers) -> Bounds:
+    """Both, of the mean for each GPU that jobs ask for, in which no job is slower than with its proportional share."""
+    alike = kinds(jobs, servers)
+    gpus = sum(job.gpus for job in jobs)
+    relaxed = _solved(_program(alike, servers, integer=False)).value
+    whole = _solved(_program(alike, servers, integer=True)).bound
+    return Bounds(relaxed / gpus, min(relaxed, whole) / gpus)
+
+
+def chosen(alike: Sequence[Kind], servers: Servers) -> list[list[int]]:
+    """For each kind how many of its jobs have each of its options, where the throughput is most."""
+    x = iter(_solved(_program(alike, servers, integer=True)).x)
+    return [[round(next(x)) for _ in kind.options] for kind in alike]
+
+
+def _program(alike: Sequence[Kind], servers: Servers, *, integer: bool) -> Program:
+    """max sum g W y under the totals of CPUs and memory, sum y = 1 for a job, and sum W y >= its proportional W.
+
+    A column counts the jobs of a kind that have an option. In whole numbers the last row only says which options there
+    are, so it is left out there.
+    """
+    program = Program()
+    cpus = program.row(high=float(servers.count))  # both in servers, as numbers of one size are solved best
+    memory = program.row(high=float(servers.count))
+    for kind in alike:
+        jobs = program.row(len(kind.jobs), len(kind.jobs))
+        floor = None if integer or not kind.below else program.row(low=float(len(kind.jobs)))
+        for option in kind.options if integer else (*kind.options, *kind.below):
+            rows = {
+                cpus: kind.gpus * option.point.cpus / servers.cpus,
+                memory: kind.gpus * option.point.memory_bytes / servers.memory_bytes,
+                jobs: 1.0,
+            }
+            if floor is not None:
+                rows[floor] = option.worth
+            program.column(kind.gpus * option.worth, rows, high=len(kind.jobs), integer=integer)
+    return program
+
+
+def _solved(program: Program) -> Solved:
+    found = program.solve()
+    if found is None:  # every job with its proportional share is a point: only a limit of the solver can be the cause
+        raise SizingError("the integer program found nothing within its limits: pack with tune")
+    return found

@@ -1,0 +1,81 @@
+"""Linear and integer programs on HiGHS, as rows and columns that may still be added after a solution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+# What no program here comes near: only there so that nothing can hang. Nodes are counted and not timed, so that equal
+# programs have equal solutions on any machine.
+_TIME_LIMIT_S = 20.0
+_NODES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The best point found, its value, what no point exceeds, and of a program without integers the rows' prices."""
+
+    x: tuple[float, ...]
+    value: float
+    bound: float
+    prices: tuple[float, ...]
+
+
+class Program:
+    """Maximise the columns' worth under the rows; rows and columns are numbered in the order in which they are added.
+
+    An integer program is solved to the relative gap `gap`.
+    """
+
+    def __init__(self, gap: float = 1e-6, nodes: int = _NODES) -> None:
+        self._highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        # one thread: equal programs shall have equal solutions
+        options = {"output_flag": False, "threads": 1, "time_limit": _TIME_LIMIT_S, "mip_max_nodes": nodes}
+        options |= {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
+        # as exact as capacities are checked, and better
+        options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
+        for name, value in options.items():
+            self._highs.setOptionValue(name, value)
+        self._highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        self._columns = 0
+        self._rows = 0
+        self._integer = False
+
+    def row(self, low: float = -math.inf, high: float = math.inf) -> int:
+        """Add a bounded sum; what is in it is said with the columns."""
+        self._highs.addRow(low, high, 0, np.empty(0, np.int32), np.empty(0, np.float64))
+        self._rows += 1
+        return self._rows - 1
+
+    def column(self, worth: float, rows: Mapping[int, float], *, high: float = math.inf, integer: bool = False) -> int:
+        """Add a variable from 0 to `high` with what one of it is in each row."""
+        places, values = np.array(list(rows), np.int32), np.array(list(rows.values()), np.float64)
+        self._highs.addCol(worth, 0.0, high, len(rows), places, values)
+        if integer:
+            self._highs.changeColIntegrality(self._columns, highspy.HighsVarType.kInteger)
+            self._integer = True
+        self._columns += 1
+        return self._columns - 1
+
+    def change_worths(self, worths: Sequence[float]) -> None:
+        """Other worths for all columns."""
+        places = np.arange(self._columns, dtype=np.int32)
+        self._highs.changeColsCost(self._columns, places, np.array(worths, np.float64))
+
+    def solve(self) -> Solved | None:
+        """The best point, or the best found within the limits; None where there is none."""
+        if self._integer:
+            self._highs.clearSolver()  # what is left of an earlier solution shall not decide between equal ones
+        self._highs.run()
+        info = self._highs.getInfo()
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        solution = self._highs.getSolution()
+        value = float(info.objective_function_value)
+        bound = float(info.mip_dual_bound) if self._integer else value
+        prices = () if self._integer else tuple(solution.row_dual)
+        return Solved(tuple(solution.col_value), value, bound, prices)
