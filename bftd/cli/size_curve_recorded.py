@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bftd.cli import common
 from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.cpu.matrix import Matrix
 
 
 def show(path: str | None, model: str | None, as_json: bool, *, others: bool) -> None:
@@ -34,14 +38,14 @@ def show(path: str | None, model: str | None, as_json: bool, *, others: bool) ->
     )
 
 
-def played(matrix: Any) -> tuple[dict[str, float], dict[float, float]]:
+def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
     """The numbers of the JSON, and the points that were tried in their order with their rates."""
-    from sizing.cpu import minio, search
+    from sizing.cpu import search
     from sizing.cpu.matrices_file import GB
 
     rates = dict(zip(matrix.cpus, map(max, matrix.rates), strict=True))
     found = search.search(matrix.cpus, rates.__getitem__)
-    at, full = minio.demand(matrix, found.demand), matrix.demand()
+    at, full = replace(matrix, searched=found.demand).demand(), matrix.demand()
     told = {
         "cpus": at.cpus,
         "memory_gb": at.memory_bytes / GB,

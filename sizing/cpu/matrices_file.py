@@ -21,7 +21,7 @@ MEMORY_GB = (20.8, 62.5, 125.0, 187.5, 250.0)
 _MOST_BYTES = 64 * 2**20
 _MOST = 2.0**63  # of a number: no rate, CPUs or GB are so many, and nothing overflows that is worked out of them
 _KNOWN = (
-    *("class", "gpus", "iteration_s", "throughput", "cpus_per_gpu", "memory_gb_per_gpu"),
+    *("class", "gpus", "iteration_s", "throughput", "cpus_per_gpu", "memory_gb_per_gpu", "cpus_searched"),
     *("cpus", "memory_gb", "speedup"),  # the demand as the public file tells it, which is worked out here
 )
 
@@ -45,7 +45,8 @@ def parse(text: str, name: str = "the matrices") -> Matrices:
     """The matrices of a JSON text, an object of one object for each job; raises UsageError as `load` does.
 
     Each has `throughput`, one row for each number of CPUs, one column for each size of memory; what these are, say
-    `cpus_per_gpu` and `memory_gb_per_gpu` (lists, ascending), by default the axes of the public file. Rows and columns
+    `cpus_per_gpu` and `memory_gb_per_gpu` (lists, ascending), by default the axes of the public file; `cpus_searched`
+    is the one of its CPUs that a search found enough, where the rates were measured with few of them. Rows and columns
     at the end that are all 0 stand for servers that there are not, and are left out.
     """
     data = decoded(text, name)
@@ -77,6 +78,7 @@ def to_json(matrices: Iterable[Recorded]) -> dict[str, Any]:
             "cpus_per_gpu": list(each.matrix.cpus),
             "memory_gb_per_gpu": [memory_bytes / GB for memory_bytes in each.matrix.memory_bytes],
             "throughput": [list(row) for row in each.matrix.rates],
+            **({} if each.matrix.searched is None else {"cpus_searched": each.matrix.searched}),
         }
         for each in matrices
     }
@@ -90,6 +92,9 @@ def _recorded(fields: Fields, name: str, data: dict[str, Any]) -> Recorded:
     memory_gb = _axis(fields, data, "memory_gb_per_gpu", len(rates[0]), MEMORY_GB, "columns")
     while not any(rates[-1]):
         rates.pop()
+    searched = fields.number_or_none("cpus_searched")
+    if searched is not None and searched not in cpus[: len(rates)]:
+        raise fields.wrong("cpus_searched", "one of its CPUs for each GPU with which it runs")
     columns = max(j + 1 for row in rates for j, rate in enumerate(row) if rate)
     return Recorded(
         name=name,
@@ -99,6 +104,7 @@ def _recorded(fields: Fields, name: str, data: dict[str, Any]) -> Recorded:
             cpus=cpus[: len(rates)],
             memory_bytes=tuple(each * GB for each in memory_gb[:columns]),
             rates=tuple(tuple(row[:columns]) for row in rates),
+            searched=searched,
         ),
         iteration_s=iteration_s,
     )

@@ -6,9 +6,10 @@ there already, so an epoch takes as long as the slower of both:
 
     rate(c, m) = samples / max(samples / rate(c), (D - m) / disk + m / memory)
 
-The memory that the processes need comes first: with less, the job does not run, and what is above it caches. It holds
-for loaders that cache in such a way. The page cache is not one: it evicts what is next needed, and with less memory
-than the data is of less use than this says.
+The memory that the processes need comes first: with less, the job does not run, and what is above it caches. This is
+the best that a loader can do that caches in such a way: where fetching and working take about as long, a run of misses
+makes the work wait, which cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/test_minio.py). The page
+cache is no such cache: it evicts what is next needed, and with less memory than the data is of less use than this says.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.cpu.matrix import SATURATED, Matrix, Point
+from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
 from sizing.estimate import Origin
 
@@ -90,15 +91,5 @@ def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Seque
             for rate in rates.values()
         ),
         origins=tuple(measured if cpus in found.tried else "interpolated" for cpus in found.cpus),
+        searched=found.demand / share,
     )
-
-
-def demand(made: Matrix, cpus: float) -> Point:
-    """What a job can use that was searched: its CPUs (for each GPU) by the search, and with them the least memory.
-
-    The 98 % of `Matrix.demand` are for rates that are exact; of CPUs that were measured the search decides, and 98 %
-    count for memory, which is worked out.
-    """
-    row = made.rates[made.cpus.index(cpus)]
-    column = next(j for j, rate in enumerate(row) if rate >= SATURATED * max(row))
-    return Point(cpus, made.memory_bytes[column])
