@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sizing.cpu.matrix import Matrices, Matrix
-from sizing.errors import UsageError
-from sizing.pack import greedy, proportional, tune
-from sizing.pack.types import Packer, Servers
+from sizing.pack.packers import packer
+from sizing.pack.types import Servers
 from sizing.simulate.engine import RESTART_S, simulate_in
 from sizing.simulate.orders import order
 from sizing.simulate.outcome import Outcome
@@ -19,18 +17,8 @@ from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import ServerWorld
 from sizing.simulate.world import SimulatedJob
 
-PACKERS: Mapping[str, Packer] = {"proportional": proportional.pack, "greedy": greedy.pack, "tune": tune.pack}
 EDGE = 0.25
 """Of the jobs, at the beginning and at the end, that figures leave out: there the cluster fills and empties."""
-
-
-def packer(name: str) -> Packer:
-    """One of them. Raises UsageError, one line, for a name that there is not."""
-    if name in PACKERS:
-        return PACKERS[name]
-    near = difflib.get_close_matches(name.lower(), PACKERS, n=1, cutoff=0.5)
-    told = f"did you mean {near[0]}?" if near else f"one of {', '.join(PACKERS)}"
-    raise UsageError(f"no packer is called {name[:40]!r}: {told}")
 
 
 @dataclass(frozen=True, slots=True)
