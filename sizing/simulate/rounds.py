@@ -2,7 +2,7 @@
 
 Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
 left out for one behind, so a job that does not fit ends the list. A packer says what each of them has. Where the same
-jobs are runnable as run, nothing changes; else all are packed anew, so that jobs stay where they are if they can
+jobs are runnable as before, nothing changes; else all are packed anew, so that jobs stay where they are if they can
 (sizing.simulate.places). It is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between
 who arrives waits, and what a job leaves stays idle.
 """
@@ -41,6 +41,7 @@ class Rounds:
         self._rates = {model: matrix.rate(servers.proportional) for model, matrix in told.items()}
         self._attained: dict[str, float] = {}
         self._seen_s = 0.0
+        self._packed: set[str] = set()
         self.packings = 0
         """How often jobs were packed."""
 
@@ -55,8 +56,11 @@ class Rounds:
         jobs = self._runnable(moment)
         there = held.keys() | {each.job.id for each in moment.waiting}
         self._attained = {id: had for id, had in self._attained.items() if id in there}
-        if {job.id for job in jobs} == held.keys():
+        # held alone would not do: what a job that ended has left is to be given to the others
+        ids = {job.id for job in jobs}
+        if ids == self._packed == held.keys():
             return Decision(held)
+        self._packed = ids
         packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers)
         self.packings += 1
         shares = stay(packing, {id: each.shares for id, each in held.items()}, self._servers.count)

@@ -1,0 +1,42 @@
+"""Figures of a run in rounds are those that one works out by hand, of the jobs in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from sizing.errors import UsageError
+from sizing.pack.types import Servers
+from sizing.simulate import synergy
+from sizing.simulate.engine import simulate_in
+from sizing.simulate.orders import fifo
+from sizing.simulate.rounds import Rounds
+from sizing.simulate.servers import ServerWorld
+from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
+
+ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
+
+
+def test_figures_are_those_worked_out_by_hand() -> None:
+    jobs = [job(f"{at}", at_s=100.0 * at, duration_s=500.0) for at in range(4)]
+    policy = Rounds(fifo, even, ONE, {name: each.matrix for name, each in MATRICES.items()})
+    outcome = simulate_in(ServerWorld(ONE, MATRICES), jobs, policy, rounds=True)
+    found = synergy.figures(outcome, 1, policy.packings)
+    # they run from 0, 600, 1200 and 1800 s on; a quarter is cut at each end, and the time is from 100 to 200 s
+    assert (found.jobs, found.mean_jct_s, found.median_jct_s, found.p99_jct_s) == (2, 1250.0, 1250.0, 1500.0)
+    assert (found.mean_queue_s, found.slowdown, found.restarts) == (750.0, 2.5, 0.0)
+    assert (found.throughput, found.busy, found.slowest, found.packings) == (1.0, 1.0, 1.0, 4)
+
+
+def test_jobs_that_want_cpus_are_done_sooner_with_what_others_leave_and_no_slower_where_none_leaves_any() -> None:
+    slack = [job(f"{at}", ("image", "language")[at % 2], 250.0 * at) for at in range(24)]
+    for jobs, least, most in ((slack, 1.2, 9.0), ([job(f"{at}", "image", 250.0 * at) for at in range(24)], 1.0, 9.0)):
+        shared, tuned = (
+            synergy.run("fifo", packer, jobs, SERVERS, MATRICES).mean_jct_s for packer in ("proportional", "tune")
+        )
+        assert least <= shared / tuned <= most
+
+
+def test_names_that_there_are_not_are_refused_before_anything_runs() -> None:
+    for order, packer in (("lifo", "tune"), ("fifo", "tuna")):
+        with pytest.raises(UsageError):
+            synergy.run(order, packer, [job("x")], SERVERS, MATRICES)
