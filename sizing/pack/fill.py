@@ -1,92 +1,135 @@
-"""Hands out what the servers have beyond what every job must have, step by step, where a step is worth the most.
+"""Hands out what servers have beyond what every job must have, in steps of the matrices, where a step is worth most.
 
-Everyone begins with the least it must have. A step lifts one job to a better cell of its matrix; steps are taken in the
-order of what they gain for what they take (CPUs and memory at their prices) and only where every server of the job has
-it. Each step leaves what the servers have not given yet smaller or dearer to reach, so this ends.
+Everyone begins with the least it must have. A step lifts a job to a better cell of its matrix. Steps are taken in the
+order of what they gain for what they take, CPUs and memory at their prices, and only where every server of the job has
+it. A step gains, or gains nothing and takes less at these prices, so no job comes back to where it was: this ends.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sizing.pack.menu import Menu
 
 SPARE = 1e-9
 """Shares of a GPU by which sums may be off, for sums of fractions are."""
 
+Places = tuple[tuple[int, int], ...]
+"""The servers of a job with the GPUs it has on each."""
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+
+class Prices(NamedTuple):
     """What a share of CPUs and of memory costs against each other."""
 
     cpus: float = 1.0
     memory: float = 1.0
 
 
-@dataclass(slots=True)
-class Stock:
-    """What each server still has, in shares of a GPU."""
+class Step(NamedTuple):
+    """From a job's option to a better one; `worth` is negated, so that the best is the least."""
 
-    cpus: list[float]
-    memory: list[float]
-
-
-Places = Sequence[tuple[int, int]]
-"""The servers of a job with the GPUs it has on each."""
+    worth: float
+    to: int
+    cpus: float
+    memory: float
 
 
-Steps = tuple[tuple[tuple[float, int, float, float], ...], ...]
-"""For each option the better ones, the best step first: its negated worth, where to, CPUs and memory more."""
+class Steps:
+    """The steps of a menu at given prices, none to an option with more than `most` of a server's shares for a GPU."""
 
+    __slots__ = ("_best", "menu", "most", "prices")
 
-def steps(menu: Menu, prices: Prices) -> Steps:
-    """All steps of a menu; those that gain without taking more at these prices come before all others."""
-    found = []
-    for now in menu.options:
-        worth = []
-        for k, to in enumerate(menu.options):
-            gain, cpus, memory = to.value - now.value, to.cpus - now.cpus, to.memory - now.memory
-            cost = cpus * prices.cpus + memory * prices.memory
-            if gain > 0 and cost > 0:
-                worth.append((-gain / cost, k, cpus, memory))
-            elif cost < 0 <= gain:
-                worth.append((float("-inf"), k, cpus, memory))
-        # of equals the greatest first
-        worth.sort(key=lambda step: (step[0], -step[1]))
-        found.append(tuple(worth))
-    return tuple(found)
+    def __init__(self, menu: Menu, prices: Prices, most: tuple[float, float]) -> None:
+        self.menu, self.prices, self.most = menu, prices, most
+        self._best: dict[int, Step | None] = {}
 
+    def best(self, at: int) -> Step | None:
+        """The best step from an option where everything is to be had."""
+        if at not in self._best:
+            now = self.menu.options[at]
+            self._best[at] = self.within(at, self.most[0] - now.cpus, self.most[1] - now.memory)
+        return self._best[at]
 
-def fill(tables: Sequence[Steps], places: Sequence[Places], stock: Stock, chosen: list[int]) -> None:
-    """Takes all steps that there is stock for: `chosen`, the option of each job, and `stock` are changed in place.
-
-    `tables` are the steps of each job, `places` where it is; of jobs whose steps are worth the same the first is served
-    first.
-    """
-    heap: list[tuple[float, int, int, float, float]] = []
-
-    def push(job: int) -> None:
-        for worth, to, cpus, memory in tables[job][chosen[job]]:
-            for server, gpus in places[job]:
-                if gpus * cpus > left_cpus[server] + SPARE or gpus * memory > left_memory[server] + SPARE:
-                    break
+    def within(self, at: int, cpus: float, memory: float) -> Step | None:
+        """The best step from an option that takes no more than this for each GPU; of equals the greatest."""
+        now_cpus, now_memory, now_value, _ = self.menu.options[at]
+        cpu_price, memory_price = self.prices
+        best, best_worth = None, 0.0
+        options = self.menu.options
+        for to in range(len(options) - 1, -1, -1):
+            to_cpus, to_memory, to_value, _ = options[to]
+            if to_value < now_value:
+                break  # they are in the order of their values
+            more_cpus, more_memory = to_cpus - now_cpus, to_memory - now_memory
+            if more_cpus > cpus or more_memory > memory:
+                continue
+            cost = more_cpus * cpu_price + more_memory * memory_price
+            if cost > 0:
+                worth = (now_value - to_value) / cost
             else:
-                heapq.heappush(heap, (worth, job, to, cpus, memory))
-                return
+                worth = float("-inf") if cost < 0 or to_value > now_value else 0.0
+            if worth < best_worth:
+                best, best_worth = Step(worth, to, more_cpus, more_memory), worth
+        return best
 
-    left_cpus, left_memory = stock.cpus, stock.memory
-    for job in range(len(tables)):
-        push(job)
+
+class Stock:
+    """What each server has left, in shares of a GPU."""
+
+    __slots__ = ("cpus", "memory")
+
+    def __init__(self, servers: int, gpus: float) -> None:
+        self.cpus = [float(gpus)] * servers
+        self.memory = [float(gpus)] * servers
+
+    def take(self, places: Places, cpus: float, memory: float) -> None:
+        """So much for each GPU of a job."""
+        for server, gpus in places:
+            self.cpus[server] -= gpus * cpus
+            self.memory[server] -= gpus * memory
+
+    def left(self, places: Places) -> tuple[float, float]:
+        """How much more each GPU of a job can have."""
+        if len(places) == 1:
+            server, gpus = places[0]
+            return self.cpus[server] / gpus + SPARE, self.memory[server] / gpus + SPARE
+        return (
+            min(self.cpus[server] / gpus for server, gpus in places) + SPARE,
+            min(self.memory[server] / gpus for server, gpus in places) + SPARE,
+        )
+
+
+def begin(steps: Sequence[Steps], places: Sequence[Places], stock: Stock) -> list[int]:
+    """The option of each job to begin with, which is within its share; `stock` is what is left then."""
+    for each, of in zip(steps, places, strict=True):
+        option = each.menu.options[each.menu.base]
+        stock.take(of, option.cpus, option.memory)
+    return [each.menu.base for each in steps]
+
+
+def fill(steps: Sequence[Steps], places: Sequence[Places], stock: Stock, chosen: list[int]) -> None:
+    """Take all steps that there is stock for: `chosen`, the option of each job, and `stock` are changed in place.
+
+    Of jobs whose steps are worth the same the first is served first.
+    """
+    heap = []
+    for job, of in enumerate(steps):
+        if (step := of.best(chosen[job])) is not None:
+            heap.append((step.worth, job, step))
+    heapq.heapify(heap)
     while heap:
-        _, job, to, cpus, memory = heapq.heappop(heap)
-        for server, gpus in places[job]:
-            if gpus * cpus > left_cpus[server] + SPARE or gpus * memory > left_memory[server] + SPARE:
-                break
+        _, job, step = heap[0]
+        cpus, memory = stock.left(places[job])
+        after: Step | None
+        if step.cpus <= cpus and step.memory <= memory:
+            stock.take(places[job], step.cpus, step.memory)
+            chosen[job] = step.to
+            after = steps[job].best(step.to)
         else:
-            for server, gpus in places[job]:
-                left_cpus[server] -= gpus * cpus
-                left_memory[server] -= gpus * memory
-            chosen[job] = to
-        push(job)
+            after = steps[job].within(chosen[job], cpus, memory)
+        if after is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (after.worth, job, after))

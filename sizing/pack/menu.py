@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from sizing.cpu.matrix import Matrix, Point
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A cell of a matrix for each GPU; `value` is its rate over that with the proportional share.
+class Option(NamedTuple):
+    """A cell of a matrix, for each GPU, with what it is worth: its rate over that with the proportional share.
 
-    `cpus` and `memory` are in shares of a server's GPU (1 is proportional), so that they weigh alike; `point` has them as
-    they are.
+    `cpus` and `memory` are in shares of a server's GPU (1 is proportional), so that they weigh alike; `point` has them
+    as they are.
     """
 
     cpus: float
@@ -22,9 +21,8 @@ class Option:
     point: Point
 
 
-@dataclass(frozen=True, slots=True)
-class Menu:
-    """Options in the order of their value; `base` is the one within the proportional share, which is always there."""
+class Menu(NamedTuple):
+    """Options in the order of their value; the one at `base` is within the proportional share, so always to be had."""
 
     gpus: int
     options: tuple[Option, ...]
@@ -32,25 +30,29 @@ class Menu:
 
 
 @lru_cache(maxsize=4096)
-def menu(matrix: Matrix, proportional: Point) -> Menu | None:
-    """The cells that reach the rate with the proportional share and that no other cell beats with as little.
+def menu(matrix: Matrix, proportional: Point) -> Menu:
+    """The cells that reach the rate with the proportional share and that no other cell reaches with as little.
 
-    None for a job that does not run with its share.
+    A job that does not run with its share has that share, worth 0, and all cells with which it runs, where its best
+    rate counts 1.
     """
     floor = matrix.rate(proportional)
-    if floor <= 0:
-        return None
-    cells: list[Option] = []
-    best_left = [0.0] * len(matrix.memory_bytes)
+    unit = floor or matrix.best or 1.0
+    options = [] if floor else [Option(1.0, 1.0, 0.0, proportional)]
+    above = [0.0] * len(matrix.memory_bytes)  # the best rate of all rows so far with so much memory or less
     for cpus, rates in zip(matrix.cpus, matrix.rates, strict=True):
         best = 0.0
-        for j, (memory_bytes, rate) in enumerate(zip(matrix.memory_bytes, rates, strict=True)):
-            # as fast with fewer CPUs, or with less memory: nobody takes this one
-            if rate >= floor and rate > best and rate > best_left[j]:
-                shares = cpus / proportional.cpus, memory_bytes / proportional.memory_bytes
-                cells.append(Option(*shares, rate / floor, Point(cpus, memory_bytes)))
-            best = best_left[j] = max(best, rate, best_left[j])
-    cells.sort(key=lambda cell: (cell.value, cell.cpus + cell.memory))
+        for j, rate in enumerate(rates):
+            best = max(best, above[j])
+            if rate > best:
+                best = rate
+                if rate >= floor:
+                    point = Point(cpus, matrix.memory_bytes[j])
+                    shares = point.cpus / proportional.cpus, point.memory_bytes / proportional.memory_bytes
+                    options.append(Option(*shares, rate / unit, point))
+            above[j] = best
+    options.sort(key=lambda option: (option.value, option.cpus + option.memory))
+    # the matrix itself takes what is short of a cell by rounding for that cell
     within = 1 + 1e-6
-    base = next(i for i, cell in enumerate(cells) if cell.cpus <= within and cell.memory <= within)
-    return Menu(matrix.gpus, tuple(cells), base)
+    base = next(i for i, option in enumerate(options) if option.cpus <= within and option.memory <= within)
+    return Menu(matrix.gpus, tuple(options), base)

@@ -1,72 +1,86 @@
-"""Synergy-TUNE: every job runs, none slower than with its share of a server, and what is left goes where it helps most.
+"""Synergy-TUNE: every job runs, none slower than with its share of a server, and the rest goes where it helps most.
 
 Whatever their places, all jobs can have their GPU-proportional share at once, or what of it makes them as fast: that is
-where everyone begins, so no later step can take it away. First all servers are taken for one great one, which shows what each
-job would have if places did not matter. Jobs that would have much are then put beside jobs that would have little, and
-on the servers as they are the CPUs and the memory that are left are given out step by step of the matrices, each step
-where it is worth the most for what it takes.
+where everyone begins, and no later step takes it away. First all servers are taken for one great one, which shows what
+each job would have if places did not matter. Jobs that would have much are then put beside jobs that would have little,
+and on the servers as they are the CPUs and the memory that are left are given out in steps of the matrices, each where
+it is worth the most for what it takes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from sizing.errors import SizingError
-from sizing.pack.fill import Places, Prices, Stock, fill, steps
+from sizing.pack.fill import Places, Steps, Stock, begin, fill
 from sizing.pack.menu import Menu, menu
 from sizing.pack.placing import place
+from sizing.pack.room import refuse_too_many
+from sizing.pack.swaps import swap
+from sizing.pack.targets import most_of, pooled, prices_of
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
-def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
-    """Who has what, all jobs on the servers.
+def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
+    """Who has what, all jobs on the servers; earlier jobs are never slower than later ones with the same matrix.
 
-    Raises SizingError for more GPUs than there are, and for a job that does not run with its share.
+    Jobs of a `previous` round stay on their servers, except where that splits another job or is much worse; then the
+    order among equals holds on each server. Raises SizingError for more GPUs than there are.
     """
-    asked, there = sum(job.gpus for job in jobs), servers.count * servers.gpus
-    if asked > there:
-        raise SizingError(f"the jobs ask for {asked} GPUs, and there are {there}: leave the last ones to a later round")
+    refuse_too_many(jobs, servers)
     menus = _menus(jobs, servers)
-    base = [menu.base for menu in menus]
-    tables = {id(menu): steps(menu, Prices()) for menu in menus}
-    steps_of = [tables[id(menu)] for menu in menus]
-    pooled = list(base)
-    everywhere = [((0, menu.gpus),) for menu in menus]
-    fill(steps_of, everywhere, _stock(menus, base, everywhere, 1, there), pooled)
-    wanted = [menu.options[i] for menu, i in zip(menus, pooled, strict=True)]
-    places = place([menu.gpus for menu in menus], wanted, servers.count, servers.gpus)
-    chosen = list(base)
-    fill(steps_of, places, _stock(menus, base, places, servers.count, servers.gpus), chosen)
+    shares = servers.count * servers.gpus
+    most = most_of(menus, servers.count, servers.gpus)
+    prices = prices_of(menus, shares, most)
+    known: dict[int, Steps] = {}
+    steps = [known.setdefault(id(each), Steps(each, prices, most(each.gpus))) for each in menus]
+    wanted = [each.options[i] for each, i in zip(menus, pooled(steps, shares)[0], strict=True)]
+    stay = _stay(jobs, servers, previous)
+    places = place([each.gpus for each in menus], wanted, servers.count, servers.gpus, stay)
+    there = {job for job, of in stay.items() if places[job] == of}
+    swap(places, wanted, servers.count, servers.gpus, prices, there)
+    stock = Stock(servers.count, servers.gpus)
+    chosen = begin(steps, places, stock)
+    fill(steps, places, stock, chosen)
+    _put_in_order(menus, places, chosen, within_servers=bool(stay))
+    points = [each.options[i].point for each, i in zip(menus, chosen, strict=True)]
     return Packing(
         {
-            job.id: tuple(
-                Share(server, gpus, gpus * menu.options[i].point.cpus, gpus * menu.options[i].point.memory_bytes)
-                for server, gpus in of
-            )
-            for job, menu, of, i in zip(jobs, menus, places, chosen, strict=True)
+            job.id: tuple(Share(server, k, k * point.cpus, k * point.memory_bytes) for server, k in of)
+            for job, of, point in zip(jobs, places, points, strict=True)
         }
     )
 
 
+def _stay(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None) -> dict[int, Places]:
+    """The places that jobs had, as far as there are such servers and the job still has as many GPUs."""
+    stay = {}
+    for number, job in enumerate(jobs):
+        if previous is not None and (shares := previous.shares.get(job.id)):
+            places = tuple((share.server, share.gpus) for share in shares)
+            if sum(gpus for _, gpus in places) == job.gpus and all(server < servers.count for server, _ in places):
+                stay[number] = places
+    return stay
+
+
+def _put_in_order(menus: Sequence[Menu], places: list[Places], chosen: list[int], *, within_servers: bool) -> None:
+    """Of jobs with the same matrix the earliest has the place with the most, and so on; with equal ones none moves."""
+    alike: dict[tuple[int, Places], list[int]] = {}
+    for job, each in enumerate(menus):
+        alike.setdefault((id(each), places[job] if within_servers else ()), []).append(job)
+    for equals in alike.values():
+        values = [menus[job].options[chosen[job]].value for job in equals]
+        if any(a < b for a, b in itertools.pairwise(values)):
+            ranked = sorted(equals, key=lambda job: (-menus[job].options[chosen[job]].value, job))
+            for job, (of, option) in zip(equals, [(places[job], chosen[job]) for job in ranked], strict=True):
+                places[job], chosen[job] = of, option
+
+
 def _menus(jobs: Sequence[PackJob], servers: Servers) -> list[Menu]:
+    """The same menu for the same matrix."""
+    proportional = servers.proportional
     known: dict[int, Menu] = {}
     for job in jobs:
         if id(job.matrix) not in known:
-            found = menu(job.matrix, servers.proportional)
-            if found is None:
-                raise SizingError(
-                    f"job {job.id} does not run with its share of a server ({servers.proportional.cpus:g} CPUs and "
-                    f"{servers.proportional.memory_bytes / 1e9:g} GB a GPU): leave it out, or take other servers"
-                )
-            known[id(job.matrix)] = found
+            known[id(job.matrix)] = menu(job.matrix, proportional)
     return [known[id(job.matrix)] for job in jobs]
-
-
-def _stock(menus: Sequence[Menu], chosen: Sequence[int], places: Sequence[Places], servers: int, gpus: int) -> Stock:
-    """What is left of servers with so many GPUs each."""
-    stock = Stock([float(gpus)] * servers, [float(gpus)] * servers)
-    for menu, i, of in zip(menus, chosen, places, strict=True):
-        for server, part in of:
-            stock.cpus[server] -= part * menu.options[i].cpus
-            stock.memory[server] -= part * menu.options[i].memory
-    return stock
