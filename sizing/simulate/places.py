@@ -1,19 +1,30 @@
 """A new packing with names of servers and jobs changed so that as many jobs as can be stay where they are.
 
-Packers know nothing of the last round. But servers are all alike, and which of the jobs with as many GPUs, CPUs and
-bytes stands where is free: who stays is not restarted.
+Most packers know nothing of the last round. But servers are all alike, and which of the jobs with as many GPUs, CPUs
+and bytes stands where is free: who stays is not restarted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sizing.pack.types import Packing, Share
+from sizing.pack.types import Packer, Packing, PackJob, Servers, Share
 
 Shares = tuple[Share, ...]
+Repacker = Callable[[Sequence[PackJob], Servers, Packing], Packing]
+"""A packer that is also told who has what now."""
 _Size = tuple[int, float, float]
+
+
+def staying(packer: Packer) -> Repacker:
+    """A packer that knows nothing of the last round, with jobs left where they are as far as names allow it."""
+
+    def repack(jobs: Sequence[PackJob], servers: Servers, before: Packing) -> Packing:
+        return Packing(stay(packer(jobs, servers), before.shares, servers.count))
+
+    return repack
 
 
 def stay(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict[str, Shares]:

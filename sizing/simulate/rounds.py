@@ -1,10 +1,10 @@
 """A round-based scheduler (Synergy, section 3): each round the first jobs of an order are packed onto the servers.
 
 Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
-left out for one behind, so a job that does not fit ends the list. A packer says what each of them has. Where the same
-jobs are runnable as before, nothing changes; else all are packed anew, so that jobs stay where they are if they can
-(sizing.simulate.places). It is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between
-who arrives waits, and what a job leaves stays idle.
+left out for one behind, so a job that does not fit ends the list. Where the same jobs are runnable as before, nothing
+changes; else all are packed anew, by a packer that is told who has what now, so that jobs can stay where they are. It
+is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between who arrives waits, and what
+a job leaves stays idle.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sizing.cpu.matrix import Matrix
-from sizing.pack.types import Packer, PackJob, Servers
+from sizing.pack.types import Packing, PackJob, Servers
 from sizing.simulate.orders import Order, Standing
-from sizing.simulate.places import stay
+from sizing.simulate.places import Repacker
 from sizing.simulate.servers import Placed
 from sizing.simulate.world import Decision, Moment, SimulatedJob
 
@@ -28,7 +28,7 @@ class Rounds:
     def __init__(
         self,
         order: Order,
-        packer: Packer,
+        packer: Repacker,
         servers: Servers,
         told: Mapping[str, Matrix],
         *,
@@ -61,10 +61,10 @@ class Rounds:
         if ids == self._packed == held.keys():
             return Decision(held)
         self._packed = ids
-        packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers)
+        before = Packing({id: each.shares for id, each in held.items()})
+        packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers, before)
         self.packings += 1
-        shares = stay(packing, {id: each.shares for id, each in held.items()}, self._servers.count)
-        return Decision({id: Placed(each) for id, each in shares.items()})
+        return Decision({id: Placed(each) for id, each in packing.shares.items()})
 
     def _runnable(self, moment: Moment[Placed]) -> list[SimulatedJob]:
         """The first jobs of the order, as many as the GPUs are enough for."""

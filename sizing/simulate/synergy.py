@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sizing.cpu.matrix import Matrices, Matrix
+from sizing.pack import tune
 from sizing.pack.packers import packer
 from sizing.pack.types import Servers
 from sizing.simulate.engine import RESTART_S, simulate_in
 from sizing.simulate.orders import order
 from sizing.simulate.outcome import Outcome
+from sizing.simulate.places import Repacker, staying
 from sizing.simulate.report import quantile
 from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import ServerWorld
@@ -19,6 +21,12 @@ from sizing.simulate.world import SimulatedJob
 
 EDGE = 0.25
 """Of the jobs, at the beginning and at the end, that figures leave out: there the cluster fills and empties."""
+
+
+def repacker(name: str) -> Repacker:
+    """A packer by its name; TUNE by itself leaves jobs where they are. Raises UsageError for a name that is none."""
+    known = packer(name)
+    return tune.pack if known is tune.pack else staying(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def run(
     """One order and packer on jobs whose true matrices are `matrices`; the packer sees these, or what it is `told`."""
     known = told if told is not None else {name: each.matrix for name, each in matrices.items()}
     name = f"{order_name}-{packer_name}"
-    policy = Rounds(order(order_name), packer(packer_name), servers, known, name=name)
+    policy = Rounds(order(order_name), repacker(packer_name), servers, known, name=name)
     outcome = simulate_in(ServerWorld(servers, matrices), jobs, policy, restart_s=restart_s, rounds=True)
     return figures(outcome, servers.count * servers.gpus, policy.packings)
 

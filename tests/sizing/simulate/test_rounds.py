@@ -8,22 +8,25 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sizing.pack import greedy, proportional, tune
-from sizing.pack.types import Packer, Packing, PackJob, Servers
+from sizing.pack import greedy, tune
+from sizing.pack.types import Packing, PackJob, Servers
 from sizing.simulate.engine import simulate_in
 from sizing.simulate.orders import ORDERS
 from sizing.simulate.outcome import JobOutcome
+from sizing.simulate.places import Repacker, staying
 from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import ServerWorld
+from sizing.simulate.synergy import repacker
 from sizing.simulate.world import SimulatedJob
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
 
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
+EVEN, GREEDY = staying(even), staying(greedy.pack)
 TOLD = {name: each.matrix for name, each in MATRICES.items()}
 
 
 def served(
-    jobs: Sequence[SimulatedJob], order: str, packer: Packer = even, servers: Servers = ONE, restart_s: float = 30.0
+    jobs: Sequence[SimulatedJob], order: str, packer: Repacker = EVEN, servers: Servers = ONE, restart_s: float = 30.0
 ) -> dict[str, JobOutcome]:
     policy = Rounds(ORDERS[order], packer, servers, TOLD)
     seen = simulate_in(ServerWorld(servers, MATRICES), jobs, policy, restart_s=restart_s, rounds=True)
@@ -93,7 +96,7 @@ def test_nothing_is_packed_anew_while_the_same_jobs_run() -> None:
         return even(jobs, servers)
 
     jobs = [job("a"), job("b", at_s=400.0, duration_s=300.0)]
-    policy = Rounds(ORDERS["fifo"], watched, SERVERS, TOLD)
+    policy = Rounds(ORDERS["fifo"], staying(watched), SERVERS, TOLD)
     simulate_in(ServerWorld(SERVERS, MATRICES), jobs, policy, rounds=True)
     assert asked == [["a"], ["a", "b"], ["a"]]
     assert policy.packings == 3
@@ -102,13 +105,13 @@ def test_nothing_is_packed_anew_while_the_same_jobs_run() -> None:
 def test_who_a_packer_leaves_out_waits_and_is_offered_again() -> None:
     jobs = [job("a", "image"), job("b", "image", at_s=1.0), job("c", at_s=2.0)]
     servers = Servers(1, gpus=3, cpus=4.0, memory_bytes=4.0)
-    seen = served(jobs, "fifo", greedy.pack, servers)
+    seen = served(jobs, "fifo", GREEDY, servers)
     assert [seen[id].start_s for id in "abc"] == [0.0, 600.0, 300.0]  # each image wants 3 of 4 CPUs, and runs 500 s
 
 
 def test_the_packer_sees_what_it_is_told_and_jobs_run_as_they_truly_do() -> None:
     told = {**TOLD, "image": MATRICES["language"].matrix}  # so it wants no more than a CPU, and truly is slower then
-    policy = Rounds(ORDERS["fifo"], greedy.pack, SERVERS, told)
+    policy = Rounds(ORDERS["fifo"], GREEDY, SERVERS, told)
     [one] = simulate_in(ServerWorld(SERVERS, MATRICES), [job("a", "image")], policy, rounds=True).jobs
     assert [span.rate for span in one.spans] == [5.0]
 
@@ -125,21 +128,22 @@ loads = st.lists(
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(loads, st.sampled_from(sorted(ORDERS)), st.sampled_from(["proportional", "tune", "greedy"]))
 def test_every_job_ends_and_none_is_slower_than_with_its_share(trace, order, packer) -> None:  # type: ignore[no-untyped-def]
-    packers: dict[str, Packer] = {"proportional": proportional.pack, "tune": tune.pack, "greedy": greedy.pack}
     jobs = [job(f"{at}", model, float(at_s), float(long_s)) for at, (at_s, long_s, model) in enumerate(trace)]
-    seen = served(jobs, order, packers[packer], SERVERS)
+    seen = served(jobs, order, repacker(packer), SERVERS)
     for each in seen.values():
         assert each.end_s is not None
         assert sum(span.iterations for span in each.spans) == pytest.approx(each.job.iterations)
         if packer != "greedy":
             assert all(span.rate >= each.reference_rate for span in each.spans)
-    assert seen == served(jobs[::-1], order, packers[packer], SERVERS) or len({at_s for at_s, *_ in trace}) < len(trace)
+    assert seen == served(jobs[::-1], order, repacker(packer), SERVERS) or len({at_s for at_s, *_ in trace}) < len(
+        trace
+    )
 
 
 def test_first_come_first_served_is_kept_on_full_servers() -> None:
     jobs = [job(f"{at}", ("image", "language2")[at % 2], 50.0 * at, 700.0 + at) for at in range(30)]
-    for packer in (proportional.pack, tune.pack):
-        seen = served(jobs, "fifo", packer, SERVERS)
+    for packer in ("proportional", "tune"):
+        seen = served(jobs, "fifo", repacker(packer), SERVERS)
         begun = [seen[f"{at}"].start_s or 0.0 for at in range(30)]
         assert begun == sorted(begun)
 

@@ -9,6 +9,7 @@ from sizing.pack.types import Servers
 from sizing.simulate import synergy
 from sizing.simulate.engine import simulate_in
 from sizing.simulate.orders import fifo
+from sizing.simulate.places import staying
 from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import ServerWorld
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
@@ -18,7 +19,7 @@ ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
 
 def test_figures_are_those_worked_out_by_hand() -> None:
     jobs = [job(f"{at}", at_s=100.0 * at, duration_s=500.0) for at in range(4)]
-    policy = Rounds(fifo, even, ONE, {name: each.matrix for name, each in MATRICES.items()})
+    policy = Rounds(fifo, staying(even), ONE, {name: each.matrix for name, each in MATRICES.items()})
     outcome = simulate_in(ServerWorld(ONE, MATRICES), jobs, policy, rounds=True)
     found = synergy.figures(outcome, 1, policy.packings)
     # they run from 0, 600, 1200 and 1800 s on; a quarter is cut at each end, and the time is from 100 to 200 s
