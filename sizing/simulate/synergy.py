@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sizing.cpu.matrix import Matrices, Matrix
+from sizing.errors import UsageError
 from sizing.pack import tune
 from sizing.pack.packers import packer
 from sizing.pack.types import Servers
@@ -20,7 +21,7 @@ from sizing.simulate.servers import ServerWorld
 from sizing.simulate.world import SimulatedJob
 
 EDGE = 0.25
-"""Of the jobs, at the beginning and at the end, that figures leave out: there the cluster fills and empties."""
+"""Of the jobs that come, at the beginning and at the end, that figures leave out: queues fill there, and empty."""
 
 
 def repacker(name: str) -> Repacker:
@@ -31,7 +32,7 @@ def repacker(name: str) -> Repacker:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run, of the jobs in the middle; times in seconds.
+    """One run, of the jobs in the middle of those that come after the first moment; times in seconds.
 
     `throughput` adds up each job's rate over that with its proportional share, a GPU of it, as a mean over the time
     in which these jobs were submitted, and `busy` is the share of GPUs that jobs had then. `slowest` is the least rate
@@ -74,9 +75,12 @@ def run(
 
 
 def figures(outcome: Outcome, gpus: int, packings: int = 0) -> Figures:
-    """The figures of a run in which all jobs ended."""
-    edge = int(len(outcome.jobs) * EDGE)
-    middle = outcome.jobs[edge : len(outcome.jobs) - edge]
+    """The figures of a run in which all jobs ended; raises UsageError where too few come after the first moment."""
+    coming = [each for each in outcome.jobs if each.job.submit_s > outcome.jobs[0].job.submit_s]
+    edge = int(len(coming) * EDGE)
+    middle = coming[edge : len(coming) - edge]
+    if not middle or middle[0].job.submit_s == middle[-1].job.submit_s:
+        raise UsageError("too few jobs come one after the other to tell how long they take: simulate more")
     done = sorted(each.completion_s for each in middle if each.completion_s is not None)
     from_s, until_s = middle[0].job.submit_s, middle[-1].job.submit_s
     normalised = busy = 0.0

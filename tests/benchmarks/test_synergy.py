@@ -41,7 +41,7 @@ def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
         jobs = synergy.jobs_of(scene, 1, 8)
         synergy.jobs_of.cache_clear()
         assert jobs == synergy.jobs_of(scene, 1, 8)
-        assert len(jobs) == 8
+        assert sum(not job.id.startswith("there") for job in jobs) == 8
 
 
 @with_matrices

@@ -18,14 +18,20 @@ ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
 
 
 def test_figures_are_those_worked_out_by_hand() -> None:
-    jobs = [job(f"{at}", at_s=100.0 * at, duration_s=500.0) for at in range(4)]
+    jobs = [job(f"{at}", at_s=100.0 * at, duration_s=500.0) for at in range(5)]
     policy = Rounds(fifo, staying(even), ONE, {name: each.matrix for name, each in MATRICES.items()})
     outcome = simulate_in(ServerWorld(ONE, MATRICES), jobs, policy, rounds=True)
     found = synergy.figures(outcome, 1, policy.packings)
-    # they run from 0, 600, 1200 and 1800 s on; a quarter is cut at each end, and the time is from 100 to 200 s
-    assert (found.jobs, found.mean_jct_s, found.median_jct_s, found.p99_jct_s) == (2, 1250.0, 1250.0, 1500.0)
-    assert (found.mean_queue_s, found.slowdown, found.restarts) == (750.0, 2.5, 0.0)
-    assert (found.throughput, found.busy, found.slowest, found.packings) == (1.0, 1.0, 1.0, 4)
+    # they run from 0, 600, 1200... on; of the last four a quarter is cut at each end: 2 and 3 count, from 200 to 300 s
+    assert (found.jobs, found.mean_jct_s, found.median_jct_s, found.p99_jct_s) == (2, 1750.0, 1750.0, 2000.0)
+    assert (found.mean_queue_s, found.slowdown, found.restarts) == (1250.0, 3.5, 0.0)
+    assert (found.throughput, found.busy, found.slowest, found.packings) == (1.0, 1.0, 1.0, 5)
+
+
+def test_figures_of_too_few_jobs_are_refused_in_a_line() -> None:
+    for jobs in ([job("a"), job("b")], [job("a"), job("b", at_s=1.0)]):
+        with pytest.raises(UsageError, match="too few jobs"):
+            synergy.run("fifo", "tune", jobs, SERVERS, MATRICES)
 
 
 def test_jobs_that_want_cpus_are_done_sooner_with_what_others_leave_and_no_slower_where_none_leaves_any() -> None:
