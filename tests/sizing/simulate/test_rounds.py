@@ -155,3 +155,18 @@ def test_what_a_job_that_ended_left_is_given_to_the_others() -> None:
     )
     first, then = seen["a"].spans
     assert (first.rate, then.rate, then.from_s) == (10.0, 20.0, 1200.0)
+
+
+def test_who_a_packer_left_out_is_served_when_its_turn_has_come() -> None:
+    servers = Servers(1, gpus=2, cpus=4.0, memory_bytes=4.0)
+    jobs = [job("a", "image", duration_s=20_000.0), job("b", "image", at_s=1.0, duration_s=20_000.0)]
+    seen = served(jobs, "las", GREEDY, servers)  # both are runnable all the time, and there are CPUs for one
+    assert (seen["a"].spans[0].until_s, seen["b"].start_s) == (3600.0, 3600.0)
+
+
+def test_of_equals_who_runs_goes_on() -> None:
+    jobs = [job("first", duration_s=20_000.0), job("then", at_s=100.0, duration_s=20_000.0)]
+    seen = served(jobs, "las")
+    # at 7200 s both had an hour, and "first" was submitted first
+    begun = seen["then"].spans[0]
+    assert (begun.from_s, begun.until_s) == (3600.0, 10_800.0)

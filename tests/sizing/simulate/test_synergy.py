@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sizing.errors import UsageError
-from sizing.pack.types import Servers
+from sizing.pack import tune
+from sizing.pack.types import Servers, Share
 from sizing.simulate import synergy
 from sizing.simulate.engine import simulate_in
 from sizing.simulate.orders import fifo
+from sizing.simulate.outcome import JobOutcome, Outcome, Span
 from sizing.simulate.places import staying
 from sizing.simulate.rounds import Rounds
-from sizing.simulate.servers import ServerWorld
+from sizing.simulate.servers import Placed, ServerWorld
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
 
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
@@ -47,3 +49,23 @@ def test_names_that_there_are_not_are_refused_before_anything_runs() -> None:
     for order, packer in (("lifo", "tune"), ("fifo", "tuna")):
         with pytest.raises(UsageError):
             synergy.run(order, packer, [job("x")], SERVERS, MATRICES)
+
+
+def test_throughput_counts_gpus_and_no_restarts_and_both_count_only_what_is_in_the_middle() -> None:
+    two = Placed((Share(0, 2, 4.0, 4.0),))
+    spans = (Span(two, 150.0, 250.0, 400.0, 4.5), Span(two, 400.0, 400.0, 500.0, 2.0))
+    outcomes = [
+        JobOutcome(job(f"{at}", "language2", 100.0 * at), 150.0, 500.0, None, 1, 3.0, spans if at == 1 else ())
+        for at in range(5)
+    ]
+    found = synergy.figures(Outcome("p", tuple(outcomes), (), 500.0, 1), 4)
+    # from 200 to 300 s it has 2 of 4 GPUs, and trains half of that time, half as fast again as with its share
+    assert (found.busy, found.throughput) == (0.5, 0.5 * 0.5 * 1.5)
+    assert found.slowest == pytest.approx(2 / 3)
+
+
+def test_tune_is_told_who_has_what_and_other_packings_are_renamed() -> None:
+    assert synergy.repacker("tune") is tune.pack
+    jobs = [job(f"{at}", ("image", "language")[at % 2], 400.0 * at, 2000.0) for at in range(12)]
+    for packer in ("proportional", "tune"):
+        assert synergy.run("fifo", packer, jobs, SERVERS, MATRICES).restarts == 0
