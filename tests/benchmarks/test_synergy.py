@@ -33,6 +33,10 @@ def test_a_profile_tells_the_tried_points_and_lines_between_them() -> None:
     assert told.rates[3] == (3.2, 6.4) or told.rates[3] == (3.5, 7.0), "tried, or between 3 and 5"
     assert all(a <= b for a, b in zip(told.rates, told.rates[1:], strict=False))
     assert all(row[1] == 2 * row[0] for row in told.rates)
+    off = synergy.profiled(true, 0.05, 3)
+    assert off != told
+    assert off == synergy.profiled(true, 0.05, 3)
+    assert off.rates[-1][1] == pytest.approx(8.0, rel=0.05)
 
 
 @with_matrices
