@@ -43,6 +43,8 @@ def pack(path: str, count: int, shape: str | None, mix: str, policy: str, seed: 
     shares = mix_of(mix)
     servers = servers_of(shape or PAPERS, count)
     jobs = draw(load(Path(path)), shares, servers.count * servers.gpus, seed)
+    for job in jobs:
+        worth.refuse_stopped(job, servers)
     began_s = time.perf_counter()
     packing = chosen(jobs, servers)
     wall_s = time.perf_counter() - began_s

@@ -3,52 +3,82 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from sizing.errors import SizingError
-from sizing.pack import patterns
+from sizing.pack import patterns, pooled, tune, worth
 from sizing.pack.choices import Kind, kinds
 from sizing.pack.room import Room, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
+# Of all kinds together: of more each kind keeps few, and of many more kinds no patterns are made.
+_MOST_OPTIONS = 60
+_MOST_KINDS = 60
+
 
 def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
-    """Place all jobs, none slower than with its proportional share."""
+    """Place all jobs, none slower than with its proportional share, with the most throughput and few jobs split.
+
+    What counts is the sum of throughputs over the proportional ones, each times the job's GPUs. `pooled.bounds` is what
+    it would be if all servers were one (the paper's first program, linear and integer); this is the second program on
+    servers as they are. It is a yardstick: jobs of some tens of models take well below a second. For more kinds of jobs
+    than that its choices are fewer, and what is best of all may be missed, but never what TUNE finds. Of jobs with the
+    same matrix no earlier one is slower. Raises SizingError for more GPUs than there are.
+    """
     refuse_too_many(jobs, servers)
-    if not jobs:
-        return Packing({})
-    alike = kinds(jobs, servers)
-    found = patterns.place(alike, servers)
-    if found is None:
-        raise SizingError("OPT")
+    known = tune.pack(jobs, servers)
+    found = _programmed(jobs, servers) if jobs else None
+    if found is None or worth.mean(found, jobs, servers) < worth.mean(known, jobs, servers):
+        return known
+    return found
+
+
+def _programmed(jobs: Sequence[PackJob], servers: Servers) -> Packing | None:
+    """What the programs find, None where that is nothing."""
+    alike = _fewer(kinds(jobs, servers), servers)
+    placed = patterns.place(alike, servers) if len(alike) <= _MOST_KINDS else None
+    if placed is None:
+        return None
     shares: dict[str, tuple[Share, ...]] = {}
-    for kind, each in zip(alike, _shares(alike, found, servers), strict=True):
-        rates = sorted(each, key=lambda pair: -pair[0])
-        for job, (_, given) in zip(kind.jobs, rates, strict=True):
-            shares[job.id] = given
+    for kind, each in zip(alike, _dealt(alike, placed, servers), strict=True):
+        shares.update({job.id: given for job, given in zip(kind.jobs, each, strict=True)})
     return Packing({job.id: shares[job.id] for job in jobs})
 
 
-def _shares(
-    alike: Sequence[Kind], found: Sequence[patterns.Pattern], servers: Servers
-) -> Iterator[list[tuple[float, tuple[Share, ...]]]]:
-    """For each kind what its jobs have, with what it is worth."""
+def _fewer(alike: Sequence[Kind], servers: Servers) -> Sequence[Kind]:
+    """Where there are too many options, only those that all servers as one would take, and the least of each kind."""
+    if sum(len(kind.options) for kind in alike) <= _MOST_OPTIONS:
+        return alike
+    found = []
+    for kind, counts in zip(alike, pooled.chosen(alike, servers), strict=True):
+        kept = tuple(
+            option for option, count in zip(kind.options, counts, strict=True) if count or option is kind.least
+        )
+        found.append(replace(kind, options=kept))
+    return found
+
+
+def _dealt(
+    alike: Sequence[Kind], placed: Sequence[patterns.Pattern], servers: Servers
+) -> list[list[tuple[Share, ...]]]:
+    """For each kind what its jobs have, the fastest first."""
     room = Room(servers)
-    whole: list[list[tuple[float, tuple[Share, ...]]]] = [[] for _ in alike]
+    found: list[list[tuple[float, tuple[Share, ...]]]] = [[] for _ in alike]
     single: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for server, pattern in enumerate(found):
+    for server, pattern in enumerate(placed):
         for piece, number in pattern:
             option = alike[piece.kind].options[piece.option]
             if not piece.whole:
                 single[piece.kind, piece.option].append((number, server))
                 continue
             for _ in range(number):
-                whole[piece.kind].append((option.worth, (room.take(server, piece.gpus, option.point),)))
-    for (place, at), there in single.items():
-        option, gpus = alike[place].options[at], alike[place].gpus
+                found[piece.kind].append((option.value, (room.take(server, piece.gpus, option.point),)))
+    # single GPUs with the same option stand in a line by their servers, which is cut into jobs
+    for (kind, at), there in single.items():
+        option, gpus = alike[kind].options[at], alike[kind].gpus
         line = [server for number, server in sorted(there, reverse=True) for _ in range(number)]
         for first in range(0, len(line), gpus):
             part = line[first : first + gpus]
             shares = tuple(room.take(server, part.count(server), option.point) for server in dict.fromkeys(part))
-            whole[place].append((option.worth, shares))
-    yield from whole
+            found[kind].append((option.value, shares))
+    return [[shares for _, shares in sorted(each, key=lambda pair: -pair[0])] for each in found]

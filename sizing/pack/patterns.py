@@ -2,27 +2,33 @@
 
 All servers are alike, so what counts is how many hold the same *pattern* of pieces. The relaxed program over patterns
 is solved by column generation: few patterns at first, then always the one that earns most beyond the prices of its jobs
-and of a server, which is a small integer program. Its whole parts are kept; the few servers that are left are filled by
-an integer program of their own, which is exact for them.
+and of a server, which is a small integer program. What is whole in its solution is settled, or else what is nearest to
+it, and the rest solved anew; the last few servers are filled by an integer program of their own, exact for them.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sizing.pack.choices import Kind, Option
-from sizing.pack.program import Program, Solved
+from sizing.pack.choices import Kind
+from sizing.pack.menu import Option
+from sizing.pack.program import Program
+from sizing.pack.room import ROUNDING
 from sizing.pack.types import Servers
 
 SPLIT_COST = 1e-3
 """What a job that is split costs, in its own throughput for a GPU: of equally fast plans that with fewest is taken."""
-# Servers that are filled together in the end, at least. More are slower and hardly better.
-_LAST = 6
-_ROUNDS = 400
+# Servers that are filled together in the end, at least. With more it is slower and, where this was tried, no better.
+_LAST = 4
+# Work is bounded by counts and not by time, so that equal jobs get equal packings: none of these is reached with the
+# few tens of kinds that jobs of known models are.
+_PATTERNS = 150
+_NODES = 100
 _MISSING = 10.0  # what a GPU of a job that has no place costs, in the greatest worth: more than any packing gains by it
+_SLACK = 1e-6  # of a number of servers, or of throughput
+_GAPS = (1e-2, 1e-4)  # any pattern that is better will do to go on with; that there is none is to be said more exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +47,16 @@ Pattern = tuple[tuple[Piece, int], ...]
 
 def place(alike: Sequence[Kind], servers: Servers) -> list[Pattern] | None:
     """What each server holds: all jobs, those that are split in pieces of a GPU. None where none is found."""
-    pieces = _pieces(alike, servers)
-    found = _relaxed(alike, pieces, servers)
-    kept = Counter(
-        {
-            pattern: int(count + 1e-6)
-            for pattern, count in found
-            if count > 1 - 1e-6 and all(piece.whole for piece, _ in pattern)
-        }
-    )
-    last = min(_LAST, servers.count)
+    relaxed = _Relaxed(alike, servers)
+    while relaxed.left > _LAST:
+        relaxed.settle()
     while True:
-        while servers.count - kept.total() < last:  # of patterns that stand for many servers first
-            kept[max(kept, key=lambda pattern: kept[pattern])] -= 1
-        counts = [len(kind.jobs) for kind in alike]
-        for pattern, times in kept.items():
-            for piece, number in pattern:
-                counts[piece.kind] -= number * times
-        rest = _filled(alike, counts, pieces, servers, servers.count - kept.total())
+        rest = _filled(alike, relaxed.settled, relaxed.pieces, servers)
         if rest is not None:
-            return [*kept.elements(), *rest]
-        if last >= servers.count:
+            return [*relaxed.settled, *rest]
+        if not relaxed.settled:
             return None
-        last = min(2 * last, servers.count)
+        del relaxed.settled[-relaxed.left :]  # twice as many servers to fill
 
 
 def _pieces(alike: Sequence[Kind], servers: Servers) -> list[Piece]:
@@ -81,105 +74,150 @@ def _pieces(alike: Sequence[Kind], servers: Servers) -> list[Piece]:
 
 def _most(option: Option, servers: Servers) -> int:
     """GPUs of one server with so much for each."""
-    cpus, memory = servers.cpus / option.point.cpus, servers.memory_bytes / option.point.memory_bytes
-    return int(min(servers.gpus, cpus * (1 + 1e-9), memory * (1 + 1e-9)))
+    return int(servers.gpus / max(1.0, option.cpus, option.memory) * (1 + ROUNDING))
 
 
-def _worth(piece: Piece, alike: Sequence[Kind]) -> float:
-    kind = alike[piece.kind]
-    return kind.options[piece.option].worth * piece.gpus - (0.0 if piece.whole else SPLIT_COST / kind.gpus)
+def _sizes(piece: Piece, alike: Sequence[Kind]) -> tuple[float, float, float]:
+    """What a piece takes of a server: GPUs, and CPUs and memory in the shares of so many."""
+    option = alike[piece.kind].options[piece.option]
+    return piece.gpus, piece.gpus * option.cpus, piece.gpus * option.memory
 
 
-def _sizes(piece: Piece, alike: Sequence[Kind], servers: Servers) -> tuple[float, float, float]:
-    """What a piece takes of a server: GPUs, and shares of its CPUs and memory."""
-    point = alike[piece.kind].options[piece.option].point
-    return piece.gpus, piece.gpus * point.cpus / servers.cpus, piece.gpus * point.memory_bytes / servers.memory_bytes
-
-
-def _relaxed(alike: Sequence[Kind], pieces: Sequence[Piece], servers: Servers) -> list[tuple[Pattern, float]]:
-    """Patterns, and how many servers hold each; all jobs have their GPUs."""
-    worths = [_worth(piece, alike) for piece in pieces]
-    program = Program()
-    gpus = [program.row(kind.gpus * len(kind.jobs), kind.gpus * len(kind.jobs)) for kind in alike]
-    count = program.row(high=servers.count)
-    penalty = -_MISSING * max(1.0, *(option.worth for kind in alike for option in kind.options))
-    for row in gpus:
-        program.column(penalty, {row: 1.0})
-    best = _Best(alike, pieces, servers)
-    patterns: dict[Pattern, None] = {}
-    while True:
-        found = _solved(program)
-        if len(patterns) >= _ROUNDS:
-            break
-        prices = [found.prices[gpus[piece.kind]] for piece in pieces]
-        pattern = best(
-            [worth - price * piece.gpus for worth, price, piece in zip(worths, prices, pieces, strict=True)],
-            more_than=found.prices[count],
-        )
-        if pattern is None or pattern in patterns:
-            break
-        patterns[pattern] = None
-        rows: Counter[int] = Counter({count: 1})
-        worth = 0.0
+def _gpus_left(alike: Sequence[Kind], patterns: Iterable[Pattern]) -> list[int]:
+    """GPUs of each kind's jobs that are not in the patterns."""
+    left = [kind.gpus * len(kind.jobs) for kind in alike]
+    for pattern in patterns:
         for piece, number in pattern:
-            rows[gpus[piece.kind]] += piece.gpus * number
-            worth += _worth(piece, alike) * number
-        program.column(worth, rows)
-    return list(zip(patterns, found.x[len(alike) :], strict=True))
-
-
-def _solved(program: Program) -> Solved:
-    found = program.solve()
-    assert found is not None, "no job has a place: that is a point"
-    return found
-
-
-class _Best:
-    """The pattern that earns most: a knapsack with three sizes."""
-
-    def __init__(self, alike: Sequence[Kind], pieces: Sequence[Piece], servers: Servers) -> None:
-        self._pieces = pieces
-        self._program = Program(gap=1e-4)
-        rows = [self._program.row(high=servers.gpus), self._program.row(high=1.0), self._program.row(high=1.0)]
-        for piece in pieces:
-            most = len(alike[piece.kind].jobs) * alike[piece.kind].gpus // piece.gpus
-            sizes = _sizes(piece, alike, servers)
-            self._program.column(0.0, dict(zip(rows, sizes, strict=True)), high=most, integer=True)
-
-    def __call__(self, worths: Sequence[float], more_than: float) -> Pattern | None:
-        self._program.change_worths(worths)
-        found = self._program.solve()
-        if found is None or found.value <= more_than + 1e-6:
-            return None
-        return _pattern(self._pieces, found.x)
+            left[piece.kind] -= number * piece.gpus
+    return left
 
 
 def _pattern(pieces: Sequence[Piece], x: Sequence[float]) -> Pattern:
     return tuple((piece, round(number)) for piece, number in zip(pieces, x, strict=True) if number > 0.5)
 
 
-def _filled(
-    alike: Sequence[Kind], counts: Sequence[int], pieces: Sequence[Piece], servers: Servers, number: int
-) -> list[Pattern] | None:
-    """So many jobs of each kind on so many servers, in whole pieces; None where they have no place."""
-    program = Program()
-    gpus = [program.row(kind.gpus * count, kind.gpus * count) for kind, count in zip(alike, counts, strict=True)]
-    # one GPU at a time, but by jobs
-    cuts = {(piece.kind, piece.option): program.row(0.0, 0.0) for piece in pieces if not piece.whole}
-    for _ in range(number):
-        sizes = [program.row(high=servers.gpus), program.row(high=1.0), program.row(high=1.0)]
+class _Relaxed:
+    """The program over patterns, of which more and more servers are settled: `settled` says what these hold."""
+
+    def __init__(self, alike: Sequence[Kind], servers: Servers) -> None:
+        self.pieces = _pieces(alike, servers)
+        self.settled: list[Pattern] = []
+        self._alike = alike
+        self._servers = servers
+        self._best = _Best(self.pieces, alike, servers)
+        self._columns: dict[Pattern, int] = {}
+        self._program = Program()
+        # in GPUs, so that the pieces of a job that is split add up to it
+        self._jobs = [self._program.row() for _ in alike]
+        self._count = self._program.row()
+        most = max(1.0, *(option.value for kind in alike for option in kind.options))
+        for row in self._jobs:
+            self._program.column(-_MISSING * most, {row: 1.0})
+
+    @property
+    def left(self) -> int:
+        """How many servers are not settled yet."""
+        return self._servers.count - len(self.settled)
+
+    def settle(self) -> None:
+        """Settle the servers that are whole in the best solution, or one that is nearest to it; never the last."""
+        x = self._solved()
+        order = sorted(self._columns, key=lambda pattern: -x[self._columns[pattern]])
+        whole = [int(x[self._columns[pattern]] + _SLACK) for pattern in order]
+        if not order or x[self._columns[order[0]]] < _SLACK:  # there are no more jobs
+            order, whole = [()], [self.left]
+        elif not whole[0]:
+            whole[0] = 1
+        for pattern, count in zip(order, whole, strict=True):
+            self.settled += [pattern] * min(count, self.left - _LAST)
+
+    def _solved(self) -> tuple[float, ...]:
+        """How many servers hold each pattern, by its column, beside those that are settled."""
+        gpus = _gpus_left(self._alike, self.settled)
+        for row, count in zip(self._jobs, gpus, strict=True):
+            self._program.bound_row(row, count, count)
+        self._program.bound_row(self._count, 0, self.left)
+        self._best.limit(gpus)
+        for pattern, column in self._columns.items():
+            if min(_gpus_left(self._alike, [*self.settled, pattern])) < 0:
+                self._program.bound_column(column, 0.0)
+        while True:
+            found = self._program.solve()
+            assert found is not None, "that no job has a place is a point"
+            prices = [found.prices[row] for row in self._jobs]
+            better = self._best(prices, more_than=found.prices[self._count])
+            if better is None or better in self._columns or len(self._columns) >= _PATTERNS:
+                return found.x
+            rows: Counter[int] = Counter({self._count: 1})
+            for piece, number in better:
+                rows[self._jobs[piece.kind]] += piece.gpus * number
+            worth = sum(self._best.worth(piece) * number for piece, number in better)
+            self._columns[better] = self._program.column(worth, rows)
+
+
+class _Best:
+    """The pattern that earns most: a knapsack with three sizes."""
+
+    def __init__(self, pieces: Sequence[Piece], alike: Sequence[Kind], servers: Servers) -> None:
+        self._pieces = pieces
+        self._alike = alike
+        self._program = Program(nodes=_NODES)
+        rows = [self._program.row(high=servers.gpus) for _ in range(3)]
         for piece in pieces:
-            worth = alike[piece.kind].options[piece.option].worth * piece.gpus
-            rows = dict(zip(sizes, _sizes(piece, alike, servers), strict=True))
-            rows[gpus[piece.kind]] = piece.gpus
+            self._program.column(0.0, dict(zip(rows, _sizes(piece, alike), strict=True)), integer=True)
+
+    def worth(self, piece: Piece) -> float:
+        """What a piece adds to the throughput; a job's cost of being split is spread over its pieces."""
+        kind = self._alike[piece.kind]
+        return kind.options[piece.option].value * piece.gpus - (0.0 if piece.whole else SPLIT_COST / kind.gpus)
+
+    def limit(self, gpus: Sequence[int]) -> None:
+        """Take no more pieces than there are GPUs of each kind's jobs."""
+        for column, piece in enumerate(self._pieces):
+            self._program.bound_column(column, gpus[piece.kind] // piece.gpus)
+
+    def __call__(self, prices: Sequence[float], more_than: float) -> Pattern | None:
+        """That which earns more beyond the prices of its GPUs by kind, if there is one."""
+        self._program.change_worths([self.worth(piece) - prices[piece.kind] * piece.gpus for piece in self._pieces])
+        for gap in _GAPS:
+            self._program.close_to(gap)
+            found = self._program.solve()
+            if found is not None and found.value > more_than + _SLACK:
+                return _pattern(self._pieces, found.x)
+        return None
+
+
+def _filled(
+    alike: Sequence[Kind], settled: Sequence[Pattern], pieces: Sequence[Piece], servers: Servers
+) -> list[Pattern] | None:
+    """What the servers that are not settled hold, with all jobs that are left; None where they have no place."""
+    gpus = _gpus_left(alike, settled)
+    program = Program(nodes=_NODES)
+    jobs = [program.row(count, count) for count in gpus]
+    able = [piece for piece in pieces if gpus[piece.kind]]
+    # jobs are split a GPU at a time, and are whole jobs all the same, with what is settled
+    cuts: dict[tuple[int, int], int] = {}
+    had: Counter[tuple[int, int]] = Counter()
+    for pattern in settled:
+        had.update({(piece.kind, piece.option): number for piece, number in pattern if not piece.whole})
+    for piece in pieces:
+        place = piece.kind, piece.option
+        if not piece.whole:
+            cuts[place] = program.row(-had[place], -had[place])
+            program.column(-SPLIT_COST, {cuts[place]: -float(alike[piece.kind].gpus)}, integer=True)
+    first = len(cuts)
+    count = servers.count - len(settled)
+    for _ in range(count):
+        sizes = [program.row(high=servers.gpus) for _ in range(3)]
+        for piece in able:
+            rows = dict(zip(sizes, _sizes(piece, alike), strict=True))
+            rows[jobs[piece.kind]] = piece.gpus
             if not piece.whole:
                 rows[cuts[piece.kind, piece.option]] = 1.0
-            most = counts[piece.kind] * alike[piece.kind].gpus // piece.gpus
-            program.column(worth, rows, high=min(most, servers.gpus), integer=True)
-    for (kind, _), row in cuts.items():
-        program.column(-SPLIT_COST, {row: -float(alike[kind].gpus)}, high=counts[kind], integer=True)
+            worth = alike[piece.kind].options[piece.option].value * piece.gpus
+            program.column(worth, rows, high=gpus[piece.kind] // piece.gpus, integer=True)
     found = program.solve()
-    if found is None or not math.isfinite(found.value):
+    if found is None:
         return None
-    step = len(pieces)
-    return [_pattern(pieces, found.x[at * step : (at + 1) * step]) for at in range(number)]
+    step = len(able)
+    return [_pattern(able, found.x[first + at * step : first + (at + 1) * step]) for at in range(count)]

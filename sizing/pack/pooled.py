@@ -44,20 +44,20 @@ def _program(alike: Sequence[Kind], servers: Servers, *, integer: bool) -> Progr
     are, so it is left out there.
     """
     program = Program()
-    cpus = program.row(high=float(servers.count))  # both in servers, as numbers of one size are solved best
-    memory = program.row(high=float(servers.count))
+    gpus = servers.count * servers.gpus
+    cpus, memory = program.row(high=gpus), program.row(high=gpus)  # in the shares of so many GPUs
     for kind in alike:
         jobs = program.row(len(kind.jobs), len(kind.jobs))
-        floor = None if integer or not kind.below else program.row(low=float(len(kind.jobs)))
+        floor = None if integer or not kind.below else program.row(low=len(kind.jobs) * kind.least.value)
         for option in kind.options if integer else (*kind.options, *kind.below):
             rows = {
-                cpus: kind.gpus * option.point.cpus / servers.cpus,
-                memory: kind.gpus * option.point.memory_bytes / servers.memory_bytes,
+                cpus: kind.gpus * option.cpus,
+                memory: kind.gpus * option.memory,
                 jobs: 1.0,
             }
             if floor is not None:
-                rows[floor] = option.worth
-            program.column(kind.gpus * option.worth, rows, high=len(kind.jobs), integer=integer)
+                rows[floor] = option.value
+            program.column(kind.gpus * option.value, rows, high=len(kind.jobs), integer=integer)
     return program
 
 

@@ -61,6 +61,18 @@ class Program:
         self._columns += 1
         return self._columns - 1
 
+    def close_to(self, gap: float) -> None:
+        """Another relative gap to solve to."""
+        self._highs.setOptionValue("mip_rel_gap", gap)
+
+    def bound_row(self, row: int, low: float, high: float) -> None:
+        """Other bounds of a sum."""
+        self._highs.changeRowBounds(row, low, high)
+
+    def bound_column(self, column: int, high: float) -> None:
+        """Another upper bound of a variable."""
+        self._highs.changeColBounds(column, 0.0, high)
+
     def change_worths(self, worths: Sequence[float]) -> None:
         """Other worths for all columns."""
         places = np.arange(self._columns, dtype=np.int32)

@@ -13,6 +13,8 @@ HALVINGS = 5
 """Of the interval of exponents in which the ratio of the prices is looked for."""
 WIDEST = 5.0
 """One price is at most 2 to this power times the other; beyond that the dearer one alone decides."""
+BESIDE = (0.0, 1.5, -1.5, 3.0, -3.0)
+"""Exponents beside the best on one great server, which on several need not be the best."""
 
 Most = Callable[[int], tuple[float, float]]
 """The most shares of CPUs and memory for a GPU of a job with so many GPUs that is together on a server."""
@@ -41,29 +43,39 @@ def pooled(steps: Sequence[Steps], shares: float) -> tuple[list[int], Stock]:
     return chosen, stock
 
 
-def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> Prices:
-    """Prices at which the jobs get most out of so many shares: what runs out first is made dearer, step by step.
+def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> list[Prices]:
+    """Prices at which the jobs get most out of so many shares, and after these prices to both sides of them.
 
-    As in the dual of the linear program, only for two resources the ratio is all there is to it.
+    What runs out first is made dearer, as in the dual of the linear program: for two resources the ratio of their
+    prices is all there is to it. Where everyone has the best there is, no others are needed.
     """
     stride = -(-len(menus) // SAMPLE) or 1
     sample = menus[::stride]
     shares *= sum(menu.gpus for menu in sample) / max(1, sum(menu.gpus for menu in menus))
-    best, best_value = Prices(), -1.0
+    best, best_value = 0.0, -1.0
     low, high = -WIDEST, WIDEST
     for _ in range(HALVINGS):
         exponent = (low + high) / 2
-        prices = Prices(2.0 ** (exponent / 2), 2.0 ** (-exponent / 2))
-        known: dict[int, Steps] = {}
-        steps = [known.setdefault(id(menu), Steps(menu, prices, most(menu.gpus))) for menu in sample]
+        steps = steps_of(sample, _prices(exponent), most)
         chosen, stock = pooled(steps, shares)
         value = sum(menu.gpus * menu.options[i].value for menu, i in zip(sample, chosen, strict=True))
         if value > best_value:
-            best, best_value = prices, value
+            best, best_value = exponent, value
         if all(each.best(i) is None for each, i in zip(steps, chosen, strict=True)):
-            break  # everyone has the best there is
+            return [_prices(best)]
         if stock.cpus[0] < stock.memory[0]:
             low = exponent
         else:
             high = exponent
-    return best
+    return [_prices(best + beside) for beside in BESIDE]
+
+
+def _prices(exponent: float) -> Prices:
+    """CPUs at so many times what memory costs, as a power of 2."""
+    return Prices(2.0 ** (exponent / 2), 2.0 ** (-exponent / 2))
+
+
+def steps_of(menus: Sequence[Menu], prices: Prices, most: Most) -> list[Steps]:
+    """The steps of each menu, those of the same menu once."""
+    known: dict[int, Steps] = {}
+    return [known.setdefault(id(menu), Steps(menu, prices, most(menu.gpus))) for menu in menus]

@@ -10,15 +10,19 @@ it is worth the most for what it takes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from sizing.pack.fill import Places, Steps, Stock, begin, fill
+from sizing.pack.fill import Places, Prices, Steps, Stock, begin, fill
 from sizing.pack.menu import Menu, menu
 from sizing.pack.placing import place
 from sizing.pack.room import refuse_too_many
-from sizing.pack.swaps import swap
-from sizing.pack.targets import most_of, pooled, prices_of
+from sizing.pack.swaps import LEAST, MOVED, swap
+from sizing.pack.targets import most_of, pooled, prices_of, steps_of
 from sizing.pack.types import Packing, PackJob, Servers, Share
+
+TRIED_JOBS = 640
+"""Which prices are best shows on the servers alone: so many jobs are packed, the same ones again at other prices."""
 
 
 def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
@@ -29,27 +33,55 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
     """
     refuse_too_many(jobs, servers)
     menus = _menus(jobs, servers)
-    shares = servers.count * servers.gpus
     most = most_of(menus, servers.count, servers.gpus)
-    prices = prices_of(menus, shares, most)
-    known: dict[int, Steps] = {}
-    steps = [known.setdefault(id(each), Steps(each, prices, most(each.gpus))) for each in menus]
-    wanted = [each.options[i] for each, i in zip(menus, pooled(steps, shares)[0], strict=True)]
+    prices = prices_of(menus, servers.count * servers.gpus, most)
     stay = _stay(jobs, servers, previous)
+    best: _Attempt | None = None
+    for each in prices[: max(1, TRIED_JOBS // max(1, len(jobs)))]:
+        attempt = _attempt(menus, steps_of(menus, each, most), each, servers, stay)
+        if best is None or attempt.score > best.score:
+            best = attempt
+        if attempt.score >= attempt.pooled:
+            break  # everyone has what it would have if places did not matter
+    assert best is not None  # there is at least one pair of prices
+    _put_in_order(menus, best.places, best.chosen, within_servers=bool(stay))
+    points = [each.options[i].point for each, i in zip(menus, best.chosen, strict=True)]
+    return Packing(
+        {
+            job.id: tuple(Share(server, k, k * point.cpus, k * point.memory_bytes) for server, k in of)
+            for job, of, point in zip(jobs, best.places, points, strict=True)
+        }
+    )
+
+
+class _Attempt(NamedTuple):
+    """Places and options of all jobs: `score` is the throughput less what moves cost, `pooled` what it could be."""
+
+    score: float
+    pooled: float
+    places: list[Places]
+    chosen: list[int]
+
+
+def _attempt(
+    menus: Sequence[Menu], steps: Sequence[Steps], prices: Prices, servers: Servers, stay: Mapping[int, Places]
+) -> _Attempt:
+    """A packing at these prices."""
+    aims, _ = pooled(steps, servers.count * servers.gpus)
+    wanted = [each.options[i] for each, i in zip(menus, aims, strict=True)]
     places = place([each.gpus for each in menus], wanted, servers.count, servers.gpus, stay)
     there = {job for job, of in stay.items() if places[job] == of}
     swap(places, wanted, servers.count, servers.gpus, prices, there)
     stock = Stock(servers.count, servers.gpus)
     chosen = begin(steps, places, stock)
     fill(steps, places, stock, chosen)
-    _put_in_order(menus, places, chosen, within_servers=bool(stay))
-    points = [each.options[i].point for each, i in zip(menus, chosen, strict=True)]
-    return Packing(
-        {
-            job.id: tuple(Share(server, k, k * point.cpus, k * point.memory_bytes) for server, k in of)
-            for job, of, point in zip(jobs, places, points, strict=True)
-        }
-    )
+    moved = sum(menus[job].gpus for job, of in stay.items() if places[job] != of)
+    return _Attempt(_value(menus, chosen) - MOVED * moved, _value(menus, aims) - LEAST, places, chosen)
+
+
+def _value(menus: Sequence[Menu], chosen: Sequence[int]) -> float:
+    """Throughput over the proportional one, added up over GPUs."""
+    return sum(each.gpus * each.options[i].value for each, i in zip(menus, chosen, strict=True))
 
 
 def _stay(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None) -> dict[int, Places]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sizing.errors import SizingError
 from sizing.pack.types import Packing, PackJob, Servers
 
 
@@ -25,3 +26,13 @@ def mean(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> float:
 def least(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> float:
     """The relative throughput of the job that fares worst; 0 where one is left out."""
     return min(relative(packing, job, servers) for job in jobs)
+
+
+def refuse_stopped(job: PackJob, servers: Servers) -> None:
+    """Raise SizingError for a job that does not run with its proportional share, which then is no yardstick."""
+    if not job.matrix.rate(servers.proportional):
+        share = servers.proportional
+        raise SizingError(
+            f"job {job.id} does not run with its share of a server ({share.cpus:g} CPUs and "
+            f"{share.memory_bytes / 1e9:g} GB a GPU): leave it out, or take other servers"
+        )
