@@ -22,6 +22,7 @@ from typing import Any
 
 from sizing.cpu import matrices_file, search
 from sizing.cpu.matrix import Matrix
+from sizing.errors import UsageError
 
 MATRICES = Path("shared/data/sizing/synergy-matrices.json")
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
@@ -161,7 +162,11 @@ def main() -> None:
     parser.add_argument("--matrices", type=Path, default=MATRICES)
     parser.add_argument("--seeds", type=int, default=100)
     args = parser.parse_args()
-    found = run(matrices_file.load(args.matrices), args.seeds)
+    try:
+        matrices = matrices_file.load(args.matrices)
+    except UsageError as error:
+        raise SystemExit(f"{error} (--matrices): the public ones are no part of the repository") from None
+    found = run(matrices, args.seeds)
     print(json.dumps(found, indent=2) if args.json else "\n".join(table(found)))
 
 

@@ -15,13 +15,13 @@ cache is no such cache: it evicts what is next needed, and with less memory than
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
 from sizing.estimate import Origin
 
-_PARTS = 8  # of the data, for each of which the axis has a column
+_PARTS = 8  # of what can be cached, for each of which the axis has a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,14 @@ class Loading:
         cached = min(self.dataset_bytes, max(0.0, memory_bytes - self.process_bytes))
         return (self.dataset_bytes - cached) / self.disk_bytes_per_s + cached / self.memory_bytes_per_s
 
+    def shown(self, rate: float) -> Loading:
+        """The same of a job that did `rate` on this data: memory is as fast at least as that took, and as the disk.
+
+        What one thread copies says little of a loader with many workers, and what comes from the disk passes memory.
+        """
+        least = max(self.disk_bytes_per_s, self.dataset_bytes * rate / self.samples)
+        return replace(self, memory_bytes_per_s=max(self.memory_bytes_per_s, least))
+
 
 def memory_rates(rate: float, loading: Loading, memory_bytes: Sequence[float]) -> tuple[float, ...]:
     """The rate with each memory of a job that does `rate` when nothing has to be fetched; 0 where it does not run."""
@@ -58,19 +66,22 @@ def memory_rates(rate: float, loading: Loading, memory_bytes: Sequence[float]) -
 
 
 def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float, ...]:
-    """Memory worth telling of a job that does `rate` at best: its processes', parts of the data beside them, all.
+    """Memory worth telling of a job that does `rate` at best: its processes', and parts of what can be cached beside.
 
     Among them is the least with which fetching does not slow it. None is more than `most_bytes`, what there is; where
     the processes need more, that alone.
     """
-    data, base = loading.dataset_bytes, loading.process_bytes
+    loading, base = loading.shown(rate), loading.process_bytes
+    if base > most_bytes:
+        return (most_bytes,)
+    room = min(loading.dataset_bytes, most_bytes - base)
+    caches = {room * part / _PARTS for part in range(_PARTS + 1)}
     per_byte = 1 / loading.disk_bytes_per_s - 1 / loading.memory_bytes_per_s
-    late_s = data / loading.disk_bytes_per_s - loading.samples / rate
-    caches = {data * part / _PARTS for part in range(_PARTS + 1)}
-    if per_byte > 0 and 0 < late_s / per_byte < data:
-        caches.add(late_s / per_byte)
-    found = sorted({base + cache for cache in caches} | {most_bytes})
-    return tuple(each for each in found if 0 < each <= most_bytes) or (most_bytes,)
+    if per_byte > 0 and rate > 0:
+        enough = (loading.dataset_bytes / loading.disk_bytes_per_s - loading.samples / rate) / per_byte
+        if 0 < enough < room * (1 - 1e-9):
+            caches.add(enough)
+    return tuple(sorted({base + cache for cache in caches if base + cache > 0})) or (most_bytes,)
 
 
 def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Sequence[float]) -> Matrix:
@@ -81,6 +92,7 @@ def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Seque
     """
     share = max(1, gpus)
     rates = curve(found)
+    loading = loading.shown(found.best) if loading else None
     measured: Origin = "measured"
     return Matrix(
         gpus=share,

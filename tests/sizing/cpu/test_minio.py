@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -89,10 +90,42 @@ def test_the_axis_has_the_least_memory_with_which_fetching_does_not_slow_the_job
     assert LOADING.fetch_s(first - GB) > 1_000 / 50
 
 
+def test_of_a_data_set_that_no_memory_holds_the_axis_divides_what_there_is() -> None:
+    huge = replace(LOADING, dataset_bytes=10_000 * GB)
+    axis = minio.memory_axis(50.0, huge, 100 * GB)
+    assert axis == tuple(20 * GB + 10 * GB * part for part in range(9))
+    rates = minio.memory_rates(50.0, huge, axis)
+    assert all(a < b for a, b in itertools.pairwise(rates))
+
+
+def test_memory_that_the_data_do_not_fill_is_no_part_of_the_axis() -> None:
+    assert max(minio.memory_axis(50.0, LOADING, 500 * GB)) == 120 * GB
+
+
 def test_where_the_processes_need_more_than_there_is_the_axis_is_what_there_is_and_nothing_runs() -> None:
     axis = minio.memory_axis(50.0, LOADING, 10 * GB)
     assert axis == (10 * GB,)
     assert minio.memory_rates(50.0, LOADING, axis) == (0.0,)
+
+
+@given(
+    st.floats(1e-3, 1e6),
+    st.floats(1, 1e9),
+    st.floats(1, 1e16),
+    st.floats(0, 1e13),
+    st.floats(1e3, 1e11),
+    st.floats(1, 1e13),
+)
+def test_whatever_the_sizes_are_the_axis_makes_a_matrix_in_which_more_memory_is_never_slower(
+    rate: float, samples: float, data: float, base: float, disk: float, most: float
+) -> None:
+    loading = Loading(samples, data, base, disk, 5e9)
+    axis = minio.memory_axis(rate, loading, most)
+    found = search.search((1, 2, 3), {1: rate / 3, 2: rate, 3: rate}.__getitem__)
+    made = minio.matrix(found, 2, loading, axis)
+    assert all(a <= b * (1 + 1e-9) for row in made.rates for a, b in itertools.pairwise(row))
+    assert made.best <= rate
+    assert made.demand().cpus == 1.0
 
 
 def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
@@ -107,6 +140,15 @@ def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
     tried = ["measured" if cpus in found.tried else "interpolated" for cpus in rates]
     assert list(made.origins) == tried
     assert made.demand() == Point(3.0, 60 * GB)
+
+
+def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_thread_copies() -> None:
+    found = search.search((1, 2), {1: 500.0, 2: 1_000.0}.__getitem__)  # 100 GB a second, at ten of one thread
+    axis = minio.memory_axis(found.best, LOADING, 500 * GB)
+    made = minio.matrix(found, 1, LOADING, axis)
+    assert [row[-1] for row in made.rates] == [500.0, 1_000.0]
+    assert made.rates[1][0] == pytest.approx(1_000 / 100)
+    assert made.demand() == Point(2, 120 * GB)
 
 
 def test_without_a_data_set_memory_counts_for_nothing() -> None:
