@@ -15,7 +15,7 @@ server nothing.
 5. packers: also GREEDY, and OPT with the first order, on 4 servers, as OPT takes a tenth of a second a round there.
 6. profiled: TUNE knows the CPU axis as few tried points tell it (sizing.cpu.search) in place of the true matrix, exact
    ones, and ones that are measured within 5 %.
-7. overload: 4 servers that proportional shares cannot keep up with, for longer and longer.
+7. overload: 4 servers at a load that TUNE can keep up with and proportional shares cannot, for longer and longer.
 
 The servers begin as full as the load keeps them. Figures are of the jobs in the middle of those that come after that: a
 quarter is cut at each end. Every policy sees the same jobs for a seed, and ratios are paired by seed (geometric mean,
@@ -87,7 +87,7 @@ SCENES: Mapping[str, Scene] = {
     **{f"durations-{trace}": Scene(1.0, trace=trace) for trace in ("cluster01", "cluster02")},
     "packers": Scene(1.0, servers=4, jobs=200, runs=(*_each(tuple(ORDERS), "greedy", "tune"), ("fifo", "opt"))),
     "profiled": Scene(1.1, runs=_each(("fifo",), "tune", *ERRORS)),
-    **{f"overload-{jobs}": Scene(1.1, servers=4, jobs=jobs) for jobs in (400, 1600, 4800)},
+    **{f"overload-{jobs}": Scene(1.1, "30/60/10", servers=4, jobs=jobs) for jobs in (400, 1600, 4800)},
 }
 
 
