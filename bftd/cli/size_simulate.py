@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_inventory
+from bftd.cli import common, options, size_inventory, size_simulate_servers
 from bftd.cli.progress import progress_bar
 from bftd.errors import UsageError
 
@@ -33,6 +33,10 @@ _MOST_JOBS = 20_000
 @click.option("--load", type=click.FloatRange(0.01, 100), metavar="X", help="Stretch time until so much is asked for.")
 @click.option("--error", type=click.FloatRange(0, 0.9), default=0.0, metavar="SHARE", help="Of what schedulers know.")
 @click.option("--deadlines", is_flag=True, help="With the trace's deadlines (for crius-ddl and elasticflow).")
+@click.option("--matrices", metavar="FILE.json", help="On servers with CPUs and memory, by sensitivity matrices.")
+@click.option("--servers", type=click.IntRange(1, size_simulate_servers.MOST_SERVERS), metavar="N", help="Default 16.")
+@click.option("--server", metavar="GPUS/CPUS/GB", help="What each has; default 8/24/500.")
+@click.option("--mix", metavar="I/L/S", help="Percentages of image, language and speech jobs, as in 20/70/10.")
 @options.config
 @options.as_json
 def simulate(
@@ -44,6 +48,10 @@ def simulate(
     load: float | None,
     error: float,
     deadlines: bool,
+    matrices: str | None,
+    servers: int | None,
+    server: str | None,
+    mix: str | None,
     config_path: str | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +63,17 @@ def simulate(
     num_gpu at least. Counts are powers of two, and 64 the most. --load 1.5 makes all jobs ask for 1.5 times the GPUs
     that there are until the last of them is submitted. Speeds are of data sheets: differences between schedulers mean
     something, hours do not.
+
+    With --matrices, jobs of one GPU are drawn from matrices of bft size cpu and share servers' CPUs and memory too, in
+    rounds of 5 minutes. A policy is then ORDER-PACKER: fifo, srtf, las or ftf, and proportional, greedy, tune or opt.
     """
+    if matrices is not None:
+        if path or cluster or error or deadlines:
+            raise UsageError("--matrices draws its jobs and servers: leave out --jobs, --cluster, --error, --deadlines")
+        size_simulate_servers.run(matrices, servers, server, mix, policies, seeds, count, load, as_json=as_json)
+        return
+    if servers or server or mix:
+        raise UsageError("--servers, --server and --mix are of --matrices FILE.json: give it, or leave them out")
     from sizing.simulate import compare, workload
     from sizing.simulate.schedulers import NEED_DEADLINES, USUAL, maker
 

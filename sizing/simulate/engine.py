@@ -1,24 +1,27 @@
 """A simulated cluster: jobs of a trace arrive, a policy gives them GPUs, they train at their true rates and end.
 
+What there is to give, what of it can be given and how fast jobs are with it is asked of a `World`: pools of GPU types
+for schedulers of cells (sizing.simulate.pools), servers with CPUs and memory for rounds (sizing.simulate.servers).
+
 Time jumps from event to event: arrivals, ends and the policy's own interval. What happens at the same time is one
 moment, and one question to the policy. Progress is exact: iterations are rate times seconds, nothing is rounded to
 rounds. Nothing here reads a clock or draws a number, so the same input gives the same outcome.
 
-What is simplified: GPUs are a pool for each type, as in the paper (Crius, section 8): where they stand in nodes matters
-to the rates alone, never to whether an allocation can be had. A restart loses its time and no iterations.
+What is simplified: a restart loses its time and no iterations, and takes the same for every job.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
 from sizing.errors import SizingError, UsageError
 from sizing.simulate.outcome import JobOutcome, Outcome, Span, levels
-from sizing.simulate.reference import power_of_two, reference_rate
-from sizing.simulate.types import Allocation, Decision, Moment, Policy, Running, SimulatedJob, Speeds, Waiting
+from sizing.simulate.pools import Pools
+from sizing.simulate.types import Allocation, SimulatedJob, Speeds
+from sizing.simulate.world import A, CannotGive, Decision, Moment, Policy, Running, Waiting, World
 
 RESTART_S = 30.0
 """What a new allocation costs a job that has run before: saving, starting its ranks anew and loading.
@@ -38,15 +41,15 @@ class BrokenRule(SizingError):
 
 
 @dataclass(slots=True)
-class _Job:
+class _Job(Generic[A]):
     """A job that has been submitted and has not ended."""
 
     job: SimulatedJob
     order: int
     reference_rate: float
     left: float
-    held: Allocation | None = None
-    last: Allocation | None = None
+    held: A | None = None
+    ran: bool = False
     rate: float = 0.0
     from_s: float = 0.0
     ready_s: float = 0.0
@@ -80,7 +83,7 @@ class _Job:
 def simulate(
     jobs: Sequence[SimulatedJob],
     capacity: Mapping[str, int],
-    policy: Policy,
+    policy: Policy[Allocation],
     speeds: Speeds,
     *,
     restart_s: float = RESTART_S,
@@ -91,37 +94,53 @@ def simulate(
     `speeds` are the true rates; the policy has been given its own, which may be wrong. Nothing happens after `until_s`.
     Raises UsageError for jobs that make no sense, and BrokenRule where the policy gives what it must not.
     """
-    _check(jobs, capacity, restart_s)
-    return _Simulation(jobs, capacity, policy, speeds, restart_s, until_s).run()
+    return simulate_in(Pools(capacity, speeds), jobs, policy, restart_s=restart_s, until_s=until_s)
 
 
-class _Simulation:
+def simulate_in(
+    world: World[A],
+    jobs: Sequence[SimulatedJob],
+    policy: Policy[A],
+    *,
+    restart_s: float = RESTART_S,
+    until_s: float | None = None,
+    rounds: bool = False,
+) -> Outcome:
+    """What becomes of jobs in any world; with `rounds` the policy is asked at its interval alone. Raises as above.
+
+    A round that comes while no job is there begins with the next arrival.
+    """
+    _check(jobs, restart_s)
+    world.refuse(jobs)
+    return _Simulation(world, jobs, policy, restart_s, until_s, rounds=rounds).run()
+
+
+class _Simulation(Generic[A]):
     """The state of one simulation."""
 
     def __init__(
         self,
+        world: World[A],
         jobs: Sequence[SimulatedJob],
-        capacity: Mapping[str, int],
-        policy: Policy,
-        speeds: Speeds,
+        policy: Policy[A],
         restart_s: float,
         until_s: float | None,
+        *,
+        rounds: bool,
     ) -> None:
-        self.capacity = dict(capacity)
-        self.policy, self.speeds, self.restart_s = policy, speeds, restart_s
+        self.world, self.policy, self.restart_s, self.rounds = world, policy, restart_s, rounds
         self.until_s = float("inf") if until_s is None else until_s
         self.coming = sorted(jobs, key=lambda job: job.submit_s)
         self.next = 0
-        self.there: dict[str, _Job] = {}
+        self.there: dict[str, _Job[A]] = {}
         self.ends: list[tuple[float, int, str, int]] = []
         self.outcomes: dict[str, JobOutcome] = {}
-        self.references: dict[tuple[str, str, int], float] = {}
-        self.rates: dict[tuple[str, Allocation], float] = {}
         self.now_s = self.coming[0].submit_s if self.coming else 0.0
         self.round = 0
         self.decisions = 0
         self.idle_rounds = 0
         self.ended = False
+        self.arrived: frozenset[str] = frozenset()
 
     def run(self) -> Outcome:
         """From the first arrival to the last end."""
@@ -130,12 +149,12 @@ class _Simulation:
         while (at_s := self._next(start_s)) is not None and at_s <= self.until_s:
             self.now_s = at_s
             ended = self.ended = self._end() or self.ended
-            arrived = self._arrive()
+            arrived = self.arrived = self.arrived | self._arrive()
             tick = interval_s is not None and at_s >= start_s + self.round * interval_s
             while interval_s is not None and at_s >= start_s + self.round * interval_s:
                 self.round = max(self.round + 1, int((at_s - start_s) / interval_s))
-            if self.there and (arrived or ended or tick):
-                self.ended = False
+            if self.there and (tick or ((arrived or ended) and not self.rounds)):
+                self.ended, self.arrived = False, frozenset()
                 started = self._decide(arrived, ended)
                 self.idle_rounds = 0 if arrived or ended or started else self.idle_rounds + 1
                 if self.idle_rounds > STUCK_ROUNDS:
@@ -148,7 +167,7 @@ class _Simulation:
             one.release(end_s)
             self.outcomes[one.job.id] = one.outcome()
         for job in self.coming[self.next :]:
-            self.outcomes[job.id] = JobOutcome(job, None, None, None, 0, self._reference(job), ())
+            self.outcomes[job.id] = JobOutcome(job, None, None, None, 0, self.world.reference_rate(job), ())
         found = tuple(self.outcomes[job.id] for job in self.coming)
         return Outcome(self.policy.name, found, levels(found), end_s, self.decisions)
 
@@ -186,16 +205,10 @@ class _Simulation:
         arrived = []
         while self.next < len(self.coming) and self.coming[self.next].submit_s <= self.now_s:
             job = self.coming[self.next]
-            self.there[job.id] = _Job(job, self.next, self._reference(job), job.iterations)
+            self.there[job.id] = _Job(job, self.next, self.world.reference_rate(job), job.iterations)
             arrived.append(job.id)
             self.next += 1
         return frozenset(arrived)
-
-    def _reference(self, job: SimulatedJob) -> float:
-        key = (job.model, job.gpu_type, job.gpus)
-        if key not in self.references:
-            self.references[key] = reference_rate(self.speeds, job, tuple(self.capacity))
-        return self.references[key]
 
     def _decide(self, arrived: frozenset[str], ended: bool) -> bool:
         """Asks the policy and does what it says; whether a job has been dropped or starts that never ran before."""
@@ -208,7 +221,8 @@ class _Simulation:
                     one.waiting = Waiting(one.job, one.left)
                 waiting.append(one.waiting)
         self.decisions += 1
-        decision = self.policy.decide(Moment(self.now_s, running, waiting, dict(self.capacity), arrived, ended))
+        capacity = dict(self.world.capacity)
+        decision = self.policy.decide(Moment(self.now_s, running, waiting, capacity, arrived, ended))
         changed = self._changed(decision)
         for id in decision.dropped:
             one = self.there.pop(id)
@@ -221,63 +235,45 @@ class _Simulation:
         new = bool(decision.dropped)
         for id, (allocation, rate) in changed.items():
             one = self.there[id]
+            restarts = one.ran and (one.held is None or self.world.moves(one.held, allocation))
             one.release(self.now_s)
             new = new or one.start_s is None
-            self._give(one, allocation, rate)
+            self._give(one, allocation, rate, restarts=restarts)
         return new
 
-    def _give(self, one: _Job, allocation: Allocation, rate: float) -> None:
+    def _give(self, one: _Job[A], allocation: A, rate: float, *, restarts: bool) -> None:
         """A job has an allocation from now on, and ends when it has done what is left."""
-        again = one.last is not None
         if one.start_s is None:
             one.start_s = self.now_s
-        one.restarts += again
-        one.held, one.last, one.rate, one.waiting = allocation, allocation, rate, None
+        one.restarts += restarts
+        one.held, one.ran, one.rate, one.waiting = allocation, True, rate, None
         one.from_s = self.now_s
-        one.ready_s = self.now_s + (self.restart_s if again else 0.0)
+        # what is no restart does not cut short one that goes on
+        one.ready_s = self.now_s + self.restart_s if restarts else max(self.now_s, one.ready_s)
         one.version += 1
         heapq.heappush(self.ends, (one.ready_s + one.left / rate, one.order, one.job.id, one.version))
 
-    def _changed(self, decision: Decision) -> dict[str, tuple[Allocation, float]]:
+    def _changed(self, decision: Decision[A]) -> dict[str, tuple[A, float]]:
         """What is new in a decision, with the true rates; raises BrokenRule where it cannot be done."""
-        used: Counter[str] = Counter()
         changed = {}
-        for id, allocation in decision.allocations.items():
-            used[allocation.gpu_type] += allocation.gpus
-            one = self.there.get(id)
-            if one is None or id in decision.dropped:
-                raise self._broken(f"gives GPUs to {id!r}, which is {'dropped' if one else 'not there'}")
-            if one.held == allocation:
-                continue
-            if not power_of_two(allocation.gpus):
-                raise self._broken(f"gives {allocation.gpus} GPUs to {id!r}: a cell has 1, 2, 4, 8... GPUs")
-            if not 1 <= allocation.stages <= allocation.gpus:
-                raise self._broken(f"gives {id!r} {allocation.stages} stages on {allocation.gpus} GPUs")
-            if allocation.gpu_type not in self.capacity:
-                raise self._broken(f"gives {id!r} GPUs of type {allocation.gpu_type!r}, which the cluster has not")
-            if (rate := self._rate(one.job.model, allocation)) <= 0:
-                raise self._broken(f"gives {id!r} {allocation}, where {one.job.model} does not fit")
-            changed[id] = (allocation, rate)
-        for gpu_type, count in used.items():
-            if count > self.capacity[gpu_type]:
-                there = self.capacity[gpu_type]
-                raise self._broken(f"gives {count} GPUs of type {gpu_type!r}, of which there are {there}")
-        if missing := decision.dropped - self.there.keys():
-            raise self._broken(f"drops {min(missing)!r}, which is not there")
+        try:
+            for id, allocation in decision.allocations.items():
+                one = self.there.get(id)
+                if one is None or id in decision.dropped:
+                    raise CannotGive(f"gives GPUs to {id!r}, which is {'dropped' if one else 'not there'}")
+                if one.held != allocation:
+                    changed[id] = (allocation, self.world.rate(one.job, allocation))
+            if changed:
+                self.world.check(decision.allocations)
+            if missing := decision.dropped - self.there.keys():
+                raise CannotGive(f"drops {min(missing)!r}, which is not there")
+        except CannotGive as why:
+            raise BrokenRule(f"{self.policy.name} {why} (at {self.now_s:.0f} s)") from None
         return changed
 
-    def _rate(self, model: str, allocation: Allocation) -> float:
-        key = (model, allocation)
-        if key not in self.rates:
-            self.rates[key] = self.speeds.rate(model, allocation)
-        return self.rates[key]
 
-    def _broken(self, what: str) -> BrokenRule:
-        return BrokenRule(f"{self.policy.name} {what} (at {self.now_s:.0f} s)")
-
-
-def _check(jobs: Sequence[SimulatedJob], capacity: Mapping[str, int], restart_s: float) -> None:
-    """Refuses jobs and clusters that make no sense."""
+def _check(jobs: Sequence[SimulatedJob], restart_s: float) -> None:
+    """Refuses jobs and times that make no sense in any world."""
     seen = set()
     for job in jobs:
         if job.id in seen:
@@ -285,12 +281,5 @@ def _check(jobs: Sequence[SimulatedJob], capacity: Mapping[str, int], restart_s:
         seen.add(job.id)
         if not (0 < job.iterations < float("inf") and abs(job.submit_s) < float("inf")):
             raise UsageError(f"job {job.id!r} has {job.iterations} iterations at {job.submit_s} s: give finite numbers")
-        if not power_of_two(job.gpus):
-            below = 1 << max(job.gpus, 1).bit_length() - 1
-            raise UsageError(
-                f"job {job.id!r} asks for {job.gpus} GPUs: cells have powers of two, take {below} or {2 * below}"
-            )
-    if min(capacity.values(), default=0) < 0:
-        raise UsageError("a cluster has no fewer than 0 GPUs of a type")
     if not 0 <= restart_s < float("inf"):
         raise UsageError(f"a restart cannot take {restart_s} s: give 0 or more")

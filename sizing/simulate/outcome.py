@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.simulate.types import Allocation, SimulatedJob
+from sizing.simulate.world import Held, SimulatedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Span:
     lie behind `until_s` where the allocation was taken away while it still restarted.
     """
 
-    allocation: Allocation
+    allocation: Held
     from_s: float
     ready_s: float
     until_s: float

@@ -1,0 +1,144 @@
+"""`bft size simulate --matrices`: rounds on servers that share out GPUs, CPUs and memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import common
+from bftd.cli.progress import progress_bar
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.pack.types import Servers
+    from sizing.simulate.report import Interval
+    from sizing.simulate.synergy import Figures
+
+MOST_SERVERS = 1024
+USUAL = ("fifo-proportional", "fifo-greedy", "fifo-tune")
+_COUNT, _SERVERS, _LOAD = 600, 16, 1.0
+
+
+def run(
+    path: str,
+    count: int | None,
+    shape: str | None,
+    mix: str | None,
+    policies: Sequence[str],
+    seeds: int,
+    jobs: int | None,
+    load: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Simulate jobs of the matrices on `count` servers under each policy, ORDER-PACKER, and print what comes of it."""
+    from sizing.cpu.matrices_file import load as matrices_of
+    from sizing.pack.draw import mix_of
+    from sizing.pack.servers_of import PAPERS, servers_of
+    from sizing.simulate import synergy
+    from sizing.simulate.drawn import drawn
+
+    if mix is None:
+        raise UsageError("--matrices needs --mix, the percentages of image/language/speech jobs: try --mix 20/70/10")
+    shares, servers = mix_of(mix), servers_of(shape or PAPERS, count or _SERVERS)
+    names = {name: _parts(name) for name in dict.fromkeys(policies or USUAL)}
+    matrices, each_jobs, at_load = matrices_of(Path(path)), jobs or _COUNT, load or _LOAD
+    runs: dict[str, list[Figures]] = {name: [] for name in names}
+    with progress_bar("Simulating") as done:
+        for seed in range(seeds):
+            every = drawn(matrices, shares, servers, seed=seed, count=each_jobs, load=at_load)
+            for at, (name, (order, packer)) in enumerate(names.items()):
+                runs[name].append(synergy.run(order, packer, every, servers, matrices))
+                done((seed * len(names) + at + 1) / (seeds * len(names)))
+    if as_json:
+        asked = {"jobs": each_jobs, "load": at_load, "mix": mix, "gpus": servers.count * servers.gpus, "seeds": seeds}
+        click.echo(json.dumps({**_to_json(runs), **asked}, indent=2))
+        return
+    common.echo(_shown(runs, servers, f"{each_jobs} jobs ({mix}), load {at_load:g}", seeds))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The order and the packer of a policy's name; both are there."""
+    from sizing.simulate.orders import ORDERS, order
+    from sizing.simulate.synergy import repacker
+
+    first, dash, second = name.partition("-")
+    if not dash:
+        raise UsageError(f"--policy {name[:40]!r}: with --matrices it is ORDER-PACKER, as in {next(iter(ORDERS))}-tune")
+    order(first)
+    repacker(second)
+    return first, second
+
+
+def _speedup(runs: Mapping[str, Sequence[Figures]], name: str) -> Interval | None:
+    """The first policy's mean completion time over another's, paired by seed."""
+    from sizing.simulate.report import paired
+
+    first = next(iter(runs.values()))
+    return paired([each.mean_jct_s for each in first], [each.mean_jct_s for each in runs[name]])
+
+
+def _to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
+    from sizing.simulate.report import interval
+    from sizing.simulate.synergy import NAMES
+
+    told: dict[str, Any] = {}
+    for name, found in runs.items():
+        ratio = _speedup(runs, name)
+        told[name] = {each: interval([getattr(one, each) for one in found]).to_json() for each in NAMES}
+        told[name]["speedup"] = ratio and ratio.to_json()
+    return {"policies": told}
+
+
+def _shown(runs: Mapping[str, Sequence[Figures]], servers: Servers, jobs: str, seeds: int) -> Iterable[str]:
+    """A line for each policy, and what all of it rests on."""
+    from bftd.tables import Column
+    from sizing.simulate.report import interval
+    from sizing.simulate.synergy import EDGE
+
+    columns = [
+        Column("POLICY"),
+        Column("MEAN JCT", right=True),
+        Column("99 %", rank=2, right=True),
+        Column("QUEUED", rank=1, right=True),
+        Column("GPUS BUSY", rank=2, right=True),
+        Column("SLOWEST JOB", rank=1, right=True),
+        Column("RESTARTS", rank=3, right=True),
+        Column("SPEEDUP", right=True),
+    ]
+    rows: list[tuple[str, ...]] = []
+    for name, found in runs.items():
+        mean = {each: interval([getattr(one, each) for one in found]).value for each in _MEANS}
+        ratio = _speedup(runs, name) if rows else None
+        within = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio and seeds > 1 else ""
+        rows.append(
+            (
+                name,
+                *(f"{mean[each] / 3600:.2f} h" for each in ("mean_jct_s", "p99_jct_s", "mean_queue_s")),
+                f"{mean['busy']:.0%}",
+                f"{min(one.slowest for one in found):.2f}",
+                f"{mean['restarts']:.1f}",
+                f"{ratio.value:.2f}x{within}" if ratio else "-",
+            )
+        )
+    yield from common.table(columns, rows)
+    yield (
+        f"{jobs}, {seeds} seed{'s' * (seeds > 1)}, {servers.count} server{'s' * (servers.count > 1)} of {servers.gpus} "
+        f"GPUs, {servers.cpus:g} CPUs and {servers.memory_bytes / 1e9:g} GB"
+    )
+    yield (
+        "SPEEDUP: of the mean JCT over the first policy's"
+        + (", with the 95 % confidence interval" if seeds > 1 else "")
+        + "; SLOWEST JOB: 1 is with a GPU's share of a server"
+    )
+    yield (
+        f"Servers begin as full as the load keeps them; figures are of the {1 - 2 * EDGE:.0%} of jobs in the middle. "
+        "At a load of 1 and above queues grow for as long as it lasts, and with them the speedup"
+    )
+
+
+_MEANS = ("mean_jct_s", "p99_jct_s", "mean_queue_s", "busy", "restarts")

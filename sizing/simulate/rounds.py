@@ -1,0 +1,88 @@
+"""A round-based scheduler (Synergy, section 3): each round the first jobs of an order are packed onto the servers.
+
+Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
+left out for one behind, so a job that does not fit ends the list. Where the same jobs are runnable as before, nothing
+changes; else all are packed anew, by a packer that is told who has what now, so that jobs can stay where they are. It
+is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between who arrives waits, and what
+a job leaves stays idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sizing.cpu.matrix import Matrix
+from sizing.pack.types import Packing, PackJob, Servers
+from sizing.simulate.orders import Order, Standing
+from sizing.simulate.places import Repacker
+from sizing.simulate.servers import Placed
+from sizing.simulate.world import Decision, Moment, SimulatedJob
+
+ROUND_S = 300.0
+"""The paper's."""
+
+
+class Rounds:
+    """An order and a packer, on servers; `told` are the matrices that the packer sees, by model."""
+
+    def __init__(
+        self,
+        order: Order,
+        packer: Repacker,
+        servers: Servers,
+        told: Mapping[str, Matrix],
+        *,
+        name: str = "rounds",
+        interval_s: float = ROUND_S,
+    ) -> None:
+        self.name = name
+        self.interval_s: float | None = interval_s
+        self._order, self._packer, self._servers, self._told = order, packer, servers, told
+        self._rates = {model: matrix.rate(servers.proportional) for model, matrix in told.items()}
+        self._attained: dict[str, float] = {}
+        self._seen_s = 0.0
+        self._packed: set[str] = set()
+        self.packings = 0
+        """How often jobs were packed."""
+
+    def decide(self, moment: Moment[Placed]) -> Decision[Placed]:
+        """The jobs whose turn it is, each with what it is given."""
+        for each in moment.running:
+            since_s = max(each.since_s, self._seen_s)
+            had = self._attained.get(each.job.id, 0.0)
+            self._attained[each.job.id] = had + each.allocation.gpus * (moment.now_s - since_s)
+        self._seen_s = moment.now_s
+        held = {each.job.id: each.allocation for each in moment.running}
+        jobs = self._runnable(moment)
+        there = held.keys() | {each.job.id for each in moment.waiting}
+        self._attained = {id: had for id, had in self._attained.items() if id in there}
+        # held alone would not do: what a job that ended has left is to be given to the others
+        ids = {job.id for job in jobs}
+        if ids == self._packed == held.keys():
+            return Decision(held)
+        self._packed = ids
+        before = Packing({id: each.shares for id, each in held.items()})
+        packing = self._packer([PackJob(job.id, self._told[job.model]) for job in jobs], self._servers, before)
+        self.packings += 1
+        return Decision({id: Placed(each) for id, each in packing.shares.items()})
+
+    def _runnable(self, moment: Moment[Placed]) -> list[SimulatedJob]:
+        """The first jobs of the order, as many as the GPUs are enough for."""
+        keys: dict[str, tuple[float, bool, float]] = {}
+        jobs: list[SimulatedJob] = []
+        for each in moment.running:
+            keys[each.job.id] = (self._key(each.job, each.left, moment.now_s), False, each.job.submit_s)
+            jobs.append(each.job)
+        for one in moment.waiting:
+            keys[one.job.id] = (self._key(one.job, one.left, moment.now_s), True, one.job.submit_s)
+            jobs.append(one.job)
+        jobs.sort(key=lambda job: keys[job.id])
+        left = self._servers.count * self._servers.gpus
+        for number, job in enumerate(jobs):
+            left -= job.gpus
+            if left < 0:
+                return jobs[:number]
+        return jobs
+
+    def _key(self, job: SimulatedJob, left: float, now_s: float) -> float:
+        return self._order(Standing(job, left, self._rates[job.model], self._attained.get(job.id, 0.0), now_s))

@@ -1,0 +1,112 @@
+"""Synergy's comparison: orders and packers on the same jobs, and what comes of each run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from sizing.cpu.matrix import Matrices, Matrix
+from sizing.errors import UsageError
+from sizing.pack import tune
+from sizing.pack.packers import packer
+from sizing.pack.types import Servers
+from sizing.simulate.engine import RESTART_S, simulate_in
+from sizing.simulate.orders import order
+from sizing.simulate.outcome import Outcome
+from sizing.simulate.places import Repacker, staying
+from sizing.simulate.report import quantile
+from sizing.simulate.rounds import Rounds
+from sizing.simulate.servers import ServerWorld
+from sizing.simulate.world import SimulatedJob
+
+EDGE = 0.25
+"""Of the jobs that come, at the beginning and at the end, that figures leave out: queues fill there, and empty."""
+
+
+def repacker(name: str) -> Repacker:
+    """A packer by its name; TUNE by itself leaves jobs where they are. Raises UsageError for a name that is none."""
+    known = packer(name)
+    return tune.pack if known is tune.pack else staying(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run, of the jobs in the middle of those that come after the first moment; times in seconds.
+
+    `throughput` adds up each job's rate over that with its proportional share, a GPU of it, as a mean over the time
+    in which these jobs were submitted, and `busy` is the share of GPUs that jobs had then. `slowest` is the least rate
+    that one of all jobs ever had over that with its proportional share. `slowdown` is the mean of completion time over
+    the duration with its share from submission on, and `packings` how often jobs were packed.
+    """
+
+    jobs: int
+    mean_jct_s: float
+    median_jct_s: float
+    p99_jct_s: float
+    mean_queue_s: float
+    slowdown: float
+    restarts: float
+    throughput: float
+    busy: float
+    slowest: float
+    packings: int
+
+
+NAMES = tuple(field.name for field in fields(Figures))
+
+
+def run(
+    order_name: str,
+    packer_name: str,
+    jobs: Sequence[SimulatedJob],
+    servers: Servers,
+    matrices: Matrices,
+    *,
+    told: Mapping[str, Matrix] | None = None,
+    restart_s: float = RESTART_S,
+) -> Figures:
+    """One order and packer on jobs whose true matrices are `matrices`; the packer sees these, or what it is `told`."""
+    known = told if told is not None else {name: each.matrix for name, each in matrices.items()}
+    name = f"{order_name}-{packer_name}"
+    policy = Rounds(order(order_name), repacker(packer_name), servers, known, name=name)
+    outcome = simulate_in(ServerWorld(servers, matrices), jobs, policy, restart_s=restart_s, rounds=True)
+    return figures(outcome, servers.count * servers.gpus, policy.packings)
+
+
+def figures(outcome: Outcome, gpus: int, packings: int = 0) -> Figures:
+    """The figures of a run in which all jobs ended; raises UsageError where too few come after the first moment."""
+    coming = [each for each in outcome.jobs if each.job.submit_s > outcome.jobs[0].job.submit_s]
+    edge = int(len(coming) * EDGE)
+    middle = coming[edge : len(coming) - edge]
+    if not middle or middle[0].job.submit_s == middle[-1].job.submit_s:
+        raise UsageError("too few jobs come one after the other to tell how long they take: simulate more")
+    done = sorted(each.completion_s for each in middle if each.completion_s is not None)
+    from_s, until_s = middle[0].job.submit_s, middle[-1].job.submit_s
+    normalised = busy = 0.0
+    slowest = float("inf")
+    for each in outcome.jobs:
+        for span in each.spans:
+            within_s = max(0.0, min(span.until_s, until_s) - max(span.from_s, from_s))
+            trains_s = max(0.0, min(span.until_s, until_s) - max(span.ready_s, from_s))
+            normalised += trains_s * span.rate / each.reference_rate * span.allocation.gpus
+            busy += within_s * span.allocation.gpus
+            slowest = min(slowest, span.rate / each.reference_rate)
+    whole = gpus * (until_s - from_s)
+    return Figures(
+        jobs=len(done),
+        mean_jct_s=statistics.fmean(done),
+        median_jct_s=statistics.median(done),
+        p99_jct_s=quantile(done, 0.99),
+        mean_queue_s=statistics.fmean(each.queued_s for each in middle if each.queued_s is not None),
+        slowdown=statistics.fmean(
+            each.completion_s * each.reference_rate / each.job.iterations
+            for each in middle
+            if each.completion_s is not None
+        ),
+        restarts=statistics.fmean(each.restarts for each in middle),
+        throughput=normalised / whole,
+        busy=busy / whole,
+        slowest=slowest,
+        packings=packings,
+    )

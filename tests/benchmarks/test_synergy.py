@@ -1,0 +1,83 @@
+"""The comparison of Synergy's packers in small: scenes have their jobs, tables a row for each run."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import synergy
+from sizing.cpu.matrix import Matrix
+from sizing.pack.packers import PACKERS
+from sizing.simulate.orders import ORDERS
+
+with_matrices = pytest.mark.skipif(not synergy.MATRICES.exists(), reason="no public matrices (shared/data/sizing)")
+
+
+def test_every_scene_is_held_against_proportional_shares_under_the_same_order() -> None:
+    for asked in synergy.SCENES.values():
+        for order, packer in asked.runs:
+            assert order in ORDERS
+            assert packer.split()[0] in PACKERS
+            assert (order, synergy.BASE) in asked.runs
+    assert synergy.FIRST_SEED > 2
+
+
+def test_a_profile_tells_the_tried_points_and_lines_between_them() -> None:
+    rates = ((1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (3.2, 6.4), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0))
+    true = Matrix(1, tuple(map(float, range(1, 9))), (1.0, 2.0), rates)
+    told = synergy.profiled(true)
+    assert told.cpus == true.cpus
+    assert told.rates[-1] == true.rates[-1]
+    assert told.rates[3] == (3.2, 6.4) or told.rates[3] == (3.5, 7.0), "tried, or between 3 and 5"
+    assert all(a <= b for a, b in zip(told.rates, told.rates[1:], strict=False))
+    assert all(row[1] == 2 * row[0] for row in told.rates)
+    off = synergy.profiled(true, 0.05, 3)
+    assert off != told
+    assert off == synergy.profiled(true, 0.05, 3)
+    assert off.rates[-1][1] == pytest.approx(8.0, rel=0.05)
+
+
+@with_matrices
+def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
+    for scene in synergy.SCENES:
+        jobs = synergy.jobs_of(scene, 1, 8)
+        synergy.jobs_of.cache_clear()
+        assert jobs == synergy.jobs_of(scene, 1, 8)
+        assert sum(not job.id.startswith("there") for job in jobs) == 8
+
+
+@with_matrices
+def test_the_tables_have_a_row_for_each_run_and_the_json_the_same_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["synergy", "--seeds", "2", "--jobs", "12", "--processes", "1", "--only", "overload"]
+    monkeypatch.setattr(sys, "argv", given)
+    synergy.main()
+    lines = capsys.readouterr().out.splitlines()
+    scenes = [scene for scene in synergy.SCENES if scene.startswith("overload")]
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| load")]
+    assert len(rows) == sum(len(synergy.SCENES[scene].runs) for scene in scenes)
+    assert {line.count("|") for line in lines if line.startswith("|")} == {14}
+    monkeypatch.setattr(sys, "argv", [*given, "--json"])
+    synergy.main()
+    told = json.loads(capsys.readouterr().out)["scenes"]
+    assert list(told) == scenes
+    tuned = told["overload-400"]["runs"]["fifo tune"]
+    assert tuned["speedup"]["low"] <= tuned["speedup"]["mean"] <= tuned["speedup"]["high"]
+    assert any(f"{tuned['speedup']['mean']:.2f}x" in row for row in rows)
+
+
+@with_matrices
+def test_tune_can_be_told_by_profiles_that_are_off() -> None:
+    for packer in synergy.ERRORS:
+        _, found, _ = synergy.run(synergy.Task("profiled", "fifo", packer, 100, 8))
+        assert found.mean_jct_s > 0
+        assert found.slowest > 0.9
+
+
+def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["synergy", "--only", "lodas"])
+    with pytest.raises(SystemExit, match="no such scene"):
+        synergy.main()

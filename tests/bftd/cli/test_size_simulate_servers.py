@@ -1,0 +1,99 @@
+"""`bft size simulate --matrices` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bftd import entry
+from bftd.cli.main import bft
+
+CPUS = [1, 3, 6]
+MATRICES = {
+    "decoder": {"class": "image", "throughput": [[30, 30], [90, 90], [180, 180]]},
+    "reader": {"class": "language", "throughput": [[50, 50], [50, 50], [50, 50]]},
+}
+
+
+class Terminal:
+    """Runs the command as a user would, beside a file of matrices."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+        self.matrices = folder / "matrices.json"
+        axes = {"gpus": 1, "iteration_s": 1.0, "cpus_per_gpu": CPUS, "memory_gb_per_gpu": [20, 60]}
+        self.matrices.write_text(json.dumps({name: {**axes, **each} for name, each in MATRICES.items()}))
+
+    def run(self, *args: str, matrices: bool = True) -> tuple[int, str, str]:
+        given = ["--matrices", str(self.matrices)] if matrices else []
+        self._monkeypatch.setattr(sys, "argv", ["bft", "size", "simulate", *given, *args])
+        with pytest.raises(SystemExit) as ended:
+            entry.run(bft, "bft")
+        shown = self._capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(tmp_path, capsys, monkeypatch)
+
+
+def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal: Terminal) -> None:
+    code, out, _ = terminal.run(
+        *("--mix", "50/50/0", "--servers", "1", "--server", "4/12/240", "--count", "40", "--seeds", "2"),
+        *("--policy", "srtf-proportional", "--policy", "srtf-tune"),
+    )
+    assert code == 0
+    head, first, second, *notes = out.splitlines()
+    assert head.split()[0] == "POLICY"
+    assert (first.split()[0], first.split()[-1]) == ("srtf-proportional", "-")
+    assert second.split()[0] == "srtf-tune"
+    assert float(second.split("x (")[0].split()[-1]) > 1
+    assert notes[0] == "40 jobs (50/50/0), load 1, 2 seeds, 1 server of 4 GPUs, 12 CPUs and 240 GB"
+
+
+def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(terminal: Terminal) -> None:
+    asked = ("--mix", "50/50/0", "--servers", "1", "--count", "24", "--seeds", "2", "--load", "0.8", "--json")
+    code, out, _ = terminal.run(*asked)
+    told = json.loads(out)
+    assert code == 0
+    assert (told["jobs"], told["load"], told["mix"], told["gpus"], told["seeds"]) == (24, 0.8, "50/50/0", 8, 2)
+    assert list(told["policies"]) == ["fifo-proportional", "fifo-greedy", "fifo-tune"]
+    tuned, shared = (told["policies"][name] for name in ("fifo-tune", "fifo-proportional"))
+    assert tuned["slowest"]["mean"] >= 1
+    assert shared["speedup"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+    assert tuned["speedup"]["mean"] > 1
+    assert terminal.run(*asked)[1] == out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "needs --mix"),
+        (["--mix", "50/50"], "give percentages"),
+        (["--mix", "50/40/10"], "no job of class speech with 1 GPU"),
+        (["--mix", "50/50/0", "--policy", "tune"], "it is ORDER-PACKER, as in fifo-tune"),
+        (["--mix", "50/50/0", "--policy", "fifi-tune"], "did you mean fifo?"),
+        (["--mix", "50/50/0", "--policy", "fifo-tuna"], "did you mean tune?"),
+        (["--mix", "50/50/0", "--server", "8"], "give a server's GPUs/CPUs/GB"),
+        (["--mix", "50/50/0", "--server", "8/4/500"], "does not run with a GPU's share of a server"),
+        (["--mix", "50/50/0", "--count", "2"], "too few jobs"),
+        (["--mix", "50/50/0", "--error", "0.1"], "leave out --jobs, --cluster, --error, --deadlines"),
+        (["--mix", "50/50/0", "--deadlines"], "leave out --jobs, --cluster, --error, --deadlines"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_a_line(terminal: Terminal, args: list[str], words: str) -> None:
+    code, out, err = terminal.run(*args)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_options_of_servers_need_matrices(terminal: Terminal) -> None:
+    for args in (["--mix", "20/70/10"], ["--servers", "4"], ["--server", "8/24/500"]):
+        code, _, err = terminal.run(*args, matrices=False)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "are of --matrices" in err

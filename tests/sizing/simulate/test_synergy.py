@@ -1,0 +1,71 @@
+"""Figures of a run in rounds are those that one works out by hand, of the jobs in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from sizing.errors import UsageError
+from sizing.pack import tune
+from sizing.pack.types import Servers, Share
+from sizing.simulate import synergy
+from sizing.simulate.engine import simulate_in
+from sizing.simulate.orders import fifo
+from sizing.simulate.outcome import JobOutcome, Outcome, Span
+from sizing.simulate.places import staying
+from sizing.simulate.rounds import Rounds
+from sizing.simulate.servers import Placed, ServerWorld
+from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
+
+ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
+
+
+def test_figures_are_those_worked_out_by_hand() -> None:
+    jobs = [job(f"{at}", at_s=100.0 * at, duration_s=500.0) for at in range(5)]
+    policy = Rounds(fifo, staying(even), ONE, {name: each.matrix for name, each in MATRICES.items()})
+    outcome = simulate_in(ServerWorld(ONE, MATRICES), jobs, policy, rounds=True)
+    found = synergy.figures(outcome, 1, policy.packings)
+    # they run from 0, 600, 1200... on; of the last four a quarter is cut at each end: 2 and 3 count, from 200 to 300 s
+    assert (found.jobs, found.mean_jct_s, found.median_jct_s, found.p99_jct_s) == (2, 1750.0, 1750.0, 2000.0)
+    assert (found.mean_queue_s, found.slowdown, found.restarts) == (1250.0, 3.5, 0.0)
+    assert (found.throughput, found.busy, found.slowest, found.packings) == (1.0, 1.0, 1.0, 5)
+
+
+def test_figures_of_too_few_jobs_are_refused_in_a_line() -> None:
+    for jobs in ([job("a"), job("b")], [job("a"), job("b", at_s=1.0)]):
+        with pytest.raises(UsageError, match="too few jobs"):
+            synergy.run("fifo", "tune", jobs, SERVERS, MATRICES)
+
+
+def test_jobs_that_want_cpus_are_done_sooner_with_what_others_leave_and_no_slower_where_none_leaves_any() -> None:
+    slack = [job(f"{at}", ("image", "language")[at % 2], 250.0 * at) for at in range(24)]
+    for jobs, least, most in ((slack, 1.2, 9.0), ([job(f"{at}", "image", 250.0 * at) for at in range(24)], 1.0, 9.0)):
+        shared, tuned = (
+            synergy.run("fifo", packer, jobs, SERVERS, MATRICES).mean_jct_s for packer in ("proportional", "tune")
+        )
+        assert least <= shared / tuned <= most
+
+
+def test_names_that_there_are_not_are_refused_before_anything_runs() -> None:
+    for order, packer in (("lifo", "tune"), ("fifo", "tuna")):
+        with pytest.raises(UsageError):
+            synergy.run(order, packer, [job("x")], SERVERS, MATRICES)
+
+
+def test_throughput_counts_gpus_and_no_restarts_and_both_count_only_what_is_in_the_middle() -> None:
+    two = Placed((Share(0, 2, 4.0, 4.0),))
+    spans = (Span(two, 150.0, 250.0, 400.0, 4.5), Span(two, 400.0, 400.0, 500.0, 2.0))
+    outcomes = [
+        JobOutcome(job(f"{at}", "language2", 100.0 * at), 150.0, 500.0, None, 1, 3.0, spans if at == 1 else ())
+        for at in range(5)
+    ]
+    found = synergy.figures(Outcome("p", tuple(outcomes), (), 500.0, 1), 4)
+    # from 200 to 300 s it has 2 of 4 GPUs, and trains half of that time, half as fast again as with its share
+    assert (found.busy, found.throughput) == (0.5, 0.5 * 0.5 * 1.5)
+    assert found.slowest == pytest.approx(2 / 3)
+
+
+def test_tune_is_told_who_has_what_and_other_packings_are_renamed() -> None:
+    assert synergy.repacker("tune") is tune.pack
+    jobs = [job(f"{at}", ("image", "language")[at % 2], 400.0 * at, 2000.0) for at in range(12)]
+    for packer in ("proportional", "tune"):
+        assert synergy.run("fifo", packer, jobs, SERVERS, MATRICES).restarts == 0
