@@ -196,7 +196,7 @@ def _readable_job(row: dict[str, Any]) -> Job:
         priority=int(row["priority"]),
         reservation=row["reservation"],
         account=row["account"],
-        request=_request(row.get("request")) if row["state"] == "PENDING" else NO_REQUEST,
+        request=_request(row.get("request")),
     )
 
 

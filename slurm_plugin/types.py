@@ -42,7 +42,7 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pending job asks for beside a number of nodes.
+    """What a job asks for beside a number of nodes.
 
     `features` is its constraint as Slurm writes it, `required` and `excluded` are nodes by name. `least_s` is the
     shortest time limit that it takes (TimeMin), None where that is its limit. An `exclusive` job shares its nodes with
