@@ -76,6 +76,8 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
+    starter.shares.tell = trainer.run.tell
+    starter.shares.state_bytes = lambda: _kept_bytes(trainer)
     hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,6 +96,11 @@ async def _run(settings: DriverSettings, output: Output) -> int:
         log(line)
     await asyncio.to_thread(_put_away, settings, trainer.run.store, trainer.run.saved_step, code, log)
     return code
+
+
+def _kept_bytes(trainer: Trainer) -> int | None:
+    """How large the state is of which workers keep copies in memory, None while that is not known."""
+    return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
 
 
 def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bftd.protocol import comment
@@ -19,6 +20,7 @@ from elastic.backends import KINDS
 from elastic.driver.endings import Endings
 from elastic.driver.routes import Routes, Unreachable, advice
 from elastic.driver.settings import DriverSettings
+from elastic.driver.shares import Shares
 from elastic.link.address import join_address
 from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
@@ -28,6 +30,7 @@ from elastic.timing import GONE_S
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
+from slurm_plugin.sharing import Part, Sharing
 from slurm_plugin.waiting import Rules
 
 T = TypeVar("T")
@@ -44,6 +47,9 @@ _SAID_BYTES = 1 << 14
 """As much of what srun and an agent said last is kept."""
 
 _AGENT_SAYS = "bft: "
+
+_WANT_OF_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|[Oo]ut [Oo]f [Mm]emory")
+"""How srun says that Slurm, or the kernel, ended a process of the step."""
 
 
 @dataclass(eq=False)
@@ -63,6 +69,9 @@ class Pilot:
 
     partition: str = ""
     """Where the allocation is asked for, "" for the trainer's own."""
+
+    part: Part | None = None
+    """What of its node was asked for, None for all of it."""
 
     driver: str = ""
     """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
@@ -164,6 +173,7 @@ class PilotStarter:
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
         self._endings = Endings(self._client, log)
+        self.shares = Shares(settings.spec.share, Sharing(self._client), log)
         self._threads = ThreadPoolExecutor(_AT_ONCE, "bft-pilot")
         kind = KINDS[settings.backend]
         self._routes = Routes(self._client.node_addresses, settings.given_address, ipv4_only=kind.ipv4_only)
@@ -198,6 +208,8 @@ class PilotStarter:
             extra=settings.pilot_options,
         )
         try:
+            if part := await self._part_of(pilot, request.partition):
+                request = replace(request, part=part)
             pilot.driver = join_address(await self._in_thread(self._routes.to, pilot.node), self._port)
             answer = await self._in_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
         except asyncio.CancelledError:  # the driver ends and cannot wait; the command in its thread goes on
@@ -214,6 +226,15 @@ class PilotStarter:
         pilot.job_id = answer.job_id
         pilot.placed_s = time.monotonic()
         return None
+
+    async def _part_of(self, pilot: Pilot, partition: str) -> Part | None:
+        """What of its node a pilot is to have, None for all of it."""
+        pilot.part = None
+        if part := self.shares.part(pilot.gres):
+            against = await self._in_thread(self.shares.against, pilot.node, partition, part)
+            self.shares.decided(pilot.node, part, against)
+            pilot.part = None if against else part
+        return pilot.part
 
     async def run_agent(self, pilot: Pilot) -> str:
         """Runs the agent inside the pilot until it ends; returns why it could not serve, "" when it could.
@@ -232,6 +253,8 @@ class PilotStarter:
             if rc >= 0:
                 self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
+            if rc and pilot.part is not None and _WANT_OF_MEMORY.search(text):
+                self.shares.give_up(pilot.node, pilot.part)
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 if complaint := _complaint(text, pilot):
                     return complaint
