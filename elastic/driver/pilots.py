@@ -111,6 +111,9 @@ class Pilot:
     expiring: bool = False
     """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
 
+    starved: bool = False
+    """Slurm ended its step for want of memory."""
+
     answers: bool = False
     """Its agent has started the node process, and answers every beat from now on."""
 
@@ -253,8 +256,8 @@ class PilotStarter:
             if rc >= 0:
                 self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
-            if rc and pilot.part is not None and _WANT_OF_MEMORY.search(text):
-                self.shares.give_up(pilot.node, pilot.part)
+            if rc and _WANT_OF_MEMORY.search(text):
+                pilot.starved = True
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 if complaint := _complaint(text, pilot):
                     return complaint
@@ -265,6 +268,13 @@ class PilotStarter:
                     process.kill()
                 await process.wait()
         return ""
+
+    def short_of_memory(self, pilot: Pilot) -> None:
+        """Tells that a process of a pilot was ended for want of memory; what it has of its node was too little."""
+        if pilot.part is None:
+            self._log(f"a process on {pilot.node} was ended for want of memory, though its pilot has all of the node")
+        else:
+            self.shares.give_up(pilot.node, pilot.part)
 
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
         """Runs a further step of the pilot's job to its end, `command` being srun and its words; returns what it said.

@@ -179,6 +179,11 @@ class FakeStarter:
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
+        self.short: list[str] = []
+        """The nodes on which a process was ended for want of memory."""
+
+    def short_of_memory(self, pilot: Pilot) -> None:
+        self.short.append(pilot.node)
 
     def go_by(self, listed: Leases) -> None:
         """Takes what comes with each list: nothing here goes by it."""

@@ -1,0 +1,73 @@
+"""What a control group tells of processes that the kernel ended for want of memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from elastic.node.memory_kills import MemoryKills
+
+TAKES = "import sys; sys.stdin.read(); held = bytearray(200 << 20); print(len(held))"
+
+
+def groups(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cgroup"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("listed", "file"),
+    [
+        ("0::/slurm/step_0\n", "slurm/step_0/memory.events"),
+        ("9:name=systemd:/\n4:memory:/slurm/step_0\n0::/\n", "memory/slurm/step_0/memory.oom_control"),
+    ],
+)
+def test_kills_since_the_last_question_are_seen(tmp_path: Path, listed: str, file: str) -> None:
+    counts = tmp_path / file
+    counts.parent.mkdir(parents=True)
+    counts.write_text("oom 7\noom_kill 2\noom_group_kill 9\n")
+    kills = MemoryKills(groups(tmp_path, listed), tmp_path)
+    assert not kills.more(), "those before its time are another's"
+    counts.write_text("under_oom 0\noom_kill 3\n")
+    assert kills.more()
+    assert not kills.more()
+
+
+@pytest.mark.parametrize("listed", ["", "0::/not/there\n", "nonsense\n", "4:memory:/gone\n"])
+def test_where_nothing_is_told_there_were_none(tmp_path: Path, listed: str) -> None:
+    kills = MemoryKills(groups(tmp_path, listed), tmp_path)
+    assert not kills.more()
+    assert not MemoryKills(tmp_path / "absent", tmp_path).more()
+
+
+def test_a_process_that_the_kernel_ends_is_counted() -> None:
+    root = Path("/sys/fs/cgroup/memory")
+    if not os.access(root, os.W_OK) or not (root / "memory.limit_in_bytes").exists():
+        pytest.skip("control groups of version 1 cannot be made here")
+    name = f"bft-test-{uuid.uuid4().hex[:8]}"
+    group = root / name
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    process = None
+    try:
+        process = subprocess.Popen([sys.executable, "-c", TAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        (group / "cgroup.procs").write_text(str(process.pid))
+        kills = MemoryKills(Path(f"/proc/{process.pid}/cgroup"))
+        assert not kills.more()
+        process.communicate(timeout=30)
+        assert process.returncode == -9
+        assert kills.more()
+    finally:
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+        group.rmdir()
