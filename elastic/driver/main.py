@@ -14,6 +14,7 @@ from pathlib import Path
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
+from elastic.driver import profiled
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
 from elastic.driver.output import Output
@@ -83,10 +84,12 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
+    looking = asyncio.create_task(profiled.look(settings, starter.shares))
     log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
     if trainer.run.saved_step >= 0:
         log(f"resumes at step {trainer.run.saved_step}")
     code, reason = await trainer.serve()
+    looking.cancel()
     await trainer.stop()  # workers come to the hub once more, with their last state
     hub.close()
     await daemon.finish(code, reason, _summary(trainer))

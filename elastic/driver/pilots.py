@@ -233,6 +233,7 @@ class PilotStarter:
     async def _part_of(self, pilot: Pilot, partition: str) -> Part | None:
         """What of its node a pilot is to have, None for all of it."""
         pilot.part = None
+        await self.shares.known()
         if part := self.shares.part(pilot.gres):
             against = await self._in_thread(self.shares.against, pilot.node, partition, part)
             self.shares.decided(pilot.node, part, against)

@@ -6,6 +6,7 @@ were ended for want of memory has whole nodes from then on.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable
@@ -45,6 +46,20 @@ class Shares:
         self._whose = ""
         self._too_small = ""
         self._said = ""
+        self._looked = asyncio.Event()
+        self._looked.set()
+
+    def looking(self) -> None:
+        """A profile is being looked for: pilots wait for `looked`, which must come."""
+        self._looked.clear()
+
+    def looked(self) -> None:
+        """What can be known of a profile is known."""
+        self._looked.set()
+
+    async def known(self) -> None:
+        """Waits for what is being looked for."""
+        await self._looked.wait()
 
     @property
     def wanted(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bftd.protocol.reports import NoteReport
+from sizing.cpu import needs
+from sizing.cpu.needs import Kept
 from slurm_plugin.sandbox import Sandbox
-from tests.elastic.cluster import TrainerJob
+from tests.elastic.cluster import SCRIPTS, TrainerJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -42,3 +46,18 @@ def test_a_part_that_is_too_small_is_told_and_whole_nodes_are_asked_for(trainer:
     trainer.daemon.grant("n2")
     trainer.trains_on(1)
     assert trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%C %N") == "2 n2"
+
+
+def test_what_was_profiled_is_asked_for_once_the_state_is_known(
+    trainer: TrainerJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ("python", "count_torchrun.py", "1000000", "0.03", "5")
+    assert needs.keep(words, SCRIPTS, Kept(1, 600 * 2**20, 0, "here", time.time())) == ""
+    trainer.count("torchrun", "n1", spec="1-2")
+    assert "on n1, it has 2 CPUs and 4000 MiB, no more than is asked for" in trainer.output
+    trainer.wait("a state is saved", trainer.states)
+    trainer.daemon.grant("n2")
+    trainer.trains_on(2)
+    assert "pilots ask for 1 CPU and 1.09 GiB of a node (bft size cpu on here, today)" in trainer.output
+    assert sorted(trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%N %C").splitlines()) == ["n1 2", "n2 1"]
