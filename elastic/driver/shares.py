@@ -16,7 +16,7 @@ from elastic.share import Share
 from slurm_plugin.sharing import Part, Sharing
 
 OWN_BYTES = 512 * 2**20
-"""What the agent and the process that starts the workers take beside them: measured 60 and up to 350 MiB with torch."""
+"""What runs beside the workers: with torch the agent took 25 MiB, the process that starts them 300, its tunnel 23."""
 
 UNKNOWN_STATE_BYTES = 2 * 2**30
 """Of a state that nobody has seen yet: above it a state is to go by path, and is not kept in memory."""
