@@ -46,10 +46,15 @@ class _Site:
 
 
 class Sharing:
-    """Says of a node whether a pilot may have a part of it; asks Slurm at most once a minute, whoever asks."""
+    """Says of a node whether a pilot may have a part of it; asks Slurm at most once a minute, whoever asks.
 
-    def __init__(self, client: SlurmClient) -> None:
+    Where nobody has `heard` what Slurm says of a pilot's end, only the kernel may end it for its memory: its agent sees
+    that.
+    """
+
+    def __init__(self, client: SlurmClient, *, heard: bool = True) -> None:
         self._client = client
+        self._heard = heard
         self._look = SharedLook(self._read)
         self._seen: tuple[float, _Site] | None = None
 
@@ -69,13 +74,13 @@ class Sharing:
         if (known := self._known()) is not None:  # read for another one while this one waited
             return known
         answer = self._client.run("scontrol", "show", "config")
-        site = _Site(unbounded(answer.out), self._client.partitions(), self._client.nodes())
+        site = _Site(unbounded(answer.out, heard=self._heard), self._client.partitions(), self._client.nodes())
         self._seen = (time.monotonic(), site)
         return site
 
 
-def unbounded(config: str) -> str:
-    """Why nodes are not shared at a site, "" where they are, by what `scontrol show config` printed.
+def unbounded(config: str, *, heard: bool = True) -> str:
+    """Why nodes are not shared at a site, "" where they are, by what `scontrol show config` printed; see `Sharing`.
 
     Raises SnapshotError when that is not whole.
     """
@@ -88,8 +93,12 @@ def unbounded(config: str) -> str:
         return "Slurm does not count memory (SelectTypeParameters names none)"
     if "affinity" not in task and not ("cgroup" in task and constrained.get("ConstrainCores")):
         return "Slurm does not keep jobs to their CPUs (TaskPlugin has neither affinity nor cgroup with ConstrainCores)"
-    if "OverMemoryKill" not in gathers and not ("cgroup" in task and constrained.get("ConstrainRAMSpace")):
+    if "cgroup" in task and constrained.get("ConstrainRAMSpace"):
+        return ""
+    if "OverMemoryKill" not in gathers:
         return "Slurm does not keep jobs to their memory (neither ConstrainRAMSpace nor OverMemoryKill)"
+    if not heard:
+        return "Slurm would end a pilot for its memory without a word (OverMemoryKill with pilot_mode sbatch)"
     return ""
 
 

@@ -68,6 +68,12 @@ def test_elsewhere_a_pilot_has_its_node_alone(settings: dict[str, str], cgroups:
     assert why in unbounded(config(cgroups, **settings))
 
 
+def test_a_pilot_that_nobody_hears_is_ended_for_its_memory_by_the_kernel_alone() -> None:
+    assert "without a word" in unbounded(config(), heard=False)
+    kernel = config(CGROUPS.format("yes", "yes"), TaskPlugin="task/cgroup")
+    assert unbounded(kernel, heard=False) == ""
+
+
 def test_what_a_site_like_the_recommended_one_lacks_is_said() -> None:
     assert unbounded((SITE / "config.txt").read_text())
 
