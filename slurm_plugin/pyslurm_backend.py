@@ -201,7 +201,7 @@ def _readable_job(row: dict[str, Any]) -> Job:
 
 
 def _request(asked: Any) -> Request:
-    """What a pending job asks for; what of it cannot be read leaves it unknown."""
+    """What a job asks for; what of it cannot be read leaves it unknown."""
     try:
         return Request(
             features=asked["features"],
