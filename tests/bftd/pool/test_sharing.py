@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from bftd.keys import PoolConfig
+from bftd.pool.harvest import Harvest
 from bftd.pool.idle_watch import IdleWatch
-from slurm_plugin.types import Job, Node, Request, Snapshot
-from tests.bftd.builders import Pool, job, members, node, pilot
+from bftd.pool.judgement import PoolMemory, observe
+from slurm_plugin.types import Job, Node, Request, Scheduler, Snapshot
+from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 
 MB = 2**20
 LEASED = {"n1": "71"}
@@ -142,3 +144,18 @@ def test_a_pilot_that_leaves_a_shared_node_is_told_so_at_once() -> None:
     view = Pool().see([used("n1", 3)], [sharing(), beside(), waits(cpus=3)], LEASED)
     assert view.rooms["9"].leaving == ("n1",)
     assert (view.nodes["n1"].why, view.nodes["n1"].wanted) == ("is left to job 9, which can start there", True)
+
+
+def test_a_pilot_on_a_shared_node_trains_on_until_the_cycle_that_starts_the_job_too() -> None:
+    nodes = {one.name: one for one in (used("n1", 3), used("n2", 4))}
+    runs = job("7", "RUNNING", nodes=("n2",), start_s=900.0, time_limit_s=900.0)
+    ahead = job("8", node_count=2, priority=9, time_limit_s=600.0)
+    jobs = (sharing(), beside(start_s=900.0, time_limit_s=300.0), runs, ahead, waits(cpus=3, time_limit_s=60.0))
+    memory, scheduler = PoolMemory(), Scheduler(True, cycle_s=0.1, cycled_s=995.0)
+    seen = {}
+    for time_s in (1000.0, 1016.0):
+        snapshot = Snapshot(time_s, nodes, jobs, (), scheduler=scheduler)
+        memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
+        seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
+    assert seen[1000.0] == (True, False, "runs a pilot until Slurm's next cycle, in which job 9 can start there")
+    assert seen[1016.0] == (False, True, "is left to job 9, which can start there")
