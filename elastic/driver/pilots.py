@@ -176,7 +176,8 @@ class PilotStarter:
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
         self._endings = Endings(self._client, log)
-        self.shares = Shares(settings.spec.share, Sharing(self._client, heard=self._mode == "salloc"), log)
+        sharing = Sharing(self._client, heard=self._mode == "salloc")
+        self.shares = Shares(settings.spec.share, sharing, log, settings.spec.workers_per_node)
         self._threads = ThreadPoolExecutor(_AT_ONCE, "bft-pilot")
         kind = KINDS[settings.backend]
         self._routes = Routes(self._client.node_addresses, settings.given_address, ipv4_only=kind.ipv4_only)

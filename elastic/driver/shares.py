@@ -34,13 +34,17 @@ class Need:
 
 
 class Shares:
-    """Says for each pilot what to ask for; `tell` gets a line when that changes."""
+    """Says for each pilot what to ask for; `tell` gets a line when that changes.
 
-    def __init__(self, share: Share, sharing: Sharing, tell: Callable[[str], None]) -> None:
+    `workers` is how many a node has, where the user said so: what was profiled counts for each of them, or of the GPUs.
+    """
+
+    def __init__(self, share: Share, sharing: Sharing, tell: Callable[[str], None], workers: int | None = None) -> None:
         self.tell = tell
         self.state_bytes: Callable[[], int | None] = lambda: None
         """How large the newest state is that is kept in memory, 0 where none is."""
         self._share = share
+        self._workers = workers or 1
         self._sharing = sharing
         self._need: Need | None = None
         self._whose = ""
@@ -76,7 +80,7 @@ class Shares:
             return None
         if self._share.cpus or self._need is None:
             return Part(self._share.cpus, self._share.memory_bytes)
-        each = max(1, sum(map(int, _GPUS.findall(gres))))
+        each = max(self._workers, sum(map(int, _GPUS.findall(gres))))
         state_bytes = self.state_bytes()
         copies = _COPIES * (UNKNOWN_STATE_BYTES if state_bytes is None else state_bytes)
         return Part(math.ceil(self._need.cpus * each), self._need.memory_bytes * each + OWN_BYTES + copies)

@@ -65,6 +65,14 @@ def test_a_profile_counts_for_each_gpu_and_memory_for_the_agent_and_the_copies_o
     assert known.part(gres) == Part(cpus, each * GIB + OWN_BYTES + 200)
 
 
+def test_a_profile_counts_for_each_worker_where_there_are_more_than_gpus() -> None:
+    several = Shares(Share.parse(None), cast("Sharing", Site()), print, workers=3)
+    several.profiled(Need(2, GIB), "bft size cpu")
+    several.state_bytes = lambda: 0
+    assert several.part("") == several.part("gpu:2") == Part(6, 3 * GIB + OWN_BYTES)
+    assert several.part("gpu:4") == Part(8, 4 * GIB + OWN_BYTES)
+
+
 def test_what_pilots_ask_for_is_told_once_until_it_changes() -> None:
     lines: list[str] = []
     mine = shares("4:16G", lines)

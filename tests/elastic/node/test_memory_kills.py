@@ -7,9 +7,11 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elastic.node.agent import Agent
 from elastic.node.memory_kills import MemoryKills
 
 TAKES = "import sys; sys.stdin.read(); held = bytearray(200 << 20); print(len(held))"
@@ -71,3 +73,21 @@ def test_a_process_that_the_kernel_ends_is_counted() -> None:
             process.kill()
             process.wait()
         group.rmdir()
+
+
+def test_an_agent_tells_of_a_kill_before_the_end_that_it_led_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 0\n")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    told = Agent()
+    told._kills = MemoryKills(groups(tmp_path, "0::/\n"), tmp_path)
+    sent: list[Any] = []
+    monkeypatch.setattr(told, "_send", sent.append)
+    for message in ({"op": "exit", "rc": 1}, {"op": "ready"}):
+        told._tell_kills(message)
+    counts.write_text("oom_kill 1\n")
+    for message in ({"op": "ready"}, {"op": "exit", "rc": 0}, {"op": "exit", "rc": -9}, {"op": "node_exit", "rc": 1}):
+        told._tell_kills(message)
+    assert sent == [{"op": "memory"}], "once, and for an end that failed"
