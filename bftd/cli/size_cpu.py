@@ -6,9 +6,10 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,15 @@ from bftd.cli import common, options, size_cpu_node, size_cpu_plot, size_cpu_sho
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
+    from bftd.cli.size_script import Script
+    from sizing.cpu.lines import Need
     from sizing.cpu.points import PointResult, Progress
     from sizing.cpu.profiling import Ask, Cost, Profile
+    from sizing.cpu.watching import Limits
 
 _LONG_S = 300.0  # from here on who sits at a terminal is asked before
 _CPUS_MOST = 4096
+_ASK_FOR_GPUS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -31,10 +36,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 @click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="How many GPUs the command uses.")
 @click.option("--data", "paths", multiple=True, metavar="PATH", help="Files or folder of its data set; again for more.")
 @click.option("--dataset-bytes", "size", metavar="SIZE", help="How large it is, where --data is a part: 150G.")
-@click.option("--dataset-samples", "samples", type=click.FloatRange(1), metavar="N", help="Of an epoch, or steps.")
+@click.option(
+    "--dataset-samples", "samples", type=click.FloatRange(1), metavar="N", help="Of an epoch, if it cannot be told."
+)
 @click.option("--cpus", "text", metavar="MIN-MAX|N,N...", help="CPUs of the command to choose from; default 1 to all.")
 @click.option("--budget", "budget_s", type=float, default=600.0, metavar="S", help="Seconds for all; default 600.")
 @click.option("--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For one run; default 120.")
+@click.option("--warmup", "warmup_s", type=float, metavar="S", help="Left out of each run; default 5.")
+@click.option("--seconds", "least_s", type=float, metavar="S", help="Measured then, and 50 steps; default 5.")
 @click.option(
     "--confine",
     "how",
@@ -59,6 +68,8 @@ def cpu(
     text: str | None,
     budget_s: float,
     timeout_s: float,
+    warmup_s: float | None,
+    least_s: float | None,
     how: Any,
     again: bool,
     into: str | None,
@@ -76,7 +87,6 @@ def cpu(
     in it, or by --regex from what it prints. Each run is kept: the same command again goes on from there.
     """
     from sizing.cpu import profiling
-    from sizing.cpu.points import Limits
 
     if into is None and output:
         raise UsageError("--output names the copy of a script: give the script by --into")
@@ -93,7 +103,7 @@ def cpu(
         gpus=used,
         regex=regex,
         budget_s=budget_s,
-        limits=Limits(timeout_s),
+        limits=_limits(timeout_s, warmup_s, least_s),
         dataset_bytes=None if size is None else bytes_of(size),
         dataset_samples=samples,
         data=tuple(map(Path, paths)),
@@ -103,7 +113,7 @@ def cpu(
     cost = profiling.cost(ask)
     _said_before(cost, yes=yes)
     with _ended_by_sigterm():
-        found = _profiled(ask, cost.points)
+        found = _profiled(ask, cost)
     need, node = size_cpu_shown.need_of(found), size_cpu_node.here()
     notes = [*size_cpu_shown.notes(found), *size_need.kept(found, need)]
     if as_json:
@@ -114,8 +124,24 @@ def cpu(
         size_cpu_plot.write(need, found, picture)
         click.echo(f"wrote {picture}", err=as_json)
     if script is not None and target is not None:
-        inserted = size_script.inserted(script, need.lines(), "profile")
-        size_script.offer(script, *inserted, target, overwrite=overwrite, yes=yes, quiet=as_json)
+        inserted, told = size_script.inserted(script, need.lines(), "profile")
+        told += _beside(script, need)
+        size_script.offer(script, inserted, told, target, overwrite=overwrite, yes=yes, quiet=as_json)
+
+
+def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> Limits:
+    """How long a run is looked at; raises UsageError for times that cannot be."""
+    from sizing.cpu.watching import Limits
+
+    limits = Limits(timeout_s)
+    for name, seconds, least in (("warmup", warmup_s, 0.0), ("seconds", least_s, 0.5)):
+        if seconds is not None and not least <= seconds < timeout_s:
+            raise UsageError(f"--{name} {seconds:g}: seconds, from {least:g} to less than --timeout ({timeout_s:g})")
+    if warmup_s is not None:
+        limits = replace(limits, warmup_s=warmup_s)
+    if least_s is not None:
+        limits = replace(limits, least_s=least_s, enough_s=max(limits.enough_s, least_s))
+    return limits
 
 
 def cpus_of(text: str | None, gpus: int) -> tuple[int, ...]:
@@ -154,7 +180,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
     runs = (
         f"{cost.points} runs of about {cost.point_s:.0f} s each"
         if cost.points > 1
-        else f"a run of {cost.point_s:.0f} s"
+        else f"1 run of about {cost.point_s:.0f} s"
     )
     known = f", beside {cost.known} in the cache" if cost.known else ""
     bound = f"at most {cost.budget_s:.0f} s in all (--budget)"
@@ -164,20 +190,21 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
         click.confirm("Begin?", default=True, abort=True, err=True)
 
 
-def _profiled(ask: Ask, most: int) -> Profile:
+def _profiled(ask: Ask, cost: Cost) -> Profile:
     """The profile, with a line for each run and a bar on a terminal."""
     from sizing.cpu import profiling
 
     done: list[int] = []
+    began_s = time.time()
     try:
-        with size_cpu_shown.progress() as (tell, say):
+        with size_cpu_shown.progress(cost) as (tell, say):
 
             def heard(at: Progress) -> None:
-                tell(at, len(done), most)
+                tell(at, len(done))
 
             def ended(result: PointResult) -> None:
                 done.append(result.cpus)
-                say(size_cpu_shown.point(result))
+                say(size_cpu_shown.point(result, began_s))
 
             return profiling.profile(ask, heard=heard, done=ended)
     except KeyboardInterrupt:
@@ -185,6 +212,14 @@ def _profiled(ask: Ask, most: int) -> Profile:
         if done:
             click.echo(f"interrupted: {kept} in the cache; the same command goes on from there", err=True)
         raise
+
+
+def _beside(script: Script, need: Need) -> Iterator[str]:
+    """What makes the lines wrong in this script."""
+    if need.gpus and not script.options.keys() & _ASK_FOR_GPUS:
+        yield f"{script.path} asks for no GPUs, of which these lines are: add --gres=gpu:{need.gpus}"
+    elif not need.gpus and (tasks := script.tasks_per_node(1) or 1) > 1:
+        yield f"{script.path} has {tasks} tasks on a node, and each gets --cpus-per-task: profile what one task does"
 
 
 @contextmanager

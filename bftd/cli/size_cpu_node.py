@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bftd import config
 from bftd.cli import common
 from bftd.errors import UsageError
+from slurm_plugin import nodeset, parse
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -26,31 +27,55 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
 
     Raises UsageError on a machine with GPUs of which it may use any number.
     """
-    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS"):
-        if (said := environ.get(name, "").rpartition(":")[2]).isdigit():
-            return int(said)
-    if "SLURM_JOB_ID" in environ:
-        return 0
+    if job := environ.get("SLURM_JOB_ID", ""):
+        said = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
+        return int(said) if said.isdigit() else _gpus_of_job(job)
     if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return len([word for word in named.split(",") if word.strip() not in ("", "-1", "NoDevFiles")])
-    there = _gpus(driver)
-    if there:
+    if there := _gpus(driver):
         raise UsageError(f"this machine has {there} GPU{'s'[: there - 1]}: say by --gpus how many the command uses")
     return 0
 
 
 def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Node | None:
-    """The node that the job is on; None where nothing is known of it."""
+    """The node that is profiled: the allocation's first or this one; None where nothing is known of it."""
     from sizing.cpu.lines import Node
 
     if "SLURM_JOB_ID" in environ:
+        listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
+        name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
         with suppress(SlurmError):
-            nodes = common.slurm_client(config.load_found(None)).nodes()
-            name = environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-            if (mine := nodes.get(name)) is not None:
-                return Node(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
+            mine = common.slurm_client(config.load_found(None)).nodes().get(name)
+            return None if mine is None else Node(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
+        return None
     cpus, memory = os.cpu_count(), _memory_bytes()
     return Node(cpus, memory, _gpus(driver)) if cpus and memory else None
+
+
+def _gpus_of_job(job: str) -> int:
+    """On each node of a job, by what it asked for: salloc's environment says nothing of it; 0 where Slurm is silent."""
+    client = common.slurm_client(config.load_found(None))
+    try:
+        told = client.run("scontrol", "show", "job", "-o", job).out
+    except SlurmError:
+        return 0
+    return gpus_asked(told)
+
+
+def gpus_asked(told: str) -> int:
+    """GPUs on each node of a job, out of a line of `scontrol show job -o`."""
+    fields = dict(word.partition("=")[::2] for word in told.split())
+
+    def asked(name: str) -> int:
+        entries = re.sub(r"\bgres[:/]", "", fields.get(name, ""))
+        return sum(parse.node_gpus(entries)[1].values())
+
+    def count(name: str) -> int:
+        said = fields.get(name, "").partition("-")[0]
+        return max(1, int(said)) if said.isdigit() else 1
+
+    of_job = asked("TresPerJob") or asked("TresPerTask") * count("NumTasks")
+    return asked("TresPerNode") or of_job // count("NumNodes")
 
 
 def _gpus(driver: Path) -> int:

@@ -37,15 +37,15 @@ def write(need: Need, found: Profile, name: str) -> None:
     """Draw it, whole or not at all; raises UsageError where it cannot be written."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.add_subplot()
     matrix, each = need.matrix, max(1, need.gpus)
     sizes = list(enumerate(matrix.memory_bytes))
-    shown = sizes[:: max(1, -(-len(sizes) // _LINES_MOST))]
+    shown = sizes[:: max(1, -(-len(sizes) // _LINES_MOST))] if need.modelled and need.memory_matters else []
     if sizes[-1] not in shown:
         shown.append(sizes[-1])
     for at, size in shown:
-        label = f"{size_model.amount(size)} of memory" if need.modelled else None
+        label = f"with {size_model.amount(size)}" if len(shown) > 1 else None
         alpha = 0.35 + 0.65 * (at + 1) / len(sizes)
         axes.plot(matrix.cpus, [row[at] for row in matrix.rates], label=label, color="#0072b2", alpha=alpha)
     tried = sorted(found.points.values(), key=lambda result: result.cpus)
@@ -65,7 +65,7 @@ def write(need: Need, found: Profile, name: str) -> None:
     axes.set_xlabel("CPUs" + (" for each GPU" if need.gpus else ""))
     axes.set_ylabel(need.unit)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=2)
     path = Path(name)
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)

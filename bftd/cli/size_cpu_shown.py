@@ -15,12 +15,13 @@ from bftd.protocol.fields import printable
 if TYPE_CHECKING:
     from sizing.cpu.lines import Need, Node
     from sizing.cpu.points import PointResult, Progress
-    from sizing.cpu.profiling import Profile
+    from sizing.cpu.profiling import Cost, Profile
     from sizing.emit import Line
 
 _PLOT_WIDTH = 80  # of a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
+_UNSURE = 0.2  # of a rate: an interval so wide hides twice what the search looks for
 _MARK = "  <- demand"
 
 
@@ -39,6 +40,12 @@ def notes(found: Profile) -> list[str]:
     told += dict.fromkeys(
         f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
     )
+    unsure = [
+        result for result in found.points.values() if result.rate.high - result.rate.low > _UNSURE * result.rate.value
+    ]
+    if unsure:
+        rates = ", ".join(f"{each.rate.low:.3g} to {each.rate.high:.3g} with {_cpus(each.cpus)}" for each in unsure)
+        told.append(f"uncertain: {rates}; measure where nobody else runs, or longer (--seconds S --again)")
     if found.left_out:
         left = " and ".join(map(_cpus, found.left_out))
         told.append(
@@ -58,27 +65,28 @@ def notes(found: Profile) -> list[str]:
 
 
 @contextmanager
-def progress() -> Iterator[tuple[Callable[[Progress, int, int], None], Callable[[str], None]]]:
+def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Callable[[str], None]]]:
     """A bar where standard error is a terminal; what it yields draws it, and prints a line above it.
 
-    Drawing takes where a run is, how many are done, and how many there are at most.
+    Drawing takes where a run is, and how many are done.
     """
     with progress_bar("") as bar:
 
-        def tell(at: Progress, done: int, of: int) -> None:
+        def tell(at: Progress, done: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
-            part = min(0.99, at.elapsed_s / at.of_s) if at.of_s > 0 else 0.0
-            bar(min(1.0, (done + part) / max(of, done + 1)), f"{_cpus(at.cpus)}: {at.phase}{rate}")
+            part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
+            bar((done + part) / max(cost.points, done + 1), f"{_cpus(at.cpus)}: {at.phase}{rate}")
 
         yield tell, lambda line: click.echo(printable(line), err=True)
 
 
-def point(result: PointResult) -> str:
-    """What one run gave, in a line."""
+def point(result: PointResult, since_s: float) -> str:
+    """What one run gave, in a line; one that is older than `since_s` (unix seconds) is from the cache."""
     rate = result.rate
+    old = ", from the cache" if result.made_s < since_s else ""
     return (
         f"{_cpus(result.cpus)}: {rate.value:.4g} {result.unit} "
-        f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s)"
+        f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s{old})"
     )
 
 
@@ -153,11 +161,11 @@ def matrix(need: Need) -> Iterator[str]:
 def _no_cache(need: Need) -> str:
     least = size_model.amount(need.matrix.memory_bytes[0])
     each = " for each GPU" if need.gpus else ""
-    return f"memory for a cache of the data is of no use: it is as fast with the {least}{each} of its processes"
+    return f"memory for a cache of the data is of no use: it is as fast with the {least} of its processes{each}"
 
 
-def _cpus(count: int) -> str:
-    return f"{count} CPU{'s'[: count - 1]}"
+def _cpus(count: float) -> str:
+    return f"{count:g} CPU" if count == 1 else f"{count:g} CPUs"
 
 
 def _rows(need: Need) -> list[int]:
@@ -180,8 +188,9 @@ def demand(need: Need) -> str:
     point = need.demand
     memory = f", {size_model.amount(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
-        return f"demand: {need.gpus} GPU{'s'[: need.gpus - 1]}, each with {point.cpus:g} CPUs{memory}"
-    return f"demand: {point.cpus:g} CPUs{memory}"
+        gpus = "1 GPU with" if need.gpus == 1 else f"{need.gpus} GPUs, each with"
+        return f"demand: {gpus} {_cpus(point.cpus)}{memory}"
+    return f"demand: {_cpus(point.cpus)}{memory}"
 
 
 def to_json(need: Need, node: Node | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:

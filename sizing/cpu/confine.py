@@ -25,7 +25,7 @@ Kind = Literal["srun", "cgroup", "affinity"]
 How = Literal["auto", "srun", "cgroup", "affinity"]
 
 _ANSWER_S = 60.0  # a step of a busy controller; the allocation is there already
-_NESTED = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
+_NESTED = ("srun", "sbatch", "salloc", "mpirun", "mpiexec", "docker", "ssh", "systemd-run")
 # Of the caller's own step, or a size that ours replaces.
 _NOT_HANDED_ON = re.compile("SLURM_(STEP|CPU_BIND|TRES_PER_TASK|CPUS_PER_TASK|TASK|LOCALID|PROCID|NODEID|GTIDS)")
 
@@ -91,7 +91,10 @@ def confinement(how: How, environ: Mapping[str, str], gpus: int = 0) -> Confinem
     if how == "cgroup" and not said["cgroup"]:
         raise UsageError("this user may make no cpuset of cgroup v2 here: --confine affinity does without")
     kind: Kind = "cgroup" if how == "cgroup" or (how == "auto" and said["cgroup"]) else "affinity"
-    return Confinement(kind, _host(said), gpus=gpus)
+    host = _host(said)
+    if job:  # where Slurm does not confine jobs to their CPUs, all of the node's are at hand, and not ours
+        host = replace(host, cpus=min(host.cpus, _given(environ) or host.cpus))
+    return Confinement(kind, host, gpus=gpus)
 
 
 def refuse_command(command: Sequence[str]) -> None:
@@ -110,8 +113,7 @@ def refuse_command(command: Sequence[str]) -> None:
 def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confinement:
     """Steps of this job, on the node where we are or else its first."""
     node = environ.get("SLURMD_NODENAME", "")
-    counts = re.match("[0-9]+", environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    cpus = int(counts.group()) if counts else 1
+    cpus = _given(environ) or 1
     argv = [*_step(job, node, cpus, gpus), *_guard({"describe": True})]
     try:
         ran = subprocess.run(
@@ -133,9 +135,17 @@ def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confineme
     if told is None:
         words = [line for line in ran.stderr.strip().splitlines() if line.strip()]
         why = words[-1][:200] if words else f"srun ended with {ran.returncode}"
+        if gpus and "generic resource" in why:
+            raise UsageError(f"--gpus {gpus}: job {job} has not so many on a node: say how many, or allocate more")
         raise SizingError(f"no step could be started in job {job}: {why}; --confine affinity does without steps")
     host = _host(told)
     return Confinement("srun", replace(host, cpus=min(cpus, host.cpus)), job, node, gpus)
+
+
+def _given(environ: Mapping[str, str]) -> int:
+    """How many CPUs Slurm says that a job has on its node; of several nodes the first. 0 where it does not say."""
+    counts = re.match("[0-9]+", environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return int(counts.group()) if counts else 0
 
 
 def _step(job: str, node: str, cpus: int, gpus: int) -> list[str]:

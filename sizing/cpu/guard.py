@@ -118,6 +118,14 @@ def _cpuset(cpus: list[int]) -> Path | None:
     return None
 
 
+def _is_in(group: Path | None, pid: int) -> bool:
+    """Whether a process is in a group."""
+    try:
+        return group is not None and str(pid) in (group / "cgroup.procs").read_text().split()
+    except OSError:
+        return False
+
+
 def _listed(text: str) -> set[int]:
     """The numbers of a list as the kernel prints it: 0-3,8."""
     found: set[int] = set()
@@ -130,7 +138,8 @@ def _listed(text: str) -> set[int]:
 class Tree:
     """The processes below this one: who they are, what they use, and their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: list[int]) -> None:
+        self._cpus = frozenset(f"cpu{cpu}" for cpu in cpus)
         self.memory_bytes = 0
         """The most that they had together and that the kernel cannot drop."""
         self._read: dict[tuple[int, str], int] = {}
@@ -174,9 +183,16 @@ class Tree:
                 self._read[key] = int(Path(f"/proc/{pid}/io").read_text().split(maxsplit=2)[1])
         self.memory_bytes = max(self.memory_bytes, memory)
         read, cpu_s = sum(self._read.values()), sum(self._cpu.values())
-        say("used", memory=self.memory_bytes, read=read, cpu_s=cpu_s, at_s=now_s)
+        say("used", memory=self.memory_bytes, read=read, cpu_s=cpu_s, busy_s=self._busy_ticks() / tick, at_s=now_s)
         took_s = time.process_time() - busy_s
         self._next_s = time.monotonic() + max(_LOOK_S, took_s / _LOOK_SHARE)
+
+    def _busy_ticks(self) -> int:
+        """Ticks that our CPUs have worked since the machine started, for whomever, a hypervisor's guests included."""
+        with contextlib.suppress(OSError, ValueError):
+            rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+            return sum(sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0] in self._cpus)
+        return 0
 
     def end(self, grace_s: float) -> int:
         """SIGTERM to all, SIGKILL to those who stay, until there is none; returns how many would not end."""
@@ -220,7 +236,7 @@ def guard(request: dict[str, Any]) -> int:
     cpus = choose(allowed, request["cpus"])
     group = _cpuset(cpus) if request.get("cgroup") else None
     folder = tempfile.mkdtemp(prefix="bft-cpu-")
-    tree = Tree()
+    tree = Tree(cpus)
     try:
         fifo = f"{folder}/progress"
         os.mkfifo(fifo, 0o600)
@@ -248,7 +264,7 @@ def guard(request: dict[str, Any]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         narrowed = len(allowed) > len(cpus)
         step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
-        say("began", cpus=cpus, narrowed=narrowed, cgroup=group is not None, step=step)
+        say("began", cpus=cpus, narrowed=narrowed, cgroup=_is_in(group, child.pid), step=step)
         code = _attended(child.pid, tree, heard, relayed, wake, told)
         left = tree.end(request["grace_s"] if code is None else _AFTER_END_S)
         say("ended", code=code, left=left, memory=tree.memory_bytes)
@@ -272,7 +288,8 @@ def _prepared(cpus: list[int], group: Path | None) -> None:
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if group is not None:
-        (group / "cgroup.procs").write_text("0")
+        with contextlib.suppress(OSError):  # the affinity holds all the same
+            (group / "cgroup.procs").write_text("0")
     os.sched_setaffinity(0, cpus)
 
 

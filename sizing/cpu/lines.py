@@ -76,8 +76,16 @@ class Need:
 
     @property
     def sensitive(self) -> bool:
-        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold."""
-        return self.demand.cpus > self.matrix.cpus[0]
+        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold.
+
+        Not so of a single measurement, which says nothing of fewer.
+        """
+        return self.measured > 1 and self.demand.cpus > self.matrix.cpus[0]
+
+    @property
+    def measured(self) -> int:
+        """With how many numbers of CPUs it was measured."""
+        return self.matrix.origins.count("measured") if self.matrix.origins else len(self.matrix.cpus)
 
     @property
     def memory_matters(self) -> bool:
@@ -93,7 +101,7 @@ class Need:
         """What the job's script should ask for."""
         row = self.matrix.cpus.index(self.demand.cpus)
         share = self.matrix.rates[row][-1] / self.matrix.best
-        why = f"{share:.0%} of the most {self.unit} there are ({self.origin()})"
+        why = f"{100 * share:.0f} % of the most {self.unit} there are ({self.origin()})"
         each = "gpu" if self.gpus else "task"
         found = [Line(f"cpus-per-{each}", str(self.cpus), why)]
         if (memory := self.memory_bytes) is not None:
@@ -112,12 +120,14 @@ class Need:
 
     def remarks(self, node: Node | None) -> Iterator[str]:
         """What the lines mean beside the proportional share of a node, one sentence each."""
-        if not self.sensitive:
+        if self.measured == 1:
+            yield "one number of CPUs was measured, which says nothing of others"
+        elif not self.sensitive:
             yield (
                 f"more CPUs do not make it faster: {_gain(self.gain)} from {self.matrix.cpus[0]:g} to "
                 f"{self.matrix.cpus[-1]:g}"
             )
-        elif self.demand.cpus >= self.matrix.cpus[-1] and len(self.matrix.cpus) > 1:
+        elif self.demand.cpus >= self.matrix.cpus[-1]:
             all_of_them = self.matrix.cpus[-1] * max(1, self.gpus) >= self.available > 0
             which = "more than are here" if all_of_them else "more than were tried (--cpus)"
             yield f"still faster with {self.demand.cpus:g} CPUs than with fewer: {which} may help"
@@ -135,7 +145,7 @@ class Need:
             yield (
                 f"{self.cpus} CPUs a GPU are more than the node's share of {share.cpus:g}: they are the CPUs of "
                 f"{more:.2g} other GPUs, which nobody may then be able to use; with the share it makes {rate:.3g} "
-                f"{self.unit}, {rate / self.matrix.best:.0%} of the most"
+                f"{self.unit}, {100 * rate / self.matrix.best:.0f} % of the most"
             )
         elif left > 0:
             yield f"of the node's share of {share.cpus:g} CPUs a GPU, {left} are left to other jobs"
@@ -165,4 +175,4 @@ def _amount(count: float) -> str:
 
 
 def _gain(gain: float) -> str:
-    return f"{gain:+.0%}"
+    return f"{100 * gain:+.0f} %"

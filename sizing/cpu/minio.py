@@ -15,7 +15,7 @@ cache is no such cache: it evicts what is next needed, and with less memory than
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
@@ -48,6 +48,13 @@ class Loading:
         cached = min(self.dataset_bytes, max(0.0, memory_bytes - self.process_bytes))
         return (self.dataset_bytes - cached) / self.disk_bytes_per_s + cached / self.memory_bytes_per_s
 
+    def shown(self, rate: float) -> Loading:
+        """The same of a job that did `rate` on this data: memory is as fast at least as it must have been for that.
+
+        What one thread copies says little of a loader with many workers.
+        """
+        return replace(self, memory_bytes_per_s=max(self.memory_bytes_per_s, self.dataset_bytes * rate / self.samples))
+
 
 def memory_rates(rate: float, loading: Loading, memory_bytes: Sequence[float]) -> tuple[float, ...]:
     """The rate with each memory of a job that does `rate` when nothing has to be fetched; 0 where it does not run."""
@@ -63,11 +70,12 @@ def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float
     Among them is the least with which fetching does not slow it. None is more than `most_bytes`, what there is; where
     the processes need more, that alone.
     """
+    loading = loading.shown(rate)
     data, base = loading.dataset_bytes, loading.process_bytes
     per_byte = 1 / loading.disk_bytes_per_s - 1 / loading.memory_bytes_per_s
-    late_s = data / loading.disk_bytes_per_s - loading.samples / rate
+    late_s = data / loading.disk_bytes_per_s - loading.samples / rate if rate > 0 else 0.0
     caches = {data * part / _PARTS for part in range(_PARTS + 1)}
-    if per_byte > 0 and 0 < late_s / per_byte < data:
+    if per_byte > 0 and 0 < late_s / per_byte < data * (1 - 1e-9):
         caches.add(late_s / per_byte)
     found = sorted({base + cache for cache in caches} | {most_bytes})
     return tuple(each for each in found if 0 < each <= most_bytes) or (most_bytes,)
@@ -81,6 +89,7 @@ def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Seque
     """
     share = max(1, gpus)
     rates = curve(found)
+    loading = loading.shown(found.best) if loading else None
     measured: Origin = "measured"
     return Matrix(
         gpus=share,

@@ -24,7 +24,6 @@ _MATCH_S = 0.5
 """CPU time for one line: an expression that needs more never ends."""
 
 _EXAMPLE = "--regex 'step (?P<step>[0-9]+)'"
-_BREAKS = re.compile(rb"[\r\n]+")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?$|[0-9][0-9,_]*\.?$")
 
@@ -113,7 +112,7 @@ class Lines:
 
     def feed(self, chunk: bytes) -> list[str]:
         """The lines that end in a chunk; of a line no more than its begin is kept."""
-        parts = _BREAKS.split(chunk)
+        parts = chunk.replace(b"\r", b"\n").split(b"\n")
         parts[0] = self._rest + parts[0][:_LINE_BYTES]
         self._rest = parts.pop()[:_LINE_BYTES]
         found = [text for part in parts if (text := plain(part[:_LINE_BYTES]))]

@@ -24,7 +24,7 @@ _START_S = 5.0  # assumed, until a point has shown it
 _SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more slowly
 _NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
 _COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
-_BUSY = 0.25  # of the CPUs, that others use
+_TWICE = "measured twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,6 @@ def profile(
     """
     work = _Work(ask, heard, done)
     files = _files(ask)
-    work.look_around()
     found = search.begin(tuple(map(float, work.axis)))
     while (at := found.following()) is not None:
         rate = work.rate(int(at), found)
@@ -128,6 +127,8 @@ def profile(
         found = found.tell(at, rate)
         if (other := work.doubted(int(at), found)) is not None:
             found = found.tell(float(other), work.points[other].rate.value)
+        if (slow := work.cold(found)) is not None:
+            found = found.tell(float(slow), work.points[slow].rate.value)
     return work.made(found, files)
 
 
@@ -161,17 +162,9 @@ class _Work:
         self.points: dict[int, PointResult] = {}
         self._ages: dict[int, float] = {}
         self._measured: list[PointResult] = []
-        self._twice: set[int] = set()
+        self._again: set[int] = set()
         self._left_out: list[int] = []
         self._said: list[str] = []
-
-    def look_around(self) -> None:
-        """Note what else uses the CPUs before anything of ours does."""
-        busy = os.getloadavg()[0] if self._runner.confinement.kind != "srun" else 0.0
-        if busy > _BUSY * self._runner.available:
-            self._said.append(
-                f"about {busy:.1f} CPUs of {self._host.name} were busy before it began: rates are beside that"
-            )
 
     def rate(self, cpus: int, found: search.Found) -> float | None:
         """The rate with so many CPUs, from the cache or measured now; None where there is no time for it."""
@@ -209,18 +202,43 @@ class _Work:
         if most < best.rate.low or least > best.rate.high:
             return None
         again = max((here, best), key=_width)
-        if _width(again) < _NOISY or again.cpus in self._twice:
+        if _width(again) < _NOISY or _TWICE in again.notes:
             return None
-        self._twice.add(again.cpus)
+        if (second := self._second(again)) is None:
+            return None
+        self._replace(pooled(again, second))
+        return again.cpus
+
+    def cold(self, found: search.Found) -> int | None:
+        """Measure a point again that was slower than one with fewer CPUs; returns which, if any, each once.
+
+        The first point may have found its data on the disk, where those after it found them in memory: where the
+        second is clearly faster, the first does not count.
+        """
+        first = None if found.slower is None else self.points.get(int(found.slower))
+        if first is None or _TWICE in first.notes or (second := self._second(first)) is None:
+            return None
+        was_cold = second.rate.low > first.rate.high
+        self._replace(replace(second, notes=(*second.notes, _TWICE)) if was_cold else pooled(first, second))
+        return first.cpus
+
+    def _second(self, first: PointResult) -> PointResult | None:
+        """The same point measured once more; None where that cannot be, or could not before."""
+        if first.cpus in self._again:
+            return None
+        self._again.add(first.cpus)
         try:
-            second = self._run(again.cpus)
+            second = self._run(first.cpus)
         except Unmeasured:
             return None
-        if second is None or second.unit != again.unit:
-            return None
-        self.points[again.cpus] = pooled(again, second)
-        self._store.put(self.points[again.cpus])
-        return again.cpus
+        return None if second is None or second.unit != first.unit else second
+
+    def _replace(self, point: PointResult) -> None:
+        self.points[point.cpus] = point
+        self._store.put(point)
+        self._ages.pop(point.cpus, None)
+        if self._done is not None:
+            self._done(point)
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
         """The profile of what was tried."""
@@ -288,7 +306,14 @@ class _Work:
 
 
 def pooled(first: PointResult, second: PointResult) -> PointResult:
-    """Two measurements of a point as one: the blocks of both."""
+    """Two measurements of a point as one: the blocks of both, where these may be of the same rate.
+
+    Else the faster one counts: what else runs on a machine makes a command slower and never faster.
+    """
+    if first.rate.high < second.rate.low or second.rate.high < first.rate.low:
+        faster, slower = (first, second) if first.rate.value > second.rate.value else (second, first)
+        told = f"the other time it was {1 - slower.rate.value / faster.rate.value:.0%} slower: is the machine shared?"
+        return replace(faster, made_s=second.made_s, notes=(*faster.notes, _TWICE, told))
     blocks = first.blocks + second.blocks
     value, low, high = interval(blocks)
     return replace(
@@ -299,7 +324,7 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
         steady_s=first.steady_s + second.steady_s,
         took_s=second.took_s,
         process_bytes=max(first.process_bytes, second.process_bytes),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes, "measured twice"))),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes, _TWICE))),
     )
 
 

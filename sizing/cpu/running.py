@@ -25,6 +25,7 @@ _TAIL_BYTES = 64 * 2**10
 _WORDS = 20
 _LEAVE_S = 12.0  # the guard kills what it guards within about ten
 _PAUSE_S = 0.05
+_DRAIN_S = 1.0
 
 
 class Output:
@@ -77,6 +78,8 @@ class Running:
         self._output = output
         self._is_step, self._step = argv[0] == "srun", ""
         self._said = b""
+        self._over = False
+        self._drained_s = 0.0  # until when output is read after the guard has ended; 0 while it has not
         try:
             self._process = subprocess.Popen(
                 list(argv),
@@ -97,8 +100,8 @@ class Running:
 
     @property
     def over(self) -> bool:
-        """Whether the guard has said its last."""
-        return not self._selector.get_map()
+        """Whether the guard has said its last, and what was printed until then is read."""
+        return self._over
 
     def events(self, wait_s: float) -> tuple[bytes, list[dict[str, Any]]]:
         """What was printed, and what the guard said, after at most so many seconds."""
@@ -106,10 +109,15 @@ class Running:
         said: list[dict[str, Any]] = []
         if self.over:
             return printed, said
-        for key, _ in self._selector.select(wait_s):
+        ready = self._selector.select(0.0 if self._drained_s else wait_s)
+        if self._drained_s and (not ready or time.monotonic() > self._drained_s):
+            self._over = True  # what still holds the pipe open, nobody guards
+        for key, _ in ready:
             chunk = os.read(key.fd, 65536)
             if not chunk:
                 self._selector.unregister(key.fd)
+                if key.fd == self._err:
+                    self._drained_s = time.monotonic() + _DRAIN_S
             elif key.fd == self._out:
                 self._output.write(chunk)
                 printed += chunk

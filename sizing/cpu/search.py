@@ -71,6 +71,19 @@ class Found:
                 asked = cpus
         return asked
 
+    @property
+    def slower(self) -> float | None:
+        """The most CPUs with which it was slower than with fewer, by more than half the threshold; None without such.
+
+        A job can leave CPUs idle, so there is no reason to be: the first point, which has the most CPUs, may have found
+        its data not in memory yet, or something else ran. Measured once more, it does not hide what CPUs bring.
+        """
+        for cpus in sorted(self.tried, reverse=True):
+            fewer = max((rate for other, rate in self.tried.items() if other < cpus), default=0.0)
+            if self.tried[cpus] * (1 + self.threshold / 2) < fewer:
+                return cpus
+        return None
+
     def following(self) -> float | None:
         """The CPUs to try next, None where enough is known."""
         if not self.tried:

@@ -116,7 +116,8 @@ def read(body: dict[str, Any]) -> PointResult:
         raise ValueError("of another form")
     rate = Estimate(**body["rate"])
     blocks, notes = tuple(map(float, body["blocks"])), tuple(map(str, body["notes"]))
-    if not blocks or not rate.value > 0:
+    numbers = (body[name] for name in names - {"rate", "blocks", "notes", "unit", "kind"} if name in body)
+    if not blocks or not rate.value > 0 or not all(isinstance(each, (int, float)) for each in numbers):
         raise ValueError("no rate")
     return PointResult(**{**body, "rate": rate, "blocks": blocks, "notes": notes})
 

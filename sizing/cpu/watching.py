@@ -21,6 +21,9 @@ _FEW = 5  # blocks from which on a rate of slow steps is taken for steady
 _SHORT_S = 3.0  # of training, from which on the rate of a command that ended by itself counts
 _SHORT_ENTRIES = 10
 _SHORT_WARMUP = 0.3
+_USE = ("read", "cpu_s", "busy_s")
+_DISTURBED = 0.1  # of its CPUs
+_IDLE = 0.03  # of a CPU: less than any training needs to start its steps
 _UNITS: Mapping[Group, Unit] = {"samples": "samples/s", "step": "steps/s", "rate": "as printed"}
 
 
@@ -78,7 +81,8 @@ class PointResult:
 
     `rate` is the median of `blocks`, rates of pieces of the steady time, with its 95 % interval. `process_bytes` is the
     most memory that the command's processes had together and that cannot be dropped (0: not known), `read_bytes_s` what
-    they read a second, from memory or disk (0: not known), `cpu_s` the CPU time used in a second.
+    they read a second, from memory or disk (0: not known), `cpu_s` the CPU time used in a second, `others` the part of
+    its CPUs that other programs took meanwhile (0 where nothing was seen).
     """
 
     cpus: int
@@ -94,6 +98,7 @@ class PointResult:
     process_bytes: int = 0
     read_bytes_s: float = 0.0
     cpu_s: float = 0.0
+    others: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -123,6 +128,7 @@ class Watch:
         self._failed: dict[str, Any] | None = None
         self._steady: Steady | None = None
         self._notes: list[str] = []
+        self._done = False
 
     # -- while it runs ---
 
@@ -138,15 +144,23 @@ class Watch:
                 self._step(each, now_s)
             elif op == "used":
                 self._memory_bytes = max(self._memory_bytes, int(each["memory"]))
-                self._used.append({key: float(each[key]) for key in ("read", "cpu_s", "at_s")})
+                self._used.append({key: float(each[key]) for key in (*_USE, "at_s")})
             elif op == "began":
                 self._had = dict(each)
+                if self._kind == "cgroup" and not each.get("cgroup"):
+                    self._notes.append("no cpuset could be made: it was confined by its CPU affinity alone")
+                if self._kind == "srun" and each.get("narrowed"):
+                    self._notes.append("Slurm left the step more CPUs (TaskPlugin): its CPU affinity was narrowed")
             elif op in ("ended", "short", "unstartable"):
                 self._memory_bytes = max(self._memory_bytes, int(each.get("memory", 0)))
                 self._failed = dict(each)
 
     def enough(self, now_s: float) -> bool:
         """Whether the run may end: all was seen that is needed, or its time is over."""
+        self._done = self._is_enough(now_s)
+        return self._done
+
+    def _is_enough(self, now_s: float) -> bool:
         if now_s - self._began_s >= self._limits.timeout_s or (self._pattern is not None and self._pattern.said):
             return True
         if self._first_s is None or now_s - self._first_s < self._limits.warmup_s:
@@ -185,7 +199,16 @@ class Watch:
             self._notes.append(f"measured over {self._counted(found):.0f} steps in {found.seconds:.0f} s")
         if left:
             self._notes.append(f"{left} of its processes could not be ended: look at them with ps")
-        read, cpu_s = self._rates_of_use()
+        read, cpu_s, busy_s = self._rates_of_use()
+        others = max(0.0, busy_s - cpu_s) / self._cpus
+        if self._used and found.seconds > 2 and cpu_s < _IDLE:
+            self._notes.append(
+                "its processes used next to no CPU time: what it starts elsewhere (srun, ssh, docker) is not confined"
+            )
+        if others > _DISTURBED:
+            self._notes.append(
+                f"other programs took {others:.0%} of its CPUs meanwhile: a job that has them alone is faster"
+            )
         return PointResult(
             cpus=self._cpus,
             rate=Estimate(value, low, high, "measured"),
@@ -200,6 +223,7 @@ class Watch:
             process_bytes=self._memory_bytes,
             read_bytes_s=read,
             cpu_s=cpu_s,
+            others=others,
             notes=tuple(self._notes),
         )
 
@@ -250,13 +274,17 @@ class Watch:
         inside = [each for each in (self._steps or self._seen) if each.at_s >= last_s - found.seconds - 1e-9]
         return inside[-1].value - inside[0].value if self._steps else len(inside) - 1.0
 
-    def _rates_of_use(self) -> tuple[float, float]:
-        """Bytes read and CPU seconds used in a second, over the last two thirds of what was looked at."""
+    def _rates_of_use(self) -> tuple[float, float, float]:
+        """Bytes read, CPU seconds used and those that anybody used of our CPUs, in a second.
+
+        Over the last two thirds of what was looked at.
+        """
         used = self._used[len(self._used) // 3 :]
         if len(used) < 2:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         seconds = used[-1]["at_s"] - used[0]["at_s"]
-        return tuple(max(0.0, (used[-1][key] - used[0][key]) / seconds) for key in ("read", "cpu_s"))  # type: ignore
+        read, cpu_s, busy_s = (max(0.0, used[-1][key] - used[0][key]) / seconds for key in _USE)
+        return read, cpu_s, busy_s
 
     # -- what is said where there is no point ---
 
@@ -279,7 +307,7 @@ class Watch:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
             raise Unmeasured(f"{self._name} {how}{why} on {self._cpus} CPUs{self._last()}; {self._see()}", self._output)
-        if self._failed is None and self._over_s - self._began_s < self._limits.timeout_s and not self._steady:
+        if self._failed is None and not self._done:
             why = f": {words[-1]}" if words else ""
             raise Unmeasured(f"the run of {self._name} on {self._cpus} CPUs was ended{why}; try again", self._output)
 

@@ -28,7 +28,7 @@ COMMAND = ("--", "python", "train.py", "--epochs", "3")
 
 def point(cpus: int, rate: float, **more: Any) -> PointResult:
     measured = Estimate(rate, rate * 0.97, rate * 1.02, "measured")
-    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 0.0, 2 * GIB, **more)
+    return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 4e9, 2 * GIB, **more)
 
 
 def made(ask: Ask) -> Profile:
@@ -89,7 +89,7 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
     assert ended.code == 0
     why = "processes 1.0 GiB (measured) + cache 20.0 GiB (formula) + guard 256 MiB (assumed)"
     assert ended.out.splitlines()[-2:] == [
-        "#SBATCH --cpus-per-gpu=4   # 100% of the most samples/s there are (measured)",
+        "#SBATCH --cpus-per-gpu=4   # 100 % of the most samples/s there are (measured)",
         f"#SBATCH --mem-per-gpu=22G  # {why}",
     ]
     assert "demand: 2 GPUs, each with 4 CPUs, 21.00 GiB" in ended.out
@@ -162,6 +162,21 @@ def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
     assert "the budget of 20 s left no time for 3 CPUs and 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
 
 
+def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
+    def noisy(ask: Ask) -> Profile:
+        found = made(ask)
+        unsure = replace(found.points[4], rate=Estimate(400.0, 300.0, 450.0, "measured"))
+        return replace(found, points={**found.points, 4: unsure})
+
+    assert "note: uncertain: 300 to 450 with 4 CPUs; measure where nobody else runs" in _with(bft, noisy)
+    assert "uncertain" not in _with(bft, made)
+
+
+def _with(bft: Made, profile: Callable[[Ask], Profile]) -> str:
+    bft.profile = profile
+    return bft.cpu(*COMMAND).out
+
+
 def test_the_lines_go_into_a_copy_and_the_script_stays(bft: Made) -> None:
     before = (bft.folder / "job.sh").read_text()
     ended = bft.cpu("--gpus", "2", "--into", "job.sh", "--yes", *COMMAND)
@@ -179,6 +194,20 @@ def test_options_of_the_script_stay_and_are_told(bft: Made) -> None:
     ended = bft.cpu("--gpus", "2", "--into", "job.sh", "--yes", *COMMAND)
     assert "--cpus-per-task=3 is the script's and stays; the profile would have --cpus-per-gpu=4" in ended.out
     assert (bft.folder / "job.cpu.sh").read_text() == (bft.folder / "job.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("#!/bin/bash\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are: add --gres=gpu:2"),
+        ("#!/bin/bash\n#SBATCH -n4\n", (), "job.sh has 4 tasks on a node, and each gets --cpus-per-task"),
+    ],
+)
+def test_what_makes_the_lines_wrong_in_a_script_is_told(
+    bft: Made, script: str, words: tuple[str, ...], said: str
+) -> None:
+    (bft.folder / "job.sh").write_text(script)
+    assert said in bft.cpu(*words, "--into", "job.sh", "--yes", *COMMAND).out
 
 
 def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None:
@@ -199,6 +228,8 @@ def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None
         (("--dataset-bytes", "lots"), "--dataset-bytes lots: bytes, or a number with K, M, G or T"),
         (("--budget", "0"), "--budget 0: seconds, from 1"),
         (("--budget", "nan"), "--budget nan: seconds, from 1"),
+        (("--warmup", "-1"), "--warmup -1: seconds, from 0"),
+        (("--seconds", "120"), "--seconds 120: seconds, from 0.5 to less than --timeout (120)"),
         (("--timeout", "0"), "--timeout 0: seconds, from 1"),
         (("--output", "x.sh"), "give the script by --into"),
         (("--into", "none.sh"), "none.sh: No such file"),
@@ -253,14 +284,27 @@ def test_who_sits_at_a_terminal_is_asked_before_a_long_profile(bft: Made, monkey
 
 def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to_be_said(tmp_path: Path) -> None:
     assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS_ON_NODE": "4"}, tmp_path) == 4
-    assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS": "a100:2"}, tmp_path) == 2
-    assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1"}, tmp_path) == 0
     assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": "0,3"}, tmp_path) == 2
     assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
     assert size_cpu_node.gpus_used({}, tmp_path / "none") == 0
     (tmp_path / "0000:3b:00.0").mkdir()
     with pytest.raises(UsageError, match="1 GPU: say by --gpus"):
         size_cpu_node.gpus_used({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"),
+    [
+        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=gres:gpu:2", 2),
+        ("JobId=1 NumNodes=2 TresPerNode=gres/gpu:a100:4", 4),
+        ("JobId=1 NumNodes=2-2 TresPerJob=gres:gpu:8", 4),
+        ("JobId=1 NumNodes=1 NumTasks=4 TresPerTask=cpu=2,gres/gpu:1", 4),
+        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=(null)", 0),
+        ("slurm_load_jobs error: Invalid job id specified", 0),
+    ],
+)
+def test_gpus_of_an_allocation_are_those_that_it_asked_for_on_each_node(said: str, gpus: int) -> None:
+    assert size_cpu_node.gpus_asked(said) == gpus
 
 
 def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> None:
@@ -271,8 +315,8 @@ def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> Non
     assert node.share is None
 
 
+@pytest.mark.plot
 def test_a_plot_becomes_a_file_and_none_is_replaced_unasked(bft: Made) -> None:
-    pytest.importorskip("matplotlib")
     ended = bft.cpu("--plot", "cpus.svg", "--gpus", "2", "--dataset-bytes", "80G", *COMMAND)
     assert (ended.code, "wrote cpus.svg" in ended.out) == (0, True)
     text = (bft.folder / "cpus.svg").read_text()

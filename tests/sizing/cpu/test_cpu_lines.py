@@ -55,13 +55,20 @@ def test_the_search_decides_and_not_the_noise_of_what_was_measured() -> None:
     assert any("more CPUs do not make it faster" in said for said in noisy.remarks(None))
 
 
+def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
+    table = Matrix(1, (1.0, 2.0), (1.0,), ((50.0,), (100.0,)), ("interpolated", "measured"), searched=2.0)
+    job = Need(table, 1, None, modelled=False)
+    assert not job.sensitive
+    assert list(job.remarks(None)) == ["one number of CPUs was measured, which says nothing of others"]
+
+
 def test_memory_is_left_out_where_nothing_is_known_of_it() -> None:
     assert "mem-per-gpu" not in written(need({1: 10}, process_bytes=None))
 
 
 def test_each_line_says_where_its_number_comes_from() -> None:
     cpus, memory = cached().lines()
-    assert cpus.why == "100% of the most samples/s there are (measured)"
+    assert cpus.why == "100 % of the most samples/s there are (measured)"
     assert memory.why == "processes 10.0 GiB (measured) + cache 30.0 GiB (formula) + guard 1.0 GiB (assumed)"
 
 
@@ -69,7 +76,7 @@ def test_more_than_the_share_has_its_price_and_the_rate_of_the_share_beside_it()
     wants = need({2: 100, 4: 200, 8: 400}, gpus=2)
     told = " ".join(wants.remarks(NODE))
     assert "8 CPUs a GPU are more than the node's share of 4: they are the CPUs of 2 other GPUs" in told
-    assert "with the share it makes 200 samples/s, 50% of the most" in told
+    assert "with the share it makes 200 samples/s, 50 % of the most" in told
     assert "more than were tried (--cpus) may help" in told
 
 

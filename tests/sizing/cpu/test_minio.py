@@ -109,6 +109,15 @@ def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
     assert made.demand() == Point(3.0, 60 * GB)
 
 
+def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_thread_copies() -> None:
+    found = search.search((1, 2), {1: 500.0, 2: 1_000.0}.__getitem__)  # 100 GB a second, at ten of one thread
+    axis = minio.memory_axis(found.best, LOADING, 500 * GB)
+    made = minio.matrix(found, 1, LOADING, axis)
+    assert [row[-1] for row in made.rates] == [500.0, 1_000.0]
+    assert made.rates[1][0] == pytest.approx(1_000 / 100)
+    assert made.demand() == Point(2, 120 * GB)
+
+
 def test_without_a_data_set_memory_counts_for_nothing() -> None:
     found = search.search((1, 2), {1: 1.0, 2: 2.0}.__getitem__)
     made = minio.matrix(found, 0, None, [3 * GB])

@@ -129,6 +129,20 @@ def test_a_search_that_was_broken_off_has_a_demand_and_goes_on_from_its_points()
     assert seen == [24.0, 24.0, 24.0, 24.0, 12.0]
 
 
+def test_a_first_point_that_was_slower_than_one_with_fewer_cpus_is_named_and_once_told_again_counts() -> None:
+    exact = dict(zip(whole(24), map(float, whole(24)), strict=True))
+    found = search.begin(tuple(exact)).tell(24, 11.0)  # its data came from the disk
+    assert found.slower is None
+    found = found.tell(12, exact[12])
+    assert found.slower == 24
+    found = found.tell(24, exact[24])
+    assert (found.slower, found.within, found.following()) == (None, 24, 18)
+
+
+def test_a_point_that_is_a_little_slower_than_one_with_fewer_cpus_is_noise() -> None:
+    assert Found((1, 2), {2: 0.96, 1: 1.0}).slower is None
+
+
 def test_points_that_are_known_already_make_the_search_shorter() -> None:
     known = Found(tuple(RECORDED), {24.0: 2.0, 3.0: 1.0, 4.0: 2.0})
     assert known.following() is None

@@ -1,0 +1,24 @@
+"""The benchmark of real loaders: what it makes of its rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.cpu_real import EXAMPLES, JOBS, Round, summary
+
+
+def test_rounds_are_told_by_their_medians_with_every_gain_and_demand() -> None:
+    rounds = [
+        Round("image_loader.py", 100, 190, 2, 0.01, 30),
+        Round("image_loader.py", 100, 105, 1, 0.30, 30),
+        Round("image_loader.py", 110, 220, 2, 0.00, 33),
+    ]
+    found = summary(rounds)
+    assert found.gain == pytest.approx(0.9)
+    assert found.gains == pytest.approx((0.05, 0.9, 1.0))
+    assert found.demands == {"1": 1, "2": 2}
+    assert (found.one, found.two, found.others) == (100, 190, 0.01)
+
+
+def test_its_jobs_are_examples() -> None:
+    assert all((EXAMPLES / job).is_file() for job in JOBS)
