@@ -10,11 +10,12 @@ from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
+from elastic.share import Share
 from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
 _KEYS = (
     "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state",
-    "container",
+    "container", "share",
 )  # fmt: skip
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
@@ -28,6 +29,7 @@ _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss")
 """What a line of a script's output is read for."""
+_UNSAID = Share(asked=False)
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
@@ -39,7 +41,8 @@ class ElasticSpec:
     `estimate_batch` samples a worker, None for what the script's function takes by default. `resume` is the id of the
     trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state this one goes on.
     `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
-    run in, and `progress` the regular expression that reads their steps from what they print.
+    run in, and `progress` the regular expression that reads their steps from what they print. `share` is the part of a
+    node that is asked for where nodes can be shared.
     """
 
     nodes_min: int
@@ -61,12 +64,13 @@ class ElasticSpec:
     state_path: str | None = None
     container: str | None = None
     progress: str | None = None
+    share: Share = _UNSAID
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
         gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE,
-        and at the end progress=REGEX.
+        share=CPUS:MEMORY, and at the end progress=REGEX.
 
         Raises UsageError.
         """
@@ -101,6 +105,7 @@ class ElasticSpec:
             state_path=_state_path(options.get("state")),
             container=_image(options.get("container")),
             progress=_progress(regex) if has_progress else None,
+            share=Share.parse(options.get("share")),
         )
 
     @property
@@ -148,6 +153,8 @@ class ElasticSpec:
             parts.append(f"state={self.state_path}")
         if self.container:
             parts.append(f"container={self.container}")
+        if share := self.share.format():
+            parts.append(f"share={share}")
         if self.progress:
             parts.append(_PROGRESS + self.progress)
         return ",".join(parts)

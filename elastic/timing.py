@@ -196,3 +196,6 @@ ESTIMATE_S = 600.0
 
 # What its process may take to end what it has started, once it is not wanted any more.
 ESTIMATE_STOP_S = 2.0
+
+# The child that looks for a profile of the script reads a small file; the first pilot waits for its word.
+PROFILE_S = 10.0

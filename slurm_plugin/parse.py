@@ -14,7 +14,7 @@ from functools import lru_cache
 from slurm_plugin import request
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.types import NO_REQUEST, Job, Node, NodeAddress, Partition, Reservation
+from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation
 
 # What squeue is to print for each field we read, in the order of the output. Free text (name, comment) may hold any
 # character, line ends included, hence the separator that nobody can guess.
@@ -208,7 +208,7 @@ def _readable_job(raw: tuple[str, ...]) -> Job:
         priority=_number(priority),
         reservation=_text(resv),
         account=_text(account),
-        request=request.read(asked) if state == "PENDING" else NO_REQUEST,
+        request=request.read(asked),
     )
 
 

@@ -15,6 +15,7 @@ from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmError, SnapshotError
 from slurm_plugin.guard import guard
 from slurm_plugin.looks import SharedLook
+from slurm_plugin.sharing import Part
 from slurm_plugin.types import Job
 from slurm_plugin.waiting import Rules, undated_since
 
@@ -36,7 +37,8 @@ _GRANTED = re.compile(r"Granted job allocation (\d+)")
 class PilotRequest:
     """One pilot: a node of the preemptible partition for at most `limit_s`, in the end whole minutes and at least one.
 
-    `name` and `comment` together tell this pilot from the user's others. `gres` asks for GPUs as Slurm writes them.
+    `name` and `comment` together tell this pilot from the user's others. `gres` asks for GPUs as Slurm writes them. It
+    has its node alone, or `part` of it (`slurm_plugin.sharing` says where).
     """
 
     node: str
@@ -48,6 +50,7 @@ class PilotRequest:
     account: str = ""
     qos: str = ""
     extra: tuple[str, ...] = ()
+    part: Part | None = None
 
     @property
     def limit_min(self) -> int:
@@ -149,7 +152,7 @@ class PilotLauncher:
         self._client.cancel([job_id], signal="KILL")
 
     def agent_command(self, job_id: str, argv: Sequence[str], gres: str = "") -> list[str]:
-        """Build the command that runs an agent as a step with the whole node of pilot `job_id`.
+        """Build the command that runs an agent as a step with all that pilot `job_id` has of its node.
 
         Run it in `agent_env`: srun takes every SLURM_ variable of the caller's own job for an option. The step gets
         the pilot's GPUs; `gres` names them for sites where a step gets only what it asks for.
@@ -284,12 +287,16 @@ class PilotLauncher:
 
 
 def _options(request: PilotRequest) -> list[str]:
+    part = request.part
+    if part is None:
+        size = ["--exclusive", "--mem=0"]
+    else:
+        size = ["--ntasks=1", f"--cpus-per-task={part.cpus}", f"--mem={part.memory_mib}M"]
     return [
         f"--partition={request.partition}",
         f"--nodelist={request.node}",
         "--nodes=1",
-        "--exclusive",
-        "--mem=0",
+        *size,
         f"--time={request.limit_min}",
         f"--job-name={request.name}",
         f"--comment={request.comment}",

@@ -196,12 +196,12 @@ def _readable_job(row: dict[str, Any]) -> Job:
         priority=int(row["priority"]),
         reservation=row["reservation"],
         account=row["account"],
-        request=_request(row.get("request")) if row["state"] == "PENDING" else NO_REQUEST,
+        request=_request(row.get("request")),
     )
 
 
 def _request(asked: Any) -> Request:
-    """What a pending job asks for; what of it cannot be read leaves it unknown."""
+    """What a job asks for; what of it cannot be read leaves it unknown."""
     try:
         return Request(
             features=asked["features"],

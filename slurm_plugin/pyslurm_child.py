@@ -102,12 +102,12 @@ def _whole_job(job: Any) -> dict[str, Any]:
         "priority": job.priority or 0,
         "reservation": job.reservation or "",
         "account": job.account or "",
-        "request": _request(job) if job.state == "PENDING" else None,
+        "request": _request(job),
     }
 
 
 def _request(job: Any) -> dict[str, Any] | None:
-    """What a pending job asks for; None where the library cannot tell."""
+    """What a job asks for; None where the library cannot tell."""
     try:
         per_cpu = job.memory_per_cpu
         gres = job.gres_per_node or {}

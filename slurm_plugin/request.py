@@ -1,4 +1,4 @@
-"""What a pending job asks for beside nodes, read from one field of squeue's row.
+"""What a job asks for beside nodes, read from one field of squeue's row.
 
 The letters stand in one field of their own, with a sign between them that a user may write as well: so whatever is in
 them costs only this job's request. One that cannot be read is unknown (NO_REQUEST) and never an error, as the job waits

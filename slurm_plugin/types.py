@@ -42,12 +42,13 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pending job asks for beside a number of nodes.
+    """What a job asks for beside a number of nodes.
 
     `features` is its constraint as Slurm writes it, `required` and `excluded` are nodes by name. `least_s` is the
     shortest time limit that it takes (TimeMin), None where that is its limit. An `exclusive` job shares its nodes with
     nobody; of another one `cpus` counts in all, `cpus_per_node` and `memory_bytes` on each node (a CPU, where
-    `memory_per_cpu`), `gres` on each node as --gres takes it. `switches` is the most leaf switches, 0 for any number.
+    `memory_per_cpu`), `gres` on each node as --gres takes it. Of a job that runs, `cpus` are those that it has.
+    `switches` is the most leaf switches, 0 for any number.
     """
 
     features: str = ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_cpu_node, size_cpu_plot, size_cpu_shown, size_script
+from bftd.cli import common, options, size_cpu_node, size_cpu_plot, size_cpu_shown, size_need, size_script
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def cpu(
     with _ended_by_sigterm():
         found = _profiled(ask, cost)
     need, node = size_cpu_shown.need_of(found), size_cpu_node.here()
-    notes = size_cpu_shown.notes(found)
+    notes = [*size_cpu_shown.notes(found), *size_need.kept(found, need)]
     if as_json:
         click.echo(json.dumps(size_cpu_shown.to_json(need, node, notes, _more(found)), indent=2))
     else:

@@ -65,7 +65,7 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's `classes`.
+    the view's `classes`. `beside` is a regular job on the part of it that our pilot has not, "" for none.
     """
 
     name: str
@@ -78,6 +78,7 @@ class PoolNode:
     gres: str = ""
     gpus: int = 0
     node_class: str = ""
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

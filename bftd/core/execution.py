@@ -87,6 +87,7 @@ def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
 def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
     """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
     taken = set(map(attrgetter("node"), turn.leases.values()))
+    taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
     left = turn.budget if turn.may_grow else 0
     added: dict[str, list[str]] = {}
     for trainer in trainers:
@@ -182,7 +183,8 @@ def _classes_said(turn: Turn, nodes: Sequence[str]) -> str:
 def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
     """How many nodes of each class of the pool the plan leaves to nobody though they could be lent now."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
-    unused = (node for node in turn.pool.nodes.values() if node.in_pool and node.name not in used)
+    known = turn.pool.nodes.values()
+    unused = (node for node in known if node.in_pool and not node.beside and node.name not in used)
     return Counter(node.node_class for node in unused if not turn.backs_off(node.name))
 
 

@@ -33,6 +33,7 @@ CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
 # Read of thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
+_BESIDE = attrgetter("beside")
 
 
 def replan(turn: Turn, solve: Solve) -> None:
@@ -94,12 +95,18 @@ def usable_classes(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
-    """The names of the pool's nodes, those that stay longest first, then n2 before n10."""
+    """The names of the pool's nodes, those that stay longest first, then n2 before n10.
+
+    Before all others come those that regular jobs share: whoever has one keeps it rather than another, as nobody else
+    could have it.
+    """
     names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
     if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
         planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
+    if any(map(_BESIDE, pool.values())):
+        names.sort(key=lambda name: not pool[name].beside)
     return names
 
 
@@ -126,7 +133,8 @@ def build_problem(
 ) -> Problem:
     """The allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
 
-    Nodes that back off are left out unless a trainer holds them, and so are trainers that may use no class of the pool.
+    Nodes that back off, or that regular jobs share, are left out unless a trainer holds them, and so are trainers that
+    may use no class of the pool.
     The solver is told of classes only where the pool has several: solvers of one class are quicker.
     """
     limits = ruling.limits
@@ -154,9 +162,10 @@ def build_problem(
         )
         specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
     usable = nodes
-    if turn.backoff:
+    shared = {name for name in nodes if turn.pool.nodes[name].beside}
+    if turn.backoff or shared:
         held = {node for spec in specs for node in spec.current}
-        usable = [name for name in nodes if name in held or not turn.backs_off(name)]
+        usable = [name for name in nodes if name in held or not (name in shared or turn.backs_off(name))]
     told = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
     return Problem(tuple(told), tuple(specs), turn.settings.decide.t_fwd_s, limits)
 

@@ -46,14 +46,14 @@ def slurms_next_cycle(
 ) -> tuple[Sequence[Wanted], Outcome]:
     """Slurm's next backfill cycle, without any pilot."""
     numbering = ground.numbering
-    waits = queue(snapshot, jobs.pending, ground.nodes, numbering)
+    waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
     masks = {key_: numbering.mask(names) for key_, names in kept.items()}
     ids = {key(entry.id): entry.id for entry in waits.entries} if masks or doubted else {}
     outcome = simulate(
         waits.entries,
         numbering,
         ground.ready,
-        ground.ours,
+        ground.leased,
         ground.ends,
         ground.bookings,
         snapshot.time_s,
@@ -125,7 +125,7 @@ def _foresee(
     return Foreseen(
         numbering=ground.numbering,
         ready=ground.ready,
-        ours=ground.ours,
+        ours=ground.leased,
         harvested=ground.numbering.mask(jobs.nodes),
         starts=_starts(entries, outcome, ground),
         cut=outcome.cut,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from bftd.pool.backfill.wanted import Booking, End, Numbering, Rank, rank
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
-from slurm_plugin.types import Node, Reservation, Snapshot
+from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 # A job past its limit ends at any moment.
 _OVERDUE_S = 1.0
@@ -26,7 +26,8 @@ class Ground:
     """The nodes that the waiting regular jobs may use, in Slurm's order, and sets of them by the `numbering`.
 
     `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are what
-    regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first.
+    regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first. `lent` are the
+    leased nodes on which a regular job runs beside our pilot, as they will be once it has left.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -36,6 +37,12 @@ class Ground:
     ends: tuple[End, ...] = ()
     bookings: tuple[Booking, ...] = ()
     weights: tuple[int, ...] = ()
+    lent: Mapping[str, Node] = field(default_factory=dict)
+
+    @property
+    def leased(self) -> int:
+        """All nodes under lease that a waiting job can have, or have room on, once our pilot leaves."""
+        return self.ours | self.numbering.mask(self.lent)
 
 
 def survey(
@@ -59,6 +66,7 @@ def survey(
     # Nodes are read before jobs: of one whose job has ended in between, the jobs are the younger answer.
     free = {name for job in snapshot.jobs if job.state == "COMPLETING" for name in job.nodes}.union(kept)
     ready, ours = [], []
+    lent: dict[str, Node] = {}
     # Those of other partitions are there without nodes: Slurm goes through all that run.
     ending: dict[tuple[float, Rank], list[str]] = {end: [] for end in last.values() if end[0] < inf}
     for name, node in nodes.items():
@@ -67,6 +75,9 @@ def survey(
         if (end := last.get(name)) is not None:
             if end[0] < inf:
                 ending[end].append(name)
+            pilot = jobs.sharing.get(name) if name in jobs.beside else None
+            if pilot is not None and _is_ours(name, pilot.id, leased):
+                lent[name] = _without(node, pilot)
         elif _is_ready(node, jobs.pilots.get(name), leased, free):
             ready.append(name)
             if name in leased:
@@ -79,6 +90,7 @@ def survey(
         ends=tuple(End(end_s, numbering.mask(names), rank_) for (end_s, rank_), names in ending.items()),
         bookings=_bookings(snapshot.reservations, numbering, snapshot.time_s),
         weights=_weights(nodes, numbering),
+        lent=lent,
     )
 
 
@@ -102,8 +114,25 @@ def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[st
 def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], free: Collection[str]) -> bool:
     """Whether a node without a job of others is free, or will be once our pilot leaves."""
     if pilot is not None:  # a pilot that no lease stands behind is not ours to move
-        return node.name in leased and leased[node.name] in (None, pilot)
+        return _is_ours(node.name, pilot, leased)
     return node.state == "IDLE" or (node.state in BUSY and (node.name in leased or node.name in free))
+
+
+def _is_ours(name: str, pilot: str, leased: Mapping[str, str | None]) -> bool:
+    return name in leased and leased[name] in (None, pilot)
+
+
+def _without(node: Node, pilot: Job) -> Node:
+    """A node in use as it is once a pilot has given back its part."""
+    asked = pilot.request
+    memory_bytes = asked.memory_bytes * (max(1, asked.cpus) if asked.memory_per_cpu else 1)
+    return replace(
+        node,
+        state="MIXED",
+        cpus_used=max(0, node.cpus_used - asked.cpus),
+        memory_used_bytes=max(0, node.memory_used_bytes - memory_bytes),
+        gpus_used={} if asked.gres else node.gpus_used,
+    )
 
 
 def _bookings(reservations: Collection[Reservation], numbering: Numbering, now_s: float) -> tuple[Booking, ...]:

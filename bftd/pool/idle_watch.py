@@ -16,8 +16,8 @@ from slurm_plugin.types import Job, Snapshot
 class IdleWatch:
     """Folds snapshots into the set of idle nodes.
 
-    A node with one of bftd's own pilots counts as idle, as it does for the regular queue; every other job counts as
-    use, in whatever partition.
+    A node with one of bftd's own pilots alone counts as idle, as it does for the regular queue; every other job counts
+    as use, in whatever partition.
     """
 
     def __init__(self, config: PoolConfig) -> None:
@@ -45,7 +45,7 @@ class IdleWatch:
         self._pilots = frozenset(leased)
         seen = replace(snapshot, nodes=watched)
         self._memory, view = observe(self._memory, seen, self._config, Harvest(None, _is_pilot), leased, {})
-        return frozenset(name for name, node in view.nodes.items() if node.in_pool)
+        return frozenset(name for name, node in view.nodes.items() if node.in_pool and not node.beside)
 
 
 def _is_pilot(job: Job) -> bool:

@@ -3,9 +3,9 @@
 Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when
 it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
-out until that job has started or gone. Nodes are kept free for jobs that Slurm could start now if no pilot were there,
-and pilots leave those that are not (`bftd.pool.rooms`). While regular jobs wait for room, `spare_nodes` idle nodes are
-not offered.
+out until that job has started or gone. Where the pilot has a part of its node, regular jobs may run beside it. Nodes
+are kept free for jobs that Slurm could start now if no pilot were there, and pilots leave those that are not
+(`bftd.pool.rooms`). While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
 Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
@@ -77,7 +77,7 @@ def observe(
     `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
     until which they are left alone. Of leased nodes that would do equally well for a job, `leaving` says which leave.
     """
-    jobs = occupy(snapshot, harvest)
+    jobs = occupy(snapshot, harvest, leased)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
@@ -121,15 +121,19 @@ def _judge_all(
         # Slurm's nodes and jobs are two answers: between them our own pilot may have come or gone.
         kept = ours or (name in leased and pilot is None and other is None and node.state in BUSY)
         taken = other or (None if kept else pilot)
+        beside = other if ours and name in jobs.sharing and name in jobs.beside else None
         if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
             vacated.setdefault(name, claim.job.id)
         remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
         room = rooms.get(name)
-        lingers = ours and other is None and room is not None and has_time(room, now_s)
+        lingers = ours and other == beside and room is not None and has_time(room, now_s)
         left_to = _left_to(vacated.get(name), None if lingers else room)
-        why, in_pool, wanted = _judge(node, kept, taken, claim, left_to, remembered[name], config)
+        stranger = taken if beside is None else None
+        why, in_pool, wanted = _judge(node, kept, stranger, claim, left_to, remembered[name], config)
         if lingers and in_pool and room is not None:
             why = f"runs a pilot until Slurm's next cycle, in which job {room.job} can start there"
+        elif beside is not None and in_pool:
+            why = f"runs a pilot on a part of it, beside job {beside}"
         if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
@@ -145,6 +149,7 @@ def _judge_all(
             gres=node.gres,
             gpus=sum(node.gpus.values()),
             node_class=class_of[name],
+            beside=beside or "",
         )
     return remembered, seen
 
@@ -221,7 +226,7 @@ def _view(
         looked_s=_looked_s(snapshot),
         cycle_s=_cycle_s(snapshot),
         nodes=seen,
-        pilots={job: node for node, job in jobs.pilots.items() if node in jobs.nodes},
+        pilots={job.id: node for job in jobs.running for node in job.nodes if node in jobs.nodes},
         owners=_owners(jobs),
         daemons={job.id: daemon for job in jobs.running if (daemon := comment.daemon_of(job.comment))},
         job_ids=frozenset(job.id for job in snapshot.jobs),

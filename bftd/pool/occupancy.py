@@ -11,42 +11,59 @@ from slurm_plugin.waiting import may_use, waits_for_room
 
 # The states of a job that is at work on its nodes, or about to be.
 RUNNING = frozenset({"RUNNING", "CONFIGURING"})
+# And those in which it has CPUs and memory of its own there: one that is suspended has its memory alone.
+_WORKS = RUNNING | {"COMPLETING"}
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     """The harvested `nodes`, and the jobs of the snapshot sorted by what they mean for them.
 
-    `running` are the pilots that run, wherever; `pilots` maps nodes to them. `occupied` maps the nodes that any other
-    job is on to that job, also a suspended one: Slurm shows its nodes idle, but its memory is on them. `pending` are
-    the regular jobs that wait, and `near` those of them that a harvested node is open to, for all that is known.
+    `running` are the pilots that run, wherever; `pilots` maps nodes to them, and `sharing` those nodes that a pilot of
+    ours has not wholly to it. `occupied` maps the nodes that any other job is on to that job, also a suspended one:
+    Slurm shows its nodes idle, but its memory is on them. Of those, `beside` are the nodes on which all other jobs are
+    at work or ending, and so have what Slurm gave them and nothing of a pilot's. `pending` are the regular jobs that
+    wait, and `near` those of them that a harvested node is open to, for all that is known.
     """
 
     nodes: Mapping[str, Node]
     running: Sequence[Job]
     pilots: Mapping[str, str]
+    sharing: Mapping[str, Job]
     occupied: Mapping[str, str]
+    beside: frozenset[str]
     pending: Sequence[Job]
     near: Sequence[Job]
 
 
-def occupy(snapshot: Snapshot, harvest: Harvest) -> Occupancy:
-    """Sort the jobs of a snapshot."""
+def occupy(snapshot: Snapshot, harvest: Harvest, leased: Mapping[str, str | None] | None = None) -> Occupancy:
+    """Sort the jobs of a snapshot; of several pilots on a node the one that it is `leased` to is the pilot there."""
     nodes = harvest.nodes(snapshot)
     # one that is still completing no longer counts
     running = [job for job in snapshot.jobs if job.state in RUNNING and harvest.is_pilot(job)]
-    ours = {job.id for job in running}
+    pilots = {node: job.id for job in running for node in job.nodes}
+    if leased:
+        pilots |= {node: job.id for job in running for node in job.nodes if leased.get(node) == job.id}
+    ours = {job.id for job in running if all(pilots[node] == job.id for node in job.nodes)}
+    others = [(node, job) for job in snapshot.jobs if job.id not in ours for node in nodes_of(job)]
     pending = [job for job in snapshot.jobs if job.state == "PENDING" and not harvest.is_pilot(job)]
     # the partitions whose jobs may need harvested nodes: looked up once, for thousands of jobs
     open_ = {partition for node in nodes.values() for partition in node.partitions}
     return Occupancy(
         nodes=nodes,
         running=running,
-        pilots={node: job.id for job in running for node in job.nodes},
-        occupied={node: job.id for job in snapshot.jobs if job.id not in ours for node in nodes_of(job)},
+        pilots=pilots,
+        sharing={name: job for job in running if job.id in ours for name in job.nodes if shares(job, nodes.get(name))},
+        occupied={name: job.id for name, job in others},
+        beside=frozenset(name for name, _ in others) - {name for name, job in others if job.state not in _WORKS},
         pending=pending,
         near=[job for job in pending if may_use(job, open_)],
     )
+
+
+def shares(pilot: Job, node: Node | None) -> bool:
+    """Whether a pilot has only some of the CPUs of its node: what else runs there runs beside it."""
+    return node is not None and 0 < pilot.request.cpus < node.cpus
 
 
 def nodes_of(job: Job) -> tuple[str, ...]:

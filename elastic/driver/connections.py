@@ -133,6 +133,8 @@ class Connections:
             self._probes.probed(pilot, message)
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
+        elif op == "memory":
+            self._crew.short_of_memory(pilot)
         elif op == "cannot":
             self._host.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
         elif op == "step":

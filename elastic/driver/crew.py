@@ -185,7 +185,10 @@ class Crew:
         if not (pilot.revoked or self._closed):
             self.spawn(self._give_up_late(pilot), pilot)
             try:
-                if failed := await self._attend(pilot):
+                failed = await self._attend(pilot)
+                if pilot.starved:
+                    self.short_of_memory(pilot)
+                if failed:
                     await self._shown(pilot)
                     self._failed_on(pilot, failed)
             except (OSError, RuntimeError) as error:  # no more processes, files or threads: the others need not care
@@ -259,6 +262,15 @@ class Crew:
         if pilot.state == "placed":
             self._failed_on(pilot, what)
             await self.give_back(pilot)
+
+    def short_of_memory(self, pilot: Pilot) -> None:
+        """A process was ended there: parts of nodes are too small, and are given back for whole ones."""
+        self._starter.short_of_memory(pilot)
+        for other in self.all if pilot.part is not None else ():
+            if other.part is not None and not other.expiring:
+                other.reason = other.reason or "its part of the node has too little memory"
+                other.expiring = True
+        self._owner.wake()
 
     def _revoke(self, pilot: Pilot, vacate: bool, reason: str, leave_in_s: float = 0.0) -> None:
         """Asks training to leave; without `vacate` it has as long as a step may take, or until nodes are needed."""

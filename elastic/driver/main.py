@@ -14,6 +14,7 @@ from pathlib import Path
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
+from elastic.driver import profiled
 from elastic.driver.daemon import DaemonLink, read_token
 from elastic.driver.hub import Hub, listen
 from elastic.driver.output import Output
@@ -76,15 +77,19 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
+    starter.shares.tell = trainer.run.tell
+    starter.shares.state_bytes = lambda: _kept_bytes(trainer)
     hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
+    looking = asyncio.create_task(profiled.look(settings, starter.shares))
     log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
     if trainer.run.saved_step >= 0:
         log(f"resumes at step {trainer.run.saved_step}")
     code, reason = await trainer.serve()
+    looking.cancel()
     await trainer.stop()  # workers come to the hub once more, with their last state
     hub.close()
     await daemon.finish(code, reason, _summary(trainer))
@@ -94,6 +99,11 @@ async def _run(settings: DriverSettings, output: Output) -> int:
         log(line)
     await asyncio.to_thread(_put_away, settings, trainer.run.store, trainer.run.saved_step, code, log)
     return code
+
+
+def _kept_bytes(trainer: Trainer) -> int | None:
+    """How large the state is of which workers keep copies in memory, None while that is not known."""
+    return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
 
 
 def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bftd.protocol import comment
@@ -19,6 +20,7 @@ from elastic.backends import KINDS
 from elastic.driver.endings import Endings
 from elastic.driver.routes import Routes, Unreachable, advice
 from elastic.driver.settings import DriverSettings
+from elastic.driver.shares import Shares
 from elastic.link.address import join_address
 from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
@@ -28,6 +30,7 @@ from elastic.timing import GONE_S
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
+from slurm_plugin.sharing import Part, Sharing
 from slurm_plugin.waiting import Rules
 
 T = TypeVar("T")
@@ -44,6 +47,9 @@ _SAID_BYTES = 1 << 14
 """As much of what srun and an agent said last is kept."""
 
 _AGENT_SAYS = "bft: "
+
+_WANT_OF_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|[Oo]ut [Oo]f [Mm]emory")
+"""How srun says that Slurm, or the kernel, ended a process of the step."""
 
 
 @dataclass(eq=False)
@@ -63,6 +69,9 @@ class Pilot:
 
     partition: str = ""
     """Where the allocation is asked for, "" for the trainer's own."""
+
+    part: Part | None = None
+    """What of its node was asked for, None for all of it."""
 
     driver: str = ""
     """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
@@ -101,6 +110,9 @@ class Pilot:
 
     expiring: bool = False
     """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
+
+    starved: bool = False
+    """Slurm ended its step for want of memory."""
 
     answers: bool = False
     """Its agent has started the node process, and answers every beat from now on."""
@@ -164,6 +176,8 @@ class PilotStarter:
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
         self._endings = Endings(self._client, log)
+        sharing = Sharing(self._client, heard=self._mode == "salloc")
+        self.shares = Shares(settings.spec.share, sharing, log, settings.spec.workers_per_node)
         self._threads = ThreadPoolExecutor(_AT_ONCE, "bft-pilot")
         kind = KINDS[settings.backend]
         self._routes = Routes(self._client.node_addresses, settings.given_address, ipv4_only=kind.ipv4_only)
@@ -198,6 +212,8 @@ class PilotStarter:
             extra=settings.pilot_options,
         )
         try:
+            if part := await self._part_of(pilot, request.partition):
+                request = replace(request, part=part)
             pilot.driver = join_address(await self._in_thread(self._routes.to, pilot.node), self._port)
             answer = await self._in_thread(self._launcher.place, request, _AGENT, self._agent_env(pilot))
         except asyncio.CancelledError:  # the driver ends and cannot wait; the command in its thread goes on
@@ -214,6 +230,16 @@ class PilotStarter:
         pilot.job_id = answer.job_id
         pilot.placed_s = time.monotonic()
         return None
+
+    async def _part_of(self, pilot: Pilot, partition: str) -> Part | None:
+        """What of its node a pilot is to have, None for all of it."""
+        pilot.part = None
+        await self.shares.known()
+        if part := self.shares.part(pilot.gres):
+            against = await self._in_thread(self.shares.against, pilot.node, partition, part)
+            self.shares.decided(pilot.node, part, against)
+            pilot.part = None if against else part
+        return pilot.part
 
     async def run_agent(self, pilot: Pilot) -> str:
         """Runs the agent inside the pilot until it ends; returns why it could not serve, "" when it could.
@@ -232,6 +258,8 @@ class PilotStarter:
             if rc >= 0:
                 self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
+            if rc and _WANT_OF_MEMORY.search(text):
+                pilot.starved = True
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 if complaint := _complaint(text, pilot):
                     return complaint
@@ -242,6 +270,13 @@ class PilotStarter:
                     process.kill()
                 await process.wait()
         return ""
+
+    def short_of_memory(self, pilot: Pilot) -> None:
+        """Tells that a process of a pilot was ended for want of memory; what it has of its node was too little."""
+        if pilot.part is None:
+            self._log(f"a process on {pilot.node} was ended for want of memory, though its pilot has all of the node")
+        else:
+            self.shares.give_up(pilot.node, pilot.part)
 
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
         """Runs a further step of the pilot's job to its end, `command` being srun and its words; returns what it said.

@@ -30,6 +30,7 @@ from elastic.node import devices, probe
 from elastic.node.container import Container, ContainerError
 from elastic.node.interface import interface_of
 from elastic.node.leftovers import kill_all_below
+from elastic.node.memory_kills import MemoryKills
 from elastic.node.output import Allowance, Lines
 from elastic.node.process import Child, Contained, NodeProcess
 from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
@@ -71,6 +72,7 @@ class Agent:
         self._ended_by_driver = False
         self._scratch = Scratch()
         self._watcher = Watcher()
+        self._kills = MemoryKills()
         self._scratch.sweep()
         self._allowance: Allowance | None = Allowance()
         self._next_note_s = 0.0
@@ -289,12 +291,20 @@ class Agent:
             return
         reader, self._to_node = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         while (message := await receive(reader)) is not None:
+            self._tell_kills(message)
             self._send(message)
         rc = await node.wait()
         # The driver ends this agent on the news, and why the node process ended may be in its last lines.
         self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
-        self._send({"op": "node_exit", "rc": rc})
+        ended: Message = {"op": "node_exit", "rc": rc}
+        self._tell_kills(ended)
+        self._send(ended)
+
+    def _tell_kills(self, message: Message) -> None:
+        """Tells why a process failed before that it did, where the kernel ended it or one that it needed."""
+        if message.get("op") in ("exit", "node_exit") and message.get("rc") and self._kills.more():
+            self._send({"op": "memory"})
 
     async def _output(self, node: NodeProcess) -> None:
         """Sends what the workers print to the trainer's log; who prints faster than it travels waits in print."""

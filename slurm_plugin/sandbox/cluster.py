@@ -49,7 +49,7 @@ class Sandbox:
     SPANK plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further
     nodes, as in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run
     nothing. `munge` runs a munged with a key of its own, by which the cluster authenticates instead of believing
-    everybody.
+    everybody. Where nodes are `shared`, jobs have parts of them instead of all, as many CPUs at most as there are.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Sandbox:
         plugins: bool = False,
         munge: bool = False,
         stand_ins: Mapping[str, str] | None = None,
+        shared: bool = False,
     ) -> None:
         self.shape = config.Shape(
             nodes=nodes,
@@ -78,6 +79,7 @@ class Sandbox:
             plugins=plugins,
             munge=munge,
             stand_ins=tuple((stand_ins or {}).items()),
+            shared=shared,
         )
         _check_shape(self.shape)
         self.keep = keep

@@ -14,6 +14,14 @@ _TUNED = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_continue,preempt_youngest_first
 KillWait=2
 """
+# The last of two lines about one setting counts. CPUs are bound without cgroups: nobody need be root.
+_SHARED = """\
+SelectTypeParameters=CR_Core_Memory
+TaskPlugin=task/affinity
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+"""
 _NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 
 
@@ -21,7 +29,8 @@ _NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 class Shape:
     """What a private cluster consists of; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types.
 
-    `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf.
+    `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf. Where nodes are
+    `shared`, jobs have CPUs and memory of them and are kept to both.
     """
 
     nodes: int = 8
@@ -35,6 +44,7 @@ class Shape:
     plugins: bool = False
     munge: bool = False
     stand_ins: tuple[tuple[str, str], ...] = ()
+    shared: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -56,19 +66,21 @@ class Shape:
 
 def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int]) -> str:
     """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one a node in order of name."""
+    whole = "NO" if shape.shared else "EXCLUSIVE"
     batch = ",".join((*shape.node_names, *(names for names, _ in shape.stand_ins)))
     service = ",".join(shape.service_names)
     lines = [
         _header(root, host, user, ports[0]),
         _auth(root) if shape.munge else _NO_AUTH,
+        _SHARED if shape.shared else "",
         _TUNED if shape.tuned else "",
         f"{shape.extra_conf}\n" if shape.extra_conf else "",
         *_node_lines(shape, host, ports[1:]),
         *_stand_in_lines(shape, ports[1]),
         f"PartitionName=batch Nodes={batch} Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF "
-        "OverSubscribe=EXCLUSIVE\n",
+        f"OverSubscribe={whole}\n",
         f"PartitionName=elastic Nodes={batch} MaxTime=60 DefaultTime=1 MaxNodes=1 State=UP PriorityTier=1 "
-        "PreemptMode=CANCEL GraceTime=0 OverSubscribe=EXCLUSIVE\n",
+        f"PreemptMode=CANCEL GraceTime=0 OverSubscribe={whole}\n",
     ]
     if service:
         lines.append(

@@ -168,7 +168,7 @@ _ELASTIC = (
         "OverSubscribe",
         "EXCLUSIVE",
         "FORCE: Slurm grants a second pilot on the same node (measured), and each takes it for its own",
-        "a pilot has a whole node",
+        "a pilot has a whole node, or with NO the part that it asks for",
         right="EXCLUSIVE, or NO",
         holds=lambda text: text.split(":")[0] in ("EXCLUSIVE", "NO"),
     ),

@@ -270,6 +270,27 @@ static bool check_container(struct piece value, const struct range *range, const
 		      SHOW(complaint->option));
 }
 
+/* CPUS:MEMORY, "profile" or "no". */
+static bool check_share(struct piece value, const struct range *range, const struct complaint *complaint)
+{
+	struct piece cpus, memory = value;
+	unsigned long count = 0, size = 0;
+	char unit;
+
+	(void)range;
+	if (is(value, "no") || is(value, "profile"))
+		return true;
+	if (cut(&memory, ':', &cpus) && memory.length >= 2) {
+		unit = memory.start[--memory.length];
+		if (strchr("MGT", unit) && is_count(cpus, &count) && count >= 1 && is_count(memory, &size) && size >= 1)
+			return true;
+	}
+	return refuse(complaint,
+		      "--elastic: %.*s: give CPUs and memory of a node such as share=4:16G, share=profile for those that "
+		      "bft size cpu found, or share=no for whole nodes",
+		      SHOW(complaint->option));
+}
+
 /* Which groups the expression names: only Python can tell whether it is one, and the driver does. */
 static bool check_progress(struct piece value, const struct range *range, const struct complaint *complaint)
 {
@@ -302,7 +323,7 @@ static const struct {
 	{ "backend", check_backend }, { "sizes", check_sizes },	  { "weight", check_positive },
 	{ "up", check_positive },     { "down", check_positive }, { "workers", check_workers },
 	{ "gpu", check_gpu },	      { "without", check_without }, { "curve", check_curve }, { "frozen", check_positive }, { "resume", check_resume },
-	{ "state", check_state },     { "container", check_container },
+	{ "state", check_state },     { "container", check_container }, { "share", check_share },
 };
 
 static bool check_option(struct piece part, const struct range *range, struct complaint *complaint)
@@ -318,7 +339,7 @@ static bool check_option(struct piece part, const struct range *range, struct co
 				return options[i].check(value, range, complaint);
 	return refuse(complaint,
 		      "--elastic: unknown option '%.*s'; known: backend=, sizes=, weight=, up=, down=, workers=, gpu=, "
-		      "without=, curve=, frozen=, resume=, state=, container=, progress=, mix",
+		      "without=, curve=, frozen=, resume=, state=, container=, share=, progress=, mix",
 		      SHOW(part));
 }
 

@@ -1,6 +1,6 @@
 /* The value of --elastic: MIN-MAX[,backend=B][,sizes=1:2:4][,weight=W][,up=S][,down=S][,workers=N][,gpu=TYPE:N]
- * [,without=TYPE:TYPE][,curve=estimate:BATCH][,frozen=S][,resume=JOBID][,mix][,state=PATH][,container=IMAGE], and at
- * the end [,progress=REGEX]. */
+ * [,without=TYPE:TYPE][,curve=estimate:BATCH][,frozen=S][,resume=JOBID][,mix][,state=PATH][,container=IMAGE]
+ * [,share=CPUS:MEMORY], and at the end [,progress=REGEX]. */
 #ifndef BFTD_ELASTIC_H
 #define BFTD_ELASTIC_H
 

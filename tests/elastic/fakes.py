@@ -19,6 +19,7 @@ from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
 from elastic.driver.pilots import Pilot
 from elastic.driver.settings import DriverSettings
+from elastic.driver.shares import Shares
 from elastic.driver.state.store import CheckpointStore
 from elastic.driver.trainer import Trainer
 from elastic.errors import WireError
@@ -27,7 +28,10 @@ from elastic.link.payload import receive_file
 from elastic.link.peer import Peer
 from elastic.link.seal import Seal, Seals
 from elastic.link.wire import CHUNK_BYTES, Message, decode
+from elastic.share import Share
 from elastic.spec import ElasticSpec
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.sharing import Sharing
 
 KEY = b"of a test"
 SECRET = "5a17"
@@ -179,6 +183,12 @@ class FakeStarter:
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
+        self.shares = Shares(Share.parse("no"), Sharing(SlurmClient()), print)
+        self.short: list[str] = []
+        """The nodes on which a process was ended for want of memory."""
+
+    def short_of_memory(self, pilot: Pilot) -> None:
+        self.short.append(pilot.node)
 
     def go_by(self, listed: Leases) -> None:
         """Takes what comes with each list: nothing here goes by it."""

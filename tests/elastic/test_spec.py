@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bftd.protocol.wish import Wish
 from elastic.backends import KINDS
 from elastic.errors import UsageError
+from elastic.share import Share
 from elastic.spec import ElasticSpec, features_of
 
 EXPRESSIONS = (
@@ -44,6 +45,10 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         state_path=draw(st.sampled_from([None, "/lustre/me/run7", "/a=b"])),
         container=draw(st.sampled_from([None, "docker://nvcr.io#nvidia/pytorch:24.01-py3", "/images/a.sqsh"])),
         progress=draw(st.none() | st.sampled_from(EXPRESSIONS)),
+        share=draw(
+            st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])
+            | st.builds(Share, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
+        ),
     )
 
 
@@ -125,6 +130,13 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,container=", "give an image"),
         ('1-4,container="a"', "give an image"),
         ("1-4,contaner=a", "did you mean container=?"),
+        ("1-4,share=", "give CPUs and memory of a node such as share=4:16G"),
+        ("1-4,share=4", "give CPUs and memory"),
+        ("1-4,share=4:16", "give CPUs and memory"),
+        ("1-4,share=0:16G", "give CPUs and memory"),
+        ("1-4,share=4:0G", "give CPUs and memory"),
+        ("1-4,share=4:16g", "give CPUs and memory"),
+        ("1-4,share=yes", "share=no for whole nodes"),
         ("1-4,progres=x", "did you mean progress=?"),
         ("1-4,progress", "did you mean progress=?"),
         ("1-4,progress=", "name a group step or samples"),

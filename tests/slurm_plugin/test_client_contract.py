@@ -14,7 +14,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import NO_REQUEST, Job, Snapshot
+from slurm_plugin.types import Job, Snapshot
 from tests.slurm_plugin.busy import BUSY_NODES
 from tests.slurm_plugin.conftest import wait_until
 
@@ -104,12 +104,12 @@ def test_jobs_are_shown_with_their_ids_states_and_plans(make: Make, busy: Sandbo
     assert array.dependency
 
 
-def test_a_pending_job_is_shown_with_what_it_asks_for_and_a_running_one_without(make: Make, busy: Sandbox) -> None:
+def test_jobs_are_shown_with_what_they_ask_for(make: Make, busy: Sandbox) -> None:
     snapshot = make(busy.conf).snapshot()
     planned, running = _job(snapshot, "2").request, _job(snapshot, "1").request
     assert (planned.required, planned.excluded, planned.exclusive) == (("n1", "n2", "n3", "n4"), (), True)
     assert (planned.cpus, planned.memory_bytes, planned.least_s, planned.switches) == (4, 0, None, 0)
-    assert running == NO_REQUEST
+    assert (running.cpus, running.exclusive) == (8, True), "what it has"
 
 
 def test_nodes_are_shown_with_what_jobs_have_of_them(make: Make, busy: Sandbox) -> None:

@@ -99,8 +99,8 @@ def test_what_a_user_writes_into_a_request_reaches_no_other_job() -> None:
     assert second.request == request.read(asked())
 
 
-def test_a_job_that_runs_is_asked_nothing() -> None:
-    assert job(state="RUNNING", asked=asked(features="ib")).request == NO_REQUEST
+def test_of_a_job_that_runs_is_known_what_it_asked_for_too() -> None:
+    assert job(state="RUNNING", asked=asked(features="ib")).request.features == "ib"
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bftd.sandbox_site import SandboxSite
 from elastic.backends import KINDS
 from elastic.errors import UsageError
+from elastic.share import Share
 from elastic.spec import ElasticSpec
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
@@ -110,11 +111,16 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         state_path=draw(st.none() | st.from_regex("/[A-Za-z0-9_=:.+@/~#%-]{1,80}", fullmatch=True)),
         container=draw(st.none() | st.from_regex("(?!-)[A-Za-z0-9_=:.+@/~#%-]{1,80}", fullmatch=True)),
         progress=draw(st.none() | expressions),
+        share=draw(
+            st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])
+            | st.builds(Share, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
+        ),
     )
 
 
 pieces = "1-4 8-2 backend= torchrun sizes= 1:2 ,weight= ,up= ,down= ,workers= 0x10 nan inf 1e999 1_0 9999999999 %s%n"
 pieces += " ,gpu= ,gpu=a100: ,without= ,without=a:b ,curve= ,curve=estimate :32"
+pieces += " ,share= ,share=no ,share=profile ,share=4:16G :16M 16T"
 pieces += " ,mix ,frozen= ,resume= ,resume=4711 ,resume=7@hpc ,resume=run-svc1-7.u0.0a"
 pieces += (
     " ,state= ,state=/a ,container= ,container=a:b@c ,progress= (?P<step> (?P<loss>.) (?P<samples>\\d+) ) [ ( \\( ]"
@@ -162,6 +168,10 @@ def test_what_is_accepted_the_driver_accepts_too_and_what_is_refused_gets_one_pl
     + [f"1-4,without={names}" for names in ("", "4", "a:", ":a", "a/b", ":".join("a" * 33))]
     + [f"1-4,curve={curve}" for curve in ("", "guess", "estimate:", "estimate:0", "estimate:x", "estimate:1:1")]
     + [f"1-4,resume={id_}" for id_ in ("", ".", "../7", "7/8", "-7")]
+    + [
+        f"1-4,share={share}"
+        for share in ("", "4", "4:", ":4G", "4:16", "0:4G", "4:0G", "4:4g", "4:4GB", "x:4G", "4:4:4G")
+    ]
     + ["1-4,up=0x10", "1-4,up=1e", "1-4,up=1.2.3", "1-4,up=-0"]
     + [f"1-4,state={path}" for path in ("", "/", "run7", "/a'b", "/a;b", "/a$b", '/a"', "/a\\b")]
     + [f"1-4,container={image}" for image in ("", "'a'", 'a"', "a\\b", "-v")]

@@ -132,6 +132,7 @@ REFUSED = [
     (["--elastic=1-2,state=run7", "train.py"], "give a folder from / on"),
     (["--elastic=1-2,state=/a b", "train.py"], "MIN-MAX"),
     (["--elastic=1-2,container=", "train.py"], "give an image"),
+    (["--elastic=1-2,share=4", "train.py"], "give CPUs and memory of a node"),
     (["--elastic=1-2,progress=step", "train.py"], "name a group step or samples"),
     (["--elastic=1-2,progress=\xe9(?P<step>.)", "train.py"], "letters than those of ASCII"),
     (["open.py"], "--elastic='1-2"),

@@ -11,7 +11,8 @@ sched/backfill and select/cons_tres, and held against what 22.05 does.
 - A heterogeneous job starts when all its components can. Until then each has a plan of its own.
 - A job in several partitions has an entry for each, which all get plans, until one of them starts.
 - Tasks of an array start one after another, as many as can; of the others the first few get plans.
-- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind.
+- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind. Where our pilot
+  has a part of a node, one job at a cycle is taken to fit beside it: more of them may be thought to need room than do.
 """
 
 from __future__ import annotations
@@ -55,16 +56,17 @@ def simulate(
 ) -> Outcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
-    `ready` nodes are free now or as soon as our pilots leave, `ours` are those of them that have one. Other nodes are
-    in use until one of the `ends`, or for ever. `kept` are the nodes that are already left free for a job, `weights`
-    the nodes by ascending weight. Of `doubted` jobs only the shown plan counts. All times are unix seconds.
+    `ready` nodes are free now or as soon as our pilots leave, `ours` are those that have one: nodes of `ready`, and
+    such as regular jobs have beside it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
+    nodes that are already left free for a job, `weights` the nodes by ascending weight. Of `doubted` jobs only the
+    shown plan counts. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
     cycle = _Cycle(
         calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights),
         numbering=numbering,
-        ours=ours & ready,
+        ours=ours & everything,
         kept={job: mask & everything for job, mask in kept.items()},
         orphans=_orphans(kept, queue) & everything,
         leaving=leaving,
@@ -131,6 +133,8 @@ class _Cycle:
         self._one_plan_a_job = one_plan_a_job
         self._opened = Opened()
         self._begun: dict[str, int] = {}
+        # Nodes with a pilot beside which a job starts, or that leaves its part of them to one.
+        self._joined = 0
         # The plans that Slurm shows for jobs that have one here, too; they may be a cycle old.
         self._shown = Space(calendar.now_s, calendar.everything)
         self._gone = ours & (orphans | union(kept.values()))
@@ -184,8 +188,13 @@ class _Cycle:
         return found
 
     def _extra(self, part: Part) -> int:
-        """Nodes in use that have room for a part."""
-        return (part.shared | self._opened.room(part.together)) & self.calendar.everything & ~self.calendar.ends.ready
+        """Nodes in use that have room for a part, or will have where our pilot leaves."""
+        some = (part.shared | part.yields) & ~self._joined | self._opened.room(part.together)
+        return some & self.calendar.everything & ~self.calendar.ends.ready
+
+    def _beside(self, part: Part) -> int:
+        """Nodes that have room for a part beside our pilot."""
+        return part.shared & self._ours & ~self._joined
 
     def _start(self, entry: Wanted, found: Sequence[tuple[Part, int]]) -> bool:
         """Give a job that starts now its nodes; whether that takes anything from the others."""
@@ -194,15 +203,18 @@ class _Cycle:
         calendar.work += _START_WORK * len(found)
         runs_s = calendar.longest(union(nodes for _, nodes in found), *_limits(entry))
         for part, nodes in found:
-            fresh = nodes & calendar.ends.ready
-            shares |= self._opened.use(nodes & ~fresh, part.together)
-            self._opened.add(fresh, part.together)
+            beside, fresh = nodes & self._beside(part), nodes & calendar.ends.ready
+            shares |= self._opened.use(nodes & ~fresh, part.together) or bool(beside)
             calendar.ends.ready &= ~fresh
             calendar.ends.add(fresh, calendar.now_s + runs_s, rank(entry.id))
+            yielded = nodes & part.yields & ~fresh
+            self._joined |= beside | yielded
+            fresh &= ~beside
+            self._opened.add(fresh, part.together)
             if part.together <= 1:
                 # Slurm takes it for a plan as well, so that no other job is looked for there before it ends.
                 calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)
-            room |= fresh
+            room |= fresh | yielded
         self._gone |= room & self._ours
         self.now[entry.id] = self.now.get(entry.id, 0) | room
         self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
@@ -213,7 +225,8 @@ class _Cycle:
         need = need_of(part)
         if spot.free.bit_count() == need.count:
             return spot.free
-        wishes = self._wishes(spot, extra, limit_s, mine)
+        yields = part.yields & ~self.calendar.ends.ready
+        wishes = self._wishes(spot, extra & ~yields | self._beside(part), limit_s, mine)
         return for_room(spot.free, need, self.calendar.weights, wishes, self._leave)
 
     def _leave(self, mask: int, count: int) -> int:
@@ -223,7 +236,10 @@ class _Cycle:
         return leaver(self._numbering, self._leaving, already)(mask, count)
 
     def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
-        """Nodes in use with room; idle and kept, idle, leased and leaving, leased: first what no shown plan needs."""
+        """Nodes with room as they are (`extra`); idle and kept, idle, leased and leaving, leased.
+
+        Of these first what no shown plan needs.
+        """
         yield Preferred(extra)
         good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
         for among in (good, spot.free) if good != spot.free else (good,):

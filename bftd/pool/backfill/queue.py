@@ -34,6 +34,7 @@ _MOST_TASKS = 1000
 # What is worked out and then not tried, as no nodes could ever do it, counts nowhere else, and costs as much.
 _MOST_PLACED = 10_000
 _CLOSED = frozenset({"DOWN", "INACTIVE"})
+_NONE_LENT: Mapping[str, Node] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,19 @@ class Queue:
     unreadable: int = 0
 
 
-def queue(snapshot: Snapshot, pending: Iterable[Job], nodes: Mapping[str, Node], numbering: Numbering) -> Queue:
-    """The queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use."""
+def queue(
+    snapshot: Snapshot,
+    pending: Iterable[Job],
+    nodes: Mapping[str, Node],
+    numbering: Numbering,
+    lent: Mapping[str, Node] = _NONE_LENT,
+) -> Queue:
+    """The queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use.
+
+    `lent` are those that our pilot has beside regular jobs, as they will be once it has left.
+    """
     waits = lines(pending, snapshot.partitions)
-    desk = _Desk(snapshot, nodes, numbering)
+    desk = _Desk(snapshot, nodes, numbering, lent)
     entries: list[Wanted] = []
     tried, cut = 0, ""
     for index, (jobs, name) in enumerate(waits.in_order()):
@@ -127,7 +137,9 @@ def _limits_s(job: Job, rules: _Rules) -> tuple[float, float]:
 class _Desk:
     """Makes entries of lines, from the first on, and counts the jobs of users and partitions as Slurm does."""
 
-    def __init__(self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering) -> None:
+    def __init__(
+        self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering, lent: Mapping[str, Node]
+    ) -> None:
         self.placed = 0
         self._now_s = snapshot.time_s
         self._jobs = snapshot.jobs
@@ -138,12 +150,14 @@ class _Desk:
         }
         self._nodes = nodes
         self._numbering = numbering
+        self._lent = lent
         self._layout = layout_of(nodes, numbering)
         own = snapshot.scheduler
         self._is_limited = max(own.depth_user, own.depth_partition, own.depth_user_partition) > 0
         self._used: dict[tuple[str, str], int] = {}
         # worked out when they are first asked for
         self._shares: Shares | None = None
+        self._yields: Shares | None = None
         self._running: Mapping[str, int] | None = None
 
     def entry(self, jobs: Sequence[Job], name: str) -> tuple[Wanted | None, int]:
@@ -258,8 +272,15 @@ class _Desk:
         """The parts of a job that shares nodes, with the nodes in use that have room for it."""
         if self._shares is None:
             self._shares = Shares.of(self._nodes, self._numbering)
+            self._yields = Shares.of(self._lent, self._numbering) if self._lent else None
         room, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
-        return tuple([replace(part, shared=part.allowed & room, together=together) for part in placed.parts])
+        yields = 0 if self._yields is None else self._yields.holding(asks) & ~room
+        return tuple(
+            [
+                replace(part, shared=part.allowed & room, together=together, yields=part.allowed & yields)
+                for part in placed.parts
+            ]
+        )
 
     def _reserves(self, job: Job) -> bool:
         now_s, eligible_s = self._now_s, job.submit_s

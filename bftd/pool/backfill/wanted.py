@@ -72,7 +72,8 @@ class Part:
 
     All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), ()
     where any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well,
-    and no room has to be made. As many as `together` such jobs fit on one idle node, 1 where it shares with nobody.
+    and no room has to be made. On those of `yields` it has room once our pilot has left, which is there beside others.
+    As many as `together` such jobs fit on one idle node, 1 where it shares with nobody.
     `within` are the nodes of its partition, whatever else it asks for: Slurm looks for later starts where any of these
     becomes free.
     """
@@ -85,6 +86,7 @@ class Part:
     shared: int = 0
     together: int = 1
     within: int = -1
+    yields: int = 0
 
 
 @dataclass(frozen=True, slots=True)

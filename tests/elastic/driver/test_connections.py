@@ -149,3 +149,16 @@ def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
         saving.cancel()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:
+    crew = Crew("n1")
+    short: list[str] = []
+    crew.short_of_memory = lambda pilot: short.append(pilot.node)  # type: ignore[attr-defined]
+
+    async def run() -> None:
+        hub = connections(tmp_path, crew)
+        await hub.received(peer(role="agent", lease="n1.1"), {"op": "memory"})
+
+    asyncio.run(run())
+    assert short == ["n1"]

@@ -1,0 +1,117 @@
+"""What a trainer's pilots ask for of their nodes: a part, where the rest can go to regular jobs, or the whole.
+
+The numbers are the user's (`share=4:16G`) or those that `bft size cpu` found for this script. A trainer whose processes
+were ended for want of memory has whole nodes from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastic.share import Share
+from slurm_plugin.sharing import Part, Sharing
+
+OWN_BYTES = 512 * 2**20
+"""What runs beside the workers: with torch the agent took 25 MiB, the process that starts them 300, its tunnel 23."""
+
+UNKNOWN_STATE_BYTES = 2 * 2**30
+"""Of a state that nobody has seen yet: above it a state is to go by path, and is not kept in memory."""
+
+_COPIES = 2  # of the state, in the memory of the worker that sends it (elastic.arenas)
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What was profiled: CPUs and memory for each GPU, or for the one worker of a node without any."""
+
+    cpus: float
+    memory_bytes: int
+
+
+class Shares:
+    """Says for each pilot what to ask for; `tell` gets a line when that changes.
+
+    `workers` is how many a node has, where the user said so: what was profiled counts for each of them, or of the GPUs.
+    """
+
+    def __init__(self, share: Share, sharing: Sharing, tell: Callable[[str], None], workers: int | None = None) -> None:
+        self.tell = tell
+        self.state_bytes: Callable[[], int | None] = lambda: None
+        """How large the newest state is that is kept in memory, 0 where none is."""
+        self._share = share
+        self._workers = workers or 1
+        self._sharing = sharing
+        self._need: Need | None = None
+        self._whose = ""
+        self._too_small = ""
+        self._said = ""
+        self._looked = asyncio.Event()
+        self._looked.set()
+
+    def looking(self) -> None:
+        """A profile is being looked for: pilots wait for `looked`, which must come."""
+        self._looked.clear()
+
+    def looked(self) -> None:
+        """What can be known of a profile is known."""
+        self._looked.set()
+
+    async def known(self) -> None:
+        """Waits for what is being looked for."""
+        await self._looked.wait()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether pilots may have parts of nodes at all."""
+        return not (self._share.never or self._too_small) and bool(self._share.cpus or self._need)
+
+    def profiled(self, need: Need, whose: str) -> None:
+        """Takes what a profile says; `whose` tells the user which it is."""
+        self._need, self._whose = need, whose
+
+    def part(self, gres: str) -> Part | None:
+        """What a pilot with these devices asks for where it may, None for the whole node."""
+        if not self.wanted:
+            return None
+        if self._share.cpus or self._need is None:
+            return Part(self._share.cpus, self._share.memory_bytes)
+        each = max(self._workers, sum(map(int, _GPUS.findall(gres))))
+        state_bytes = self.state_bytes()
+        copies = _COPIES * (UNKNOWN_STATE_BYTES if state_bytes is None else state_bytes)
+        return Part(math.ceil(self._need.cpus * each), self._need.memory_bytes * each + OWN_BYTES + copies)
+
+    def against(self, node: str, partition: str, part: Part) -> str:
+        """Why this node's pilot has the whole node all the same, "" where it has the part; asks Slurm."""
+        return self._sharing.against(node, partition, part)
+
+    def decided(self, node: str, part: Part, against: str) -> None:
+        """Tells what a pilot asks for, where that is news."""
+        whose = self._whose if self._need is not None and not self._share.cpus else f"share={self._share.format()}"
+        if against:
+            text = f"pilots have whole nodes, not the {size_text(part)} of {whose}: on {node}, {against}"
+        else:
+            text = f"pilots ask for {size_text(part)} of a node ({whose}); regular jobs may have the rest of it"
+        if (key := against or "part") != self._said:
+            self._said = key
+            self.tell(text)
+
+    def give_up(self, node: str, part: Part) -> None:
+        """Goes on with whole nodes, as a pilot's memory was too small."""
+        if not self._too_small:
+            self._too_small = node
+            self.tell(
+                f"a process on {node} was ended for want of memory: its pilot has {size_text(part)}; from now on "
+                "pilots have whole nodes. Give more with share=CPUS:MEMORY, or share=no"
+            )
+
+
+def size_text(part: Part) -> str:
+    """CPUs and memory in words."""
+    mib = part.memory_mib
+    memory = f"{mib / 1024:.3g} GiB" if mib >= 1024 else f"{mib} MiB"
+    return f"{part.cpus} CPU{'s' if part.cpus != 1 else ''} and {memory}"

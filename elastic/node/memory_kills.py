@@ -1,0 +1,39 @@
+"""How many processes the kernel has ended for want of memory in this process's control group, of either version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_COUNTED = "oom_kill"
+
+
+class MemoryKills:
+    """Counts those since it was made; where the group tells no count there are none."""
+
+    def __init__(self, groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
+        self._file = _file(groups, root)
+        self._before = self._count()
+
+    def more(self) -> bool:
+        """Whether there were any since this was asked last."""
+        before, self._before = self._before, self._count()
+        return self._before > before
+
+    def _count(self) -> int:
+        try:
+            lines = self._file.read_text().splitlines() if self._file is not None else []
+            return sum(int(count) for name, _, count in (line.partition(" ") for line in lines) if name == _COUNTED)
+        except (OSError, ValueError):
+            return 0
+
+
+def _file(groups: Path, root: Path) -> Path | None:
+    """The file with the count; Slurm makes a group a step, in which an agent and all its children are."""
+    try:
+        listed = [line.split(":", 2) for line in groups.read_text().splitlines()]
+    except OSError:
+        return None
+    paths = {names: path for _, names, path in (line for line in listed if len(line) == 3)}
+    if "memory" in paths:  # version 1, or both at once
+        return root / "memory" / paths["memory"].lstrip("/") / "memory.oom_control"
+    return root / paths[""].lstrip("/") / "memory.events" if "" in paths else None

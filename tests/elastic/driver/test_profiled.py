@@ -1,0 +1,106 @@
+"""What a driver makes of a profile of its script: the real command, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from elastic.driver import profiled
+from elastic.driver.shares import Shares
+from elastic.share import Share
+from sizing.cpu import needs
+from sizing.cpu.needs import Kept
+from slurm_plugin.sharing import Sharing
+from tests.elastic.fakes import settings_for
+
+NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that was profiled with --fast."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "train.py"
+    path.write_text("import elastic\n")
+    assert needs.keep(("python", "train.py", "--fast"), tmp_path, NEED) == ""
+    return path
+
+
+def asked(script: Path, spec: str, *arguments: str) -> tuple[Shares, list[str]]:
+    """What pilots ask for after a look for a profile, and what the user is told."""
+    lines: list[str] = []
+    settings = settings_for(script.parent, spec)
+
+    async def body() -> Shares:
+        shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
+        shares.state_bytes = lambda: 0
+        looking = asyncio.create_task(profiled.look(replace(settings, argv=(str(script), *arguments)), shares))
+        await asyncio.sleep(0)
+        await shares.known()
+        await looking
+        return shares
+
+    return asyncio.run(asyncio.wait_for(body(), 60)), lines
+
+
+def test_a_profile_of_the_same_script_and_arguments_is_gone_by_without_being_asked_for(script: Path) -> None:
+    shares, lines = asked(script, "1-4", "--fast")
+    part = shares.part("gpu:2")
+    assert part is not None
+    assert part.cpus == 6
+    assert lines == []
+    shares.decided("n1", part, "")
+    assert lines == [
+        "pilots ask for 6 CPUs and 10.5 GiB of a node (bft size cpu on gpu1, 3 days ago); regular jobs may have the "
+        "rest of it"
+    ]
+
+
+def test_one_with_other_arguments_only_where_the_user_says_so(script: Path) -> None:
+    shares, lines = asked(script, "1-4", "--slow")
+    assert shares.part("") is None
+    assert lines == [
+        "pilots have whole nodes: bft size cpu on gpu1, 3 days ago, was with other arguments; share=profile goes by it"
+    ]
+    assert asked(script, "1-4,share=profile", "--slow")[0].part("") is not None
+
+
+def test_without_a_profile_only_who_asked_for_one_hears_of_it(script: Path) -> None:
+    script.write_text("import elastic  # changed\n")
+    assert asked(script, "1-4", "--fast")[1] == []
+    shares, [line] = asked(script, "1-4,share=profile", "--fast")
+    assert shares.part("") is None
+    assert line.startswith("pilots have whole nodes: ")
+    assert "bft size cpu -- python" in line
+
+
+@pytest.mark.parametrize("share", ["no", "2:4G"])
+def test_nothing_is_looked_for_where_the_user_has_said_what_to_ask_for(
+    script: Path, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiled, "_told", lambda _: 1 / 0)
+    shares, lines = asked(script, f"1-4,share={share}", "--fast")
+    assert (shares.wanted, lines) == (share != "no", [])
+
+
+def test_a_child_that_says_nonsense_or_nothing_costs_the_trainer_nothing(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bft = script.parent / "bft"
+    bft.write_text("#!/bin/sh\necho '{\"cpus\": -1}'\n")
+    bft.chmod(0o755)
+    monkeypatch.setattr(profiled.sys, "executable", str(script.parent / "python"))
+    shares, [line] = asked(script, "1-4,share=profile", "--fast")
+    assert shares.part("") is None
+    assert line.startswith("pilots have whole nodes: ")
+    bft.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(profiled, "PROFILE_S", 0.2)
+    assert asked(script, "1-4,share=profile", "--fast")[1] == ["pilots have whole nodes: no answer about a profile"]
+    bft.unlink()
+    assert "No such file" in asked(script, "1-4,share=profile", "--fast")[1][0]
+    assert Share.parse("profile").asked

@@ -1,0 +1,142 @@
+"""What a trainer's pilots ask for of their nodes, and what becomes of it where it is too little."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bftd.protocol.lease import Leases
+from elastic.driver import pilots
+from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.driver.shares import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares
+from elastic.share import Share
+from slurm_plugin.pilots import PilotRequest, Refused
+from slurm_plugin.sharing import Part, Sharing
+from tests.elastic.driver.test_crew import Stage, scene
+from tests.elastic.fakes import settings_for
+
+GIB = 2**30
+
+
+class Site:
+    """Says of some nodes why they are not shared."""
+
+    def __init__(self, **against: str) -> None:
+        self._against = against
+
+    def against(self, node: str, partition: str, part: Part) -> str:
+        return self._against.get(node, "")
+
+
+def shares(value: str | None, lines: list[str] | None = None, site: Site | None = None) -> Shares:
+    told = [] if lines is None else lines
+    return Shares(Share.parse(value), cast("Sharing", site or Site()), told.append)
+
+
+def test_without_numbers_or_with_a_no_pilots_have_whole_nodes() -> None:
+    for value in (None, "no", "profile"):
+        assert shares(value).part("") is None
+    known = shares("no")
+    known.profiled(Need(2.0, GIB), "bft size cpu")
+    assert known.part("gpu:a100:4") is None
+
+
+def test_the_users_numbers_are_those_of_a_node_whatever_was_profiled() -> None:
+    mine = shares("3:5G")
+    mine.profiled(Need(2.0, GIB), "bft size cpu")
+    assert mine.part("gpu:a100:4") == Part(3, 5 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("gres", "each"), [("", 1), ("gpu:4", 4), ("gpu:a100:2", 2), ("gpu:a100:2,gpu:v100:1", 3), ("shard:8", 1)]
+)
+@pytest.mark.parametrize("value", [None, "profile"])
+def test_a_profile_counts_for_each_gpu_and_memory_for_the_agent_and_the_copies_of_the_state_comes_with_it(
+    value: str | None, gres: str, each: int
+) -> None:
+    known = shares(value)
+    known.profiled(Need(1.5, GIB), "bft size cpu")
+    cpus = -(-3 * each // 2)
+    assert known.part(gres) == Part(cpus, each * GIB + OWN_BYTES + 2 * UNKNOWN_STATE_BYTES)
+    known.state_bytes = lambda: 100
+    assert known.part(gres) == Part(cpus, each * GIB + OWN_BYTES + 200)
+
+
+def test_a_profile_counts_for_each_worker_where_there_are_more_than_gpus() -> None:
+    several = Shares(Share.parse(None), cast("Sharing", Site()), print, workers=3)
+    several.profiled(Need(2, GIB), "bft size cpu")
+    several.state_bytes = lambda: 0
+    assert several.part("") == several.part("gpu:2") == Part(6, 3 * GIB + OWN_BYTES)
+    assert several.part("gpu:4") == Part(8, 4 * GIB + OWN_BYTES)
+
+
+def test_what_pilots_ask_for_is_told_once_until_it_changes() -> None:
+    lines: list[str] = []
+    mine = shares("4:16G", lines)
+    part = Part(4, 16 * GIB)
+    for against in ("", "", "it is small", "it is small", ""):
+        mine.decided("n1", part, against)
+    assert lines == [
+        "pilots ask for 4 CPUs and 16 GiB of a node (share=4:16G); regular jobs may have the rest of it",
+        "pilots have whole nodes, not the 4 CPUs and 16 GiB of share=4:16G: on n1, it is small",
+        "pilots ask for 4 CPUs and 16 GiB of a node (share=4:16G); regular jobs may have the rest of it",
+    ]
+
+
+def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() -> None:
+    lines: list[str] = []
+    mine = shares("4:300M", lines)
+    for name in ("n1", "n2"):
+        mine.give_up(name, Part(4, 300 * 2**20))
+    assert mine.part("") is None
+    [line] = lines
+    assert line.startswith("a process on n1 was ended for want of memory: its pilot has 4 CPUs and 300 MiB; ")
+
+
+class Launcher:
+    """Slurm's side: refuses every pilot, and notes what it was asked for."""
+
+    def __init__(self, *_: object) -> None:
+        self.asked: list[Part | None] = []
+
+    def agent_env(self, environ: object) -> dict[str, str]:
+        return {}
+
+    def place(self, request: PilotRequest, *_: object) -> Refused:
+        self.asked.append(request.part)
+        return Refused("the test says so")
+
+
+def test_a_pilot_asks_for_its_part_where_its_node_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilots, "PilotLauncher", Launcher)
+    lines: list[str] = []
+
+    async def body() -> None:
+        starter = PilotStarter(settings_for(tmp_path, "1-2,share=2:1G"), 1, "secret", lines.append)
+        starter.go_by(Leases(1, 20.0, ()))
+        starter.shares._sharing = cast("Sharing", Site(n2="it is small"))
+        made = [Pilot(f"{node}.1", node, 60.0, "") for node in ("n1", "n2")]
+        for pilot in made:
+            assert await starter.place(pilot) == "the test says so"
+        assert [pilot.part for pilot in made] == [Part(2, GIB), None]
+        assert cast("Launcher", starter._launcher).asked == [Part(2, GIB), None]
+        await starter.close()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+    assert len(lines) == 2
+
+
+def test_all_parts_are_given_back_once_one_was_too_small_and_whole_nodes_are_not() -> None:
+    async def body(stage: Stage) -> None:
+        small, other, whole = [await stage.placed(node) for node in ("n1", "n2", "n3")]
+        small.part = other.part = Part(1, GIB)
+        stage.crew.short_of_memory(whole)
+        assert not any(pilot.expiring for pilot in stage.crew.all)
+        stage.crew.short_of_memory(small)
+        assert [pilot.expiring for pilot in (small, other, whole)] == [True, True, False]
+        assert stage.starter.short == ["n3", "n1"]
+
+    scene(body)

@@ -1,0 +1,63 @@
+"""Pilots that ask for a part of their nodes on a real cluster: real workers, real regular jobs beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftd.protocol.reports import NoteReport
+from sizing.cpu import needs
+from sizing.cpu.needs import Kept
+from slurm_plugin.sandbox import Sandbox
+from tests.elastic.cluster import SCRIPTS, TrainerJob
+
+pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(nodes=2, tuned=True, cpus_per_node=2, shared=True) as cluster:
+        yield cluster
+
+
+def test_workers_are_kept_to_their_part_and_a_regular_job_runs_beside_them(trainer: TrainerJob) -> None:
+    trainer.count("torchrun", "n1", "n2", spec="1-2,share=1:1500M")
+    alone = {len(worker.cpu_affinity()) for node in ("n1", "n2") for worker in trainer.workers(node)}
+    assert alone == {1}
+    before = trainer.rows[-1]["step"]
+    argv = ["srun", "-p", "batch", "-w", "n1", "-n1", "-c1", "--mem=500M", "nproc"]
+    assert trainer.slurm(*argv) == "1"
+    assert trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%C %m %h") == "1 1500M OK\n1 1500M OK"
+    trainer.trains_on(2)
+    assert trainer.rows[-1]["step"] > before
+    assert trainer.again == 0
+    assert "pilots ask for 1 CPU and 1.46 GiB of a node (share=1:1500M)" in trainer.output
+    assert [note.text for note in trainer.daemon.of(NoteReport) if "pilots ask" in note.text]
+
+
+def test_a_part_that_is_too_small_is_told_and_whole_nodes_are_asked_for(trainer: TrainerJob) -> None:
+    trainer.submit("count_torchrun.py", 1_000_000, 0.03, 5, backend="torchrun", spec="1-1,share=1:120M")
+    trainer.daemon.grant("n1")
+    trainer.wait("told", lambda: "ended for want of memory: its pilot has 1 CPU and 120 MiB" in trainer.output)
+    trainer.wait("given back", lambda: trainer.state("n1") == "ended")
+    trainer.daemon.grant("n2")
+    trainer.trains_on(1)
+    assert trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%C %N") == "2 n2"
+
+
+def test_what_was_profiled_is_asked_for_once_the_state_is_known(
+    trainer: TrainerJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ("python", "count_torchrun.py", "1000000", "0.03", "5")
+    assert needs.keep(words, SCRIPTS, Kept(1, 600 * 2**20, 0, "here", time.time())) == ""
+    trainer.count("torchrun", "n1", spec="1-2")
+    assert "on n1, it has 2 CPUs and 4000 MiB, no more than is asked for" in trainer.output
+    trainer.wait("a state is saved", trainer.states)
+    trainer.daemon.grant("n2")
+    trainer.trains_on(2)
+    assert "pilots ask for 1 CPU and 1.09 GiB of a node (bft size cpu on here, today)" in trainer.output
+    assert sorted(trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%N %C").splitlines()) == ["n1 2", "n2 1"]
