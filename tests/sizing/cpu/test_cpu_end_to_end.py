@@ -21,7 +21,7 @@ from tests.bftd.cli.sizing_commands import Terminal
 
 ROOT = Path(__file__).parents[3]
 QUIET = 0.1  # of the CPUs, that others may use
-TRIES = 3
+TRIES = 2
 
 pytestmark = [
     pytest.mark.slow,
