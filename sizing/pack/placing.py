@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sizing.pack.fill import Places
@@ -20,44 +19,20 @@ def place(
 
     A job goes on one server if any has the GPUs, else it is split over those with the most left. Where being choosy
     about CPUs and memory splits more jobs than taking the fullest server that will do, the latter it is. Jobs in `stay`
-    keep the servers they have, but where that splits others: then all are placed anew, and servers, which are all
-    alike, are numbered so that most GPUs stay.
+    keep the servers they have, but for few small ones in the way of a large one that would be split.
     """
     order = sorted(range(len(gpus)), key=lambda job: (-gpus[job], -max(wanted[job].cpus, wanted[job].memory), job))
-    least = sum(size > per_server for size in gpus)
     if stay:
-        found = _Deal(servers, per_server, gpus, wanted).run(order, stay)
-        if _split(found) <= max(least, sum(len(of) > 1 for of in stay.values())):
-            return found
+        return _Deal(servers, per_server, gpus, wanted).run(order, stay)
     found = _Deal(servers, per_server, gpus, wanted).run(order, {})
-    if _split(found) > least:
-        found = min(found, _Deal(servers, per_server, gpus, wanted, tight=True).run(order, {}), key=_split)
-    return _renumbered(found, stay, servers) if stay else found
+    if _split(found) > sum(size > per_server for size in gpus):
+        return min(found, _Deal(servers, per_server, gpus, wanted, tight=True).run(order, {}), key=_split)
+    return found
 
 
 def _split(places: Sequence[Places]) -> int:
     """How many jobs are on several servers."""
     return sum(len(of) > 1 for of in places)
-
-
-def _renumbered(places: Sequence[Places], stay: Mapping[int, Places], servers: int) -> list[Places]:
-    """The same places with servers numbered so that many GPUs are where they were, those with most in common first."""
-    common: Counter[tuple[int, int]] = Counter()
-    for job, before in stay.items():
-        for now, gpus in places[job]:
-            for old, old_gpus in before:
-                common[now, old] += min(gpus, old_gpus)
-    number: dict[int, int] = {}
-    free = set(range(servers))
-    for (now, old), _ in sorted(common.items(), key=lambda item: (-item[1], item[0])):
-        if now not in number and old in free:
-            number[now] = old
-            free.remove(old)
-    for now in range(servers):
-        if now not in number:
-            number[now] = now if now in free else min(free)
-            free.remove(number[now])
-    return [tuple(sorted((number[server], gpus) for server, gpus in of)) for of in places]
 
 
 class _Deal:
@@ -93,29 +68,33 @@ class _Deal:
         return places
 
     def _cleared(self, job: int, places: list[Places]) -> int | None:
-        """The server that has the job's GPUs if fewest GPUs of smaller jobs, whose turn is yet to come, leave it.
+        """The server that has the job's GPUs once jobs leave it that have few of them, all smaller: they come later.
 
-        These lose their places. None where it cannot be had to the GPU.
+        They lose their places. None where larger jobs are in the way on every server.
         """
         size = self.gpus[job]
         there: dict[int, list[int]] = {}
         for other, of in enumerate(places):
             if len(of) == 1 and self.gpus[other] < size:
                 there.setdefault(of[0][0], []).append(other)
-        best, fewest, leaving = None, size + 1, list[int]()
+        best, fewest, leaving = None, float("inf"), list[int]()
         for server, others in sorted(there.items()):
-            gone: list[int] = []
-            lacking = size - self.free[server]
+            lacking, gone, rest = size - self.free[server], list[int](), list[int]()
             for other in sorted(others, key=lambda other: (-self.gpus[other], other)):
                 if self.gpus[other] <= lacking:
                     gone.append(other)
                     lacking -= self.gpus[other]
-            if lacking == 0 and size - self.free[server] < fewest:
-                best, fewest, leaving = server, size - self.free[server], gone
-        if best is not None:
-            for other in leaving:
-                self._take(other, places[other], sign=-1)
-                places[other] = ()
+                else:
+                    rest.append(other)
+            if lacking > 0 and rest:  # the smallest of those that are each too many
+                gone.append(rest[-1])
+                lacking -= self.gpus[rest[-1]]
+            gpus = sum(self.gpus[other] for other in gone)
+            if lacking <= 0 and gpus < fewest:
+                best, fewest, leaving = server, gpus, gone
+        for other in leaving:
+            self._take(other, places[other], sign=-1)
+            places[other] = ()
         return best
 
     def _best(self, job: int) -> int | None:

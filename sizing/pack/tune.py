@@ -17,7 +17,7 @@ from sizing.pack.fill import Places, Prices, Steps, Stock, begin, fill
 from sizing.pack.menu import Menu, menu
 from sizing.pack.placing import place
 from sizing.pack.room import refuse_too_many
-from sizing.pack.swaps import LEAST, MOVED, swap
+from sizing.pack.swaps import LEAST, swap
 from sizing.pack.targets import most_of, pooled, prices_of, steps_of
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
@@ -28,8 +28,8 @@ TRIED_JOBS = 640
 def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
     """Who has what, all jobs on the servers; earlier jobs are never slower than later ones with the same matrix.
 
-    Jobs of a `previous` round stay on their servers, except where that splits another job or is much worse; then the
-    order among equals holds on each server. Raises SizingError for more GPUs than there are.
+    Jobs of a `previous` round stay on their servers, but for few where that would split another job or would be much
+    worse; the order among equals then holds on each server. Raises SizingError for more GPUs than there are.
     """
     refuse_too_many(jobs, servers)
     menus = _menus(jobs, servers)
@@ -37,11 +37,12 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
     prices = prices_of(menus, servers.count * servers.gpus, most)
     stay = _stay(jobs, servers, previous)
     best: _Attempt | None = None
-    for each in prices[: max(1, TRIED_JOBS // max(1, len(jobs)))]:
+    # other prices would move jobs that can stay
+    for each in prices[: 1 if stay else max(1, TRIED_JOBS // max(1, len(jobs)))]:
         attempt = _attempt(menus, steps_of(menus, each, most), each, servers, stay)
-        if best is None or attempt.score > best.score:
+        if best is None or attempt.value > best.value:
             best = attempt
-        if attempt.score >= attempt.pooled:
+        if attempt.value >= attempt.pooled:
             break  # everyone has what it would have if places did not matter
     assert best is not None  # there is at least one pair of prices
     _put_in_order(menus, best.places, best.chosen, within_servers=bool(stay))
@@ -55,9 +56,9 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
 
 
 class _Attempt(NamedTuple):
-    """Places and options of all jobs: `score` is the throughput less what moves cost, `pooled` what it could be."""
+    """Places and options of all jobs: `value` is their throughput, `pooled` what it could be at most."""
 
-    score: float
+    value: float
     pooled: float
     places: list[Places]
     chosen: list[int]
@@ -75,8 +76,7 @@ def _attempt(
     stock = Stock(servers.count, servers.gpus)
     chosen = begin(steps, places, stock)
     fill(steps, places, stock, chosen)
-    moved = sum(menus[job].gpus for job, of in stay.items() if places[job] != of)
-    return _Attempt(_value(menus, chosen) - MOVED * moved, _value(menus, aims) - LEAST, places, chosen)
+    return _Attempt(_value(menus, chosen), _value(menus, aims) - LEAST, places, chosen)
 
 
 def _value(menus: Sequence[Menu], chosen: Sequence[int]) -> float:

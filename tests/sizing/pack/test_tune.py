@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import synergy_pack_generated as generated
 from sizing.cpu.matrix import Matrix
 from sizing.errors import SizingError
 from sizing.pack import tune, worth
 from sizing.pack.check import broken
-from sizing.pack.types import Packing, PackJob, Servers
+from sizing.pack.types import Packing, PackJob, Servers, Share
 
 GB = 1e9
 EIGHT = Servers(1, gpus=8, cpus=24.0, memory_bytes=480 * GB)  # 3 CPUs and 60 GB a GPU
@@ -180,6 +181,32 @@ def test_sizes_that_do_not_divide_a_server_are_packed_tightly_before_any_job_is_
     assert [len(each) for each in places] == [1] * 4
 
 
+def test_where_cpus_alone_would_split_a_job_gpus_decide() -> None:
+    # dealt to where most is left the two jobs of 4 part, and none has two GPUs after the jobs of 3
+    jobs = named(*[of_cpus(1, 1, 1, gpus=size) for size in (4, 4, 3, 3, 2)])
+    places = servers_of(tune.pack(jobs, replace(EIGHT, count=2)), jobs)
+    assert [len(each) for each in places] == [1] * 5
+
+
+def test_everyone_begins_within_its_share_of_both() -> None:
+    # 1 CPU and 90 GB are as good as 3 and 60, and less of a server, but not for eight
+    jobs = named(*[Matrix(1, (1.0, 3.0), (60 * GB, 90 * GB), ((0.5, 1), (1, 1)))] * 8)
+    assert broken(tune.pack(jobs, EIGHT), jobs, EIGHT, order=True) == []
+
+
+def test_a_split_job_has_no_more_memory_than_each_of_its_servers_can_give() -> None:
+    def cpus(memory_gb: float) -> Matrix:
+        return Matrix(6, (3.75, 4.5), (memory_gb * GB,), ((1,), (1.2,)))
+
+    # on each of three servers six GPUs are taken; the last job, on two of each, would have 70 GB, and one has but 60
+    jobs = named(Matrix(6, (1.0,), (60 * GB, 70 * GB), ((1, 2),)), cpus(60), cpus(20), cpus(20))
+    servers = replace(EIGHT, count=3, cpus=30.0)
+    packing = tune.pack(jobs, servers)
+    assert [share.gpus for share in packing.shares["j0"]] == [2, 2, 2]
+    assert packing.point("j0").memory_bytes == 60 * GB
+    assert broken(packing, jobs, servers, order=True) == []
+
+
 def test_a_split_job_has_the_same_for_each_gpu_and_still_gets_more_than_its_share() -> None:
     big = of_cpus(0.2, 0.4, 1, 1.5, gpus=12)
     jobs = named(big, *[FLAT] * 4)
@@ -213,6 +240,29 @@ def test_more_gpus_than_there_are_is_one_line() -> None:
     with pytest.raises(SizingError, match="9 GPUs") as raised:
         tune.pack(named(*[FLAT] * 9), EIGHT)
     assert "\n" not in str(raised.value)
+
+
+def test_few_jobs_are_packed_at_several_prices_and_the_best_packing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = replace(EIGHT, count=4)
+    draws = [generated.draw("mixed", random.Random(seed), 32, (1, 2)) for seed in range(8)]
+    several = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    monkeypatch.setattr(tune, "TRIED_JOBS", 1)
+    once = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    assert all(a >= b - 1e-9 for a, b in zip(several, once, strict=True))
+    assert sum(several) > 1.005 * sum(once)
+
+
+@pytest.mark.parametrize("scarce", ["cpus", "memory"])
+def test_what_runs_out_is_made_dearer(scarce: str) -> None:
+    # some can take either for as much, others need what is then scarce
+    cpus, memory = (3.0, 6.0), (60 * GB, 120 * GB)
+    either = Matrix(1, cpus, memory, ((1, 2), (2, 2)))
+    needs = Matrix(1, cpus, memory, ((1, 1), (1.8, 1.8)) if scarce == "cpus" else ((1, 1.8), (1, 1.8)))
+    jobs = named(*[either] * 4, *[needs] * 4, *[FLAT] * 8)
+    packing = tune.pack(jobs, replace(EIGHT, count=2))
+    point = packing.point("j0")
+    assert (point.cpus, point.memory_bytes) == ((3, 120 * GB) if scarce == "cpus" else (6, 60 * GB))
+    assert all(packing.point(job.id) == point for job in jobs[:4])
 
 
 def like_synergy(rng: random.Random, image: float, gpus: int, sizes: Sequence[int] = (1,)) -> list[PackJob]:
@@ -257,6 +307,26 @@ def test_jobs_stay_where_they_are_from_round_to_round_and_no_throughput_is_lost_
         rng.shuffle(jobs)
     assert moved < 0.1 * stayed
     assert kept > 0.98 * anew
+
+
+def test_equal_jobs_do_not_change_places_because_their_order_does() -> None:
+    servers = replace(EIGHT, count=2, cpus=16.0)
+    # on each server one of two can have 6 CPUs: the second is behind the third, and slower than it
+    jobs = named(*[AT_6_ONLY] * 4, *[FLAT] * 12)
+    at = [0, 0, 1, 1, *[0] * 6, *[1] * 6]
+    before = Packing({job.id: (Share(server, 1, 1.0, 20 * GB),) for job, server in zip(jobs, at, strict=True)})
+    after = tune.pack(jobs, servers, previous=before)
+    assert servers_of(after, jobs) == [[server] for server in at]
+    assert [after.point(job.id).cpus for job in jobs[:4]] == [6, 2, 6, 2]
+
+
+def test_places_on_servers_of_another_shape_or_of_a_job_of_another_size_are_not_kept() -> None:
+    large = Servers(1, gpus=16, cpus=48.0, memory_bytes=960 * GB)
+    jobs = named(*[FLAT] * 16)
+    before = tune.pack(jobs, large)
+    assert broken(tune.pack(jobs, replace(EIGHT, count=2), previous=before), jobs, replace(EIGHT, count=2)) == []
+    grown = [replace(jobs[0], matrix=of_cpus(1, gpus=2, memory_gb=20)), *jobs[1:15]]
+    assert broken(tune.pack(grown, large, previous=before), grown, large) == []
 
 
 def test_room_for_a_large_job_is_made_by_moving_few_small_ones() -> None:
