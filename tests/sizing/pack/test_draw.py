@@ -97,6 +97,13 @@ def test_proportional_splits_no_job_whose_size_divides_a_server_whatever_the_ord
     assert shares["3"][0].cpus == 12.0
 
 
+def test_proportional_places_the_large_before_the_small_get_in_their_way() -> None:
+    jobs = [PackJob(str(at), replace(FLAT, gpus=gpus)) for at, gpus in enumerate([1, 1, 3, 3])]
+    shares = proportional.pack(jobs, SERVERS).shares
+    assert list(shares) == ["0", "1", "2", "3"]
+    assert all(len(each) == 1 for each in shares.values())
+
+
 def test_proportional_splits_a_job_over_as_few_servers_as_can_be() -> None:
     jobs = [PackJob("big", replace(FLAT, gpus=6)), PackJob("two", replace(FLAT, gpus=2))]
     shares = proportional.pack(jobs, SERVERS).shares

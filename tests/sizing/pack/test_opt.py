@@ -135,6 +135,14 @@ def test_as_few_jobs_are_split_as_can_be() -> None:
     assert all(len(shares) == 1 for shares in even.shares.values())
 
 
+@pytest.mark.parametrize("sizes", [[2] * 8, [3, 1] * 4, [1, 2, 1, 4, 2, 2, 4], [3, 3, 2, 2, 1, 1, 4]])
+def test_no_job_is_split_that_need_not_be(sizes: list[int]) -> None:
+    jobs = named(*(of_cpus(1, gpus=gpus, memory_gb=20) for gpus in sizes))
+    for servers in (Servers(4, 4, 12.0, 240 * GB), Servers(5, 4, 12.0, 240 * GB)):
+        shares = opt.pack(jobs, servers).shares
+        assert max(map(len, shares.values())) == 1
+
+
 def test_a_job_larger_than_a_server_is_split_in_proportion() -> None:
     jobs = named(of_cpus(0.2, 0.4, 1, 1.5, gpus=20), *[FLAT] * 12)
     servers = replace(EIGHT, count=4)
@@ -166,6 +174,23 @@ def test_with_many_options_only_some_are_tried_and_all_jobs_are_placed(monkeypat
     assert worth.mean(packing, jobs, servers) == pytest.approx((16 * 2 + 48) / 64)
 
 
+def test_where_all_servers_as_one_mislead_there_is_the_least_of_each_and_else_what_tune_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opt, "_MOST_OPTIONS", 1)
+    jobs, servers = named(NEEDS_6, NEEDS_6, NEEDS_6), Servers(2, 2, 9.0, 120 * GB)
+    found = opt._programmed(jobs, servers)
+    assert found is not None
+    assert worth.mean(found, jobs, servers) == pytest.approx((2 + 1.3 + 1.3) / 1.3 / 3)
+    assert worth.mean(opt.pack(jobs, servers), jobs, servers) == pytest.approx((2 + 1.6 + 1.3) / 1.3 / 3)
+
+
+def test_regression_what_is_nearest_to_whole_had_more_jobs_than_were_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "_LAST", 0)
+    servers = Servers(3, 2, 6.0, 120 * GB)
+    assert opt._programmed(named(*[FLAT] * 5), servers) is not None
+
+
 def test_regression_a_server_held_two_options_of_the_only_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "_LAST", 0)
     two_ways = Matrix(1, (2.0, 4.0), (10 * GB, 20 * GB), ((0.0, 0.5), (0.5, 0.0)))
@@ -193,3 +218,10 @@ def test_the_relaxed_program_mixes_cells_below_the_share_and_the_whole_one_does_
     most = bounds(named(steep, steep), Servers(1, 2, 7.0, 120 * GB))
     assert most.relaxed == pytest.approx((2.0 + 0.9) / 2)
     assert most.whole == pytest.approx(1.0)
+
+
+def test_no_job_pays_for_another_s_gain_in_the_bounds() -> None:
+    # at 1 CPU the first would lose 0.1, and the second win 1
+    first = Matrix(1, (1.0, 3.0), (20 * GB,), ((0.9,), (1.0,)))
+    second = Matrix(1, (1.0, 3.0, 5.0), (20 * GB,), ((0.0,), (1.0,), (2.0,)))
+    assert bounds(named(first, second), Servers(1, 2, 6.0, 120 * GB)).relaxed == pytest.approx(1.0)
