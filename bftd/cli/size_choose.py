@@ -105,7 +105,7 @@ def choose(
     notes = [*there.notes, *closed]
     if not found:
         if as_json:
-            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, tuple(notes))
+            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
             click.echo(json.dumps(size_choose_shown.to_json(shown, None), indent=2))
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
     # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
@@ -132,7 +132,7 @@ def choose(
             f"{ranking.misses(ordered, deadline_s, now_s)}"
         )
     if job is not None:
-        job_id = size_submit.submit(job, winner, yes=yes, quiet=as_json)
+        job_id = size_submit.submit(job, winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
         if as_json:
             click.echo(json.dumps({**size_choose_shown.to_json(shown, winner), "job_id": job_id}, indent=2))
 

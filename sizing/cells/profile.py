@@ -22,6 +22,7 @@ from sizing.model.wide_resnet import WideResNet
 
 _ENTRY = "sizing.model.child.profiles"
 ROUNDS = 10
+PRECISIONS = ("fp32", "tf32", "bf16", "bf16-pure", "fp16-amp")
 TIMEOUT_S = 900.0
 _MOST_TP = 4096
 
