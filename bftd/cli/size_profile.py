@@ -85,7 +85,7 @@ def profile(
         return
     if forget is not None:
         gone = store.forget("" if forget == "all" else forget)
-        click.echo(f"{gone} profiles forgotten")
+        click.echo(f"{gone} profile{'' if gone == 1 else 's'} forgotten")
         return
     if global_batch is None or gpus is None:
         raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
@@ -186,10 +186,10 @@ class _Work:
         self.results.update(known)
         todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
         if not todo:
-            _say([f"{len(known)} shards, all in the cache"])
+            _say([f"{_shards(len(known))}, all in the cache"])
             return
-        cached = f", {len(known)} are in the cache" if known else ""
-        _say([f"{len(todo)} shards to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        cached = f", {len(known)} {'is' if len(known) == 1 else 'are'} in the cache" if known else ""
+        _say([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
         done = 0
         for tp in sorted({each.tp for each in todo}):
             mine = [each for each in todo if each.tp == tp]
@@ -321,6 +321,10 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
         click.echo(line, err=True)
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'' if count == 1 else 's'}"
 
 
 def _line(result: Result) -> str:

@@ -54,6 +54,7 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
         return
     if asked["model"] is not None or asked["text"] is not None:
         raise UsageError("--search-log needs no model: give one of both")
+    _refuse_beside_a_log(click.get_current_context())
     from sizing.cells import search_log
 
     name = "standard input" if log == "-" else Path(log).name
@@ -62,6 +63,15 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
         click.echo(json.dumps(search_log.to_json(replays), indent=2))
     else:
         common.echo(_shown(replays))
+
+
+def _refuse_beside_a_log(context: click.Context) -> None:
+    """Raise UsageError for an option of a model's: a log has its own cells, which would not be of these GPUs."""
+    here = click.core.ParameterSource.COMMANDLINE
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in ("log", "as_json", "model", "text") and context.get_parameter_source(name) == here:
+            raise UsageError(f"{option.opts[0]} is a model's: --search-log takes the cells that are in the log")
 
 
 def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
