@@ -142,6 +142,7 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
     from sizing.cells import store
     from sizing.cells.profile import Result, Unfit, profiled
     from sizing.errors import SizingError
+    from sizing.errors import UsageError as CannotBe
 
     cache = store.Store()
     kind = whole.cell.gpu_type
@@ -150,6 +151,8 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
         model = cache.model(source)
         known: Result | None = cache.get(model, kind, setting, shard) if model is not None else None
         if known is None:
+            if model is not None and shard.tp > 1 and (why := cache.refused(model, shard.tp)):
+                return why
             try:
                 made = profiled(
                     source,
@@ -163,6 +166,8 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
             except SizingError as error:
                 if shard.tp == 1:
                     raise
+                if model is not None and isinstance(error, CannotBe):
+                    cache.refuse(model, shard.tp, str(error))
                 return str(error)  # a model that has no plan for so many tensor-parallel ranks
             (known,) = made.results
             model = store.by_files(source, made.files) if isinstance(source, str) else store.by_sizes(source)
