@@ -58,6 +58,7 @@ class Work:
             return
         cached = f", {len(known)} {'is' if len(known) == 1 else 'are'} in the cache" if known else ""
         say([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        self.store.prepare()
         done = 0
         for tp in sorted({each.tp for each in todo}):
             mine = [each for each in todo if each.tp == tp]

@@ -145,6 +145,7 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
     from sizing.errors import UsageError as CannotBe
 
     cache = store.Store()
+    cache.prepare()
     kind = whole.cell.gpu_type
 
     def one(shard: Shard) -> ShardProfile | str:

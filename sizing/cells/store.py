@@ -108,6 +108,11 @@ class Store:
         rows = self._rows("SELECT DISTINCT device FROM profiles WHERE model = ? ORDER BY device", (model.id,))
         return tuple(str(row[0]) for row in rows)
 
+    def prepare(self) -> None:
+        """Make the file where there is none; raises SizingError before anything is measured that could not be kept."""
+        with self._writing():
+            pass
+
     def put(self, model: Model, setting: Setting, results: Sequence[Result]) -> None:
         """Write results down, all or none; what was there for the same shards is replaced."""
         now = time.time()
