@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sizing.estimate import Estimate
 
 _MOST_STEPS = 10**12
-_TIMEOUT_S = 120.0
 
 
 @click.command()
@@ -51,7 +50,7 @@ _TIMEOUT_S = 120.0
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
 @click.option("--precision", default="bf16", metavar="P", help="Of a traced model: fp32, tf32, fp16 or bf16 (default).")
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@options.trace_timeout
 @click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
 @click.option("--submit", "job_path", metavar="JOB.sh", help="Submit this script on the winner's GPUs; asks before.")
 @click.option("--yes", "-y", is_flag=True, help="Submit without asking.")
