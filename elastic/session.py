@@ -24,6 +24,7 @@ from elastic.fetching import Fetched, Fetcher, answer_of
 from elastic.link.channel import BlockingChannel
 from elastic.link.fence import ASKED, Fence
 from elastic.link.wire import Message
+from elastic.profiled import teller
 from elastic.sharing import Offer
 from elastic.shipping import Saved, Shipper
 from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
@@ -142,6 +143,7 @@ class Session:
         first, self._first = self._first, False
         previous_s, self._previous_step_s = self._previous_step_s, now
         if self._channel is None:
+            teller.step(step, samples, rank)
             return
         saved = self._shipper.newest
         message: Message = {

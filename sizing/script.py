@@ -35,12 +35,12 @@ class Kept:
         """Whether the script asks for something else than the line."""
         return (self.option, self.value) != (self.instead.option, self.instead.value)
 
-    def sentence(self) -> str:
-        """What a user is told of it."""
+    def sentence(self, whose: str = "plan") -> str:
+        """What a user is told of it; `whose` lines they are that would have it otherwise."""
         mine = f"--{self.option}" if self.value is None else f"--{self.option}={self.value}"
         if not self.differs:
             return f"{mine} stands in the script already"
-        return f"{mine} is the script's and stays; the plan would have --{self.instead.option}={self.instead.value}"
+        return f"{mine} is the script's and stays; the {whose} would have --{self.instead.option}={self.instead.value}"
 
 
 def agree(lines: Sequence[Line], given: Mapping[str, str | None]) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:

@@ -61,6 +61,8 @@ _SLOW = (
     "tests/packaging/",
     "tests/sizing/cells/",
     "tests/sizing/choosing/",
+    "tests/sizing/cpu/test_points.py",
+    "tests/sizing/cpu/test_profiling.py",
     "tests/sizing/model/test_families.py",
     "tests/sizing/model/test_graphing.py",
     "tests/sizing/model/test_tracing.py",

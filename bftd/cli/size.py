@@ -9,6 +9,7 @@ from bftd.cli.lazy import LazyGroup
 _COMMANDS = {
     "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
     "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
+    "cpu": ("bftd.cli.size_cpu", "cpu", "Find how many CPUs and how much memory a command needs."),
     "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
@@ -24,4 +25,4 @@ _COMMANDS = {
 
 @click.group(cls=LazyGroup, table=_COMMANDS)
 def size() -> None:
-    """Tell which GPUs a regular job should ask Slurm for."""
+    """Tell which GPUs, CPUs and memory a regular job should ask Slurm for."""

@@ -38,8 +38,8 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 
 
 @click.command()
-@click.argument("script", metavar="SCRIPT")
-@click.option("--nodes", "text", required=True, metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
+@click.argument("script", metavar="[SCRIPT]", required=False)
+@click.option("--nodes", "text", metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Of one worker; default: that of make_step.")
 @click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
 @click.option("--precision", default="bf16", metavar="P", help="Of a GPU's arithmetic: fp32, tf32, fp16 or bf16.")
@@ -50,11 +50,13 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 @click.option(
     "--background", type=int, metavar="PID", help="Give way to everything, end with this parent.", hidden=True
 )
+@click.option("--matrices", metavar="FILE", help="No SCRIPT: search a recorded matrix as bft size cpu does a job.")
+@click.option("--model", metavar="NAME", help="Whose matrix of --matrices.")
 @options.config
 @options.as_json
 def curve(
-    script: str,
-    text: str,
+    script: str | None,
+    text: str | None,
     batch: int | None,
     path: str | None,
     precision: str,
@@ -63,6 +65,8 @@ def curve(
     memory_bytes: int | None,
     modules: str | None,
     background: int | None,
+    matrices: str | None,
+    model: str | None,
     config_path: str | None,
     as_json: bool,
 ) -> None:
@@ -70,10 +74,18 @@ def curve(
 
     SCRIPT has a function make_step(batch_size), as for bft size fit. It is traced for nodes with GPUs, and run for real
     for a few seconds for nodes without. All that is told is assumed.
+
+    With --matrices and --model, tell how few CPUs of a recorded job the search of bft size cpu would have tried, and
+    what it would have found.
     """
-    from bftd.cli import size_inventory, size_trace
+    from bftd.cli import size_curve_recorded, size_inventory, size_trace
     from elastic.spec import ElasticSpec
 
+    if matrices is not None or model is not None:
+        size_curve_recorded.show(matrices, model, as_json, others=script is not None or text is not None)
+        return
+    if script is None or text is None:
+        raise UsageError("name a script and its nodes, SCRIPT --nodes MIN-MAX, or --matrices FILE --model NAME")
     if background is not None:
         _give_way(background)
     if modules:

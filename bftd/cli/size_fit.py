@@ -6,7 +6,6 @@ import difflib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,6 @@ import click
 from bftd import config
 from bftd.cli import common, options, size_inventory, size_model, size_profiles, size_script, size_shown, size_trace
 from bftd.errors import BftError, UsageError
-from bftd.protocol.fields import printable
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -124,7 +122,9 @@ def fit(
         others = candidates(everything, global_batch, spread) if restricted else ()
         raise DoesNotFit(f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}")
     if script is not None and target is not None:
-        _write(script, best[0], target, overwrite=overwrite, yes=yes, quiet=as_json)
+        size_script.offer(
+            script, *size_script.with_lines(script, best[0]), target, overwrite=overwrite, yes=yes, quiet=as_json
+        )
 
 
 def _noted(asked: Asked, script: Script | None, partition: str) -> Iterator[str]:
@@ -213,18 +213,3 @@ def _shortened(choices: Sequence[Choice]) -> Iterable[Choice]:
         if at < _PLANS_MOST or key not in seen:
             yield choice
         seen.add(key)
-
-
-def _write(script: Script, choice: Choice, target: Path, *, overwrite: bool, yes: bool, quiet: bool) -> None:
-    """Show what the copy has more than the script, ask, and write it."""
-    text, kept = size_script.with_lines(script, choice)
-    for line in (*size_script.diff(script, text, target), *kept):
-        click.echo(printable(line), err=quiet)
-    try:
-        if not yes and not click.confirm(f"Write {target}?", err=quiet):
-            click.echo("nothing written", err=True)
-            return
-    except click.Abort:
-        raise UsageError("nothing written: nobody answered; give --yes to write without being asked") from None
-    size_script.write(script, text, target, overwrite=overwrite)
-    click.echo(f"wrote {target}", err=quiet)

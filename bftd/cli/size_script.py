@@ -5,17 +5,21 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from bftd.cli import sbatch_options
 from bftd.cli.common import refuse_unwritable
 from bftd.errors import UsageError
+from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
+    from sizing.emit import Line
     from sizing.fit import Choice
 
 _MOST_BYTES = 4 * 2**20  # sbatch itself takes no larger script
@@ -40,10 +44,9 @@ class Script:
         said = self.options.get(option) or ""
         return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
 
-    @property
-    def copy(self) -> Path:
+    def copy(self, what: str = "gpus") -> Path:
         """Where the copy goes: job.sh becomes job.gpus.sh."""
-        return self.path.with_name(f"{self.path.stem}.gpus{self.path.suffix}")
+        return self.path.with_name(f"{self.path.stem}.{what}{self.path.suffix}")
 
 
 def read(name: str) -> Script:
@@ -61,9 +64,9 @@ def read(name: str) -> Script:
     return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
 
 
-def target(script: Script, output: str | None, *, overwrite: bool) -> Path:
+def target(script: Script, output: str | None, *, overwrite: bool, what: str = "gpus") -> Path:
     """Where the copy goes; raises UsageError before minutes of work where it cannot."""
-    path = script.copy if output is None else Path(output)
+    path = script.copy(what) if output is None else Path(output)
     _refuse_target(script, path, overwrite=overwrite)
     refuse_unwritable(path)
     return path
@@ -72,16 +75,23 @@ def target(script: Script, output: str | None, *, overwrite: bool) -> Path:
 def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     """The script with the lines that it lacks, and sentences on those that it has already."""
     from sizing import emit
-    from sizing.script import agree, insert
 
     pool = choice.candidate.pool
     lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
     if "ntasks-per-node" not in script.options:  # all its tasks share the CPUs, but the plan's own number is told
         own = {line.option: line for line in emit.written(choice.plan, pool)}
         lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
+    return inserted(script, lines, "plan")
+
+
+def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, list[str]]:
+    """The script with those lines that it lacks, and sentences on the others: what `whose` lines would have."""
+    from sizing import emit
+    from sizing.script import agree, insert
+
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
-    told = [each.sentence() for each in kept]
+    told = [each.sentence(whose) for each in kept]
     if others := sbatch_options.foreign(script.text):
         told.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
     return insert(script.text, new), told
@@ -91,6 +101,22 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
     """What the copy has that the script has not."""
     before, after = ([line.rstrip("\r") for line in each.split("\n")] for each in (script.text, text))
     return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
+
+
+def offer(
+    script: Script, text: str, told: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
+) -> None:
+    """Show what the copy has more than the script and what is `told` of it, ask, and write it."""
+    for line in (*diff(script, text, target), *told):
+        click.echo(printable(line), err=quiet)
+    try:
+        if not yes and not click.confirm(f"Write {target}?", err=quiet):
+            click.echo("nothing written", err=True)
+            return
+    except click.Abort:
+        raise UsageError("nothing written: nobody answered; give --yes to write without being asked") from None
+    write(script, text, target, overwrite=overwrite)
+    click.echo(f"wrote {target}", err=quiet)
 
 
 def _refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:

@@ -27,8 +27,9 @@ class Matrix:
 
     `rates[i][j]` is with `cpus[i]` and `memory_bytes[j]`, in samples/s or relative to any one point, for the whole job;
     0 is where it does not run, or where there is no such server. `origins[i]` says where a row's rate with all the
-    memory is from; columns with less are worked out unless the file says all of it. Raises ValueError where the shapes
-    or orders are wrong.
+    memory is from; columns with less are worked out unless the file says all of it. `searched` are the CPUs that a
+    search found enough (sizing/cpu/search.py), None where no rate is in doubt. Raises ValueError where the shapes or
+    orders are wrong.
     """
 
     gpus: int
@@ -36,6 +37,7 @@ class Matrix:
     memory_bytes: tuple[float, ...]
     rates: tuple[tuple[float, ...], ...]
     origins: tuple[Origin, ...] = ()
+    searched: float | None = None
 
     def __post_init__(self) -> None:
         if self.gpus < 1 or not self.cpus or not self.memory_bytes:
@@ -45,6 +47,8 @@ class Matrix:
         for axis in (self.cpus, self.memory_bytes):
             if any(a >= b for a, b in itertools.pairwise(axis)) or axis[0] <= 0:
                 raise ValueError("CPUs and memory ascend, and are more than 0")
+        if self.searched is not None and self.searched not in self.cpus:
+            raise ValueError("the CPUs that a search found are among those of the matrix")
 
     def rate(self, at: Point) -> float:
         """With so much or what is next below it: what is beyond a row or column counts as that; 0 below the first."""
@@ -58,7 +62,15 @@ class Matrix:
         return max(max(row) for row in self.rates)
 
     def demand(self, share: float = SATURATED) -> Point:
-        """The least CPUs, and with these the least memory, that reach `share` of the best rate."""
+        """The least CPUs, and with these the least memory, that reach `share` of the best rate.
+
+        Where CPUs were searched, these, and the least memory that reaches `share` of the best with them: of what was
+        measured the search decides, which does not take its noise for a gain.
+        """
+        if self.searched is not None:
+            row = self.rates[self.cpus.index(self.searched)]
+            least = next(j for j, rate in enumerate(row) if rate >= share * max(row))
+            return Point(self.searched, self.memory_bytes[least])
         for i, cpus in enumerate(self.cpus):
             for j, memory_bytes in enumerate(self.memory_bytes):
                 if self.rates[i][j] >= share * self.best:

@@ -182,12 +182,12 @@ def ended(
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        _end_marked(f"{_MARK}={mark}".encode())
+        end_marked(f"{_MARK}={mark}".encode())
         child.stderr.close()
         os.close(mine)
 
 
-def _end_marked(mark: bytes) -> None:
+def end_marked(mark: bytes) -> None:
     """Kill what a child started in sessions of their own, known by the environment that they have from it."""
     for _ in range(10):  # one of them may have started another meanwhile
         killed = False

@@ -1,0 +1,155 @@
+"""Both example loaders profiled for real on two CPUs of this machine: one wants both of them, the other does not.
+
+    python -m benchmarks.cpu_real [--rounds N] [--json]
+
+Each round profiles examples/image_loader.py and examples/language_loader.py anew (nothing is taken from a cache), in
+turns, so that both meet the same machine. Of each the gain from one CPU to two is told, by the median over the rounds
+with all that was seen, and which CPUs the search found enough. Without a GPU one thread stands for it. What others took
+of the CPUs meanwhile is told beside it: above a few percent of one, the figures are about them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sizing.cpu.profiling import Ask, profile
+from sizing.cpu.watching import Limits
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+JOBS = {"image_loader.py": "image-data", "language_loader.py": "tokens.bin"}
+"""The scripts with the name of their data, which they make where it is not there."""
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Round:
+    """One profile of a job: samples/s on one and on two CPUs, the CPUs found enough, and how many others used."""
+
+    job: str
+    one: float
+    two: float
+    demand: float
+    others_cpus: float
+    took_s: float
+
+    @property
+    def gain(self) -> float:
+        """From one CPU to two: 1.0 is twice as fast."""
+        return self.two / self.one - 1
+
+
+class Others:
+    """How much CPU is used by what is no child of this process, in CPUs, from its making on."""
+
+    def __init__(self) -> None:
+        self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
+
+    def cpus(self) -> float:
+        """Seconds of CPU time a second; children count once they have been waited for."""
+        took_s = time.monotonic() - self._began_s
+        return max(0.0, (_busy_s() - self._busy_s) - (_own_s() - self._own_s)) / max(took_s, 1e-3)
+
+
+def profiled(job: str, folder: Path, limits: Limits) -> Round:
+    """Profile one example on one and two CPUs; its data and cache are in `folder`."""
+    command = (sys.executable, str(EXAMPLES / job), "--data", str(folder / JOBS[job]), "--steps", "1000000")
+    others = Others()
+    found = profile(Ask(command, cpus=(1, 2), limits=limits, again=True))
+    rates = {cpus: result.rate.value for cpus, result in found.points.items()}
+    return Round(job, rates[1], rates[2], found.matrix.demand().cpus, others.cpus(), found.took_s)
+
+
+def prepared(folder: Path) -> None:
+    """Let the scripts make their data, and keep the cache of profiles out of the user's own."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    root = str(EXAMPLES.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    for job, data in JOBS.items():
+        code = os.spawnl(
+            os.P_WAIT, sys.executable, sys.executable, str(EXAMPLES / job), "--data", str(folder / data), "--steps", "1"
+        )
+        if code:
+            raise SystemExit(f"{job} ended with {code}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A job's rounds: medians, all gains in order, and how often which demand was found."""
+
+    one: float
+    two: float
+    gain: float
+    gains: tuple[float, ...]
+    demands: dict[str, int]
+    others_cpus: float
+    took_s: float
+
+
+def summary(rounds: Sequence[Round]) -> Summary:
+    """What the rounds of one job say."""
+    demands = [each.demand for each in rounds]
+    return Summary(
+        statistics.median(each.one for each in rounds),
+        statistics.median(each.two for each in rounds),
+        statistics.median(each.gain for each in rounds),
+        tuple(sorted(each.gain for each in rounds)),
+        {f"{cpus:g}": demands.count(cpus) for cpus in sorted(set(demands))},
+        statistics.median(each.others_cpus for each in rounds),
+        statistics.median(each.took_s for each in rounds),
+    )
+
+
+def _busy_s() -> float:
+    """CPU time of all processes since the start of the machine: user, nice, system, interrupts and stolen time."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = (int(word) for word in words[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_real", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(words)
+    if len(os.sched_getaffinity(0)) < 2:
+        parser.error("two CPUs are needed")
+    rounds: list[Round] = []
+    with tempfile.TemporaryDirectory(prefix="bft-cpu-real-") as folder:
+        prepared(Path(folder))
+        for number in range(options.rounds):
+            for job in list(JOBS)[:: 1 if number % 2 else -1]:
+                rounds.append(profiled(job, Path(folder), Limits()))
+                print(f"{number + 1}/{options.rounds} {job}: {rounds[-1].gain:+.0%}", file=sys.stderr, flush=True)
+    found = {job: summary([each for each in rounds if each.job == job]) for job in JOBS}
+    if options.json:
+        jobs = {job: asdict(each) for job, each in found.items()}
+        print(json.dumps({"jobs": jobs, "rounds": [asdict(each) for each in rounds]}, indent=2))
+        return
+    print("| script | one CPU | two CPUs | gain: median (all) | CPUs found enough | CPUs of others |")
+    print("|---|---|---|---|---|---|")
+    for job, each in found.items():
+        gains = f"{100 * each.gain:+.0f} % ({100 * each.gains[0]:+.0f} to {100 * each.gains[-1]:+.0f} %)"
+        demands = ", ".join(f"{cpus} in {count} of {options.rounds}" for cpus, count in each.demands.items())
+        rates = f"{each.one:.0f} samples/s | {each.two:.0f} samples/s"
+        print(f"| `examples/{job}` | {rates} | {gains} | {demands} | {each.others_cpus:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The plot of `bft size cpu --plot`: how fast a job is by CPUs, a line for each amount of memory, as a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bftd.cli import common, size_model
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from sizing.cpu.lines import Need
+    from sizing.cpu.profiling import Profile
+
+_KINDS = (".svg", ".png")
+_LINES_MOST = 5
+
+
+def refuse(name: str, *, overwrite: bool) -> None:
+    """Complain before minutes of work where the plot cannot be written; raises UsageError."""
+    path = Path(name)
+    if path.suffix.lower() not in _KINDS:
+        raise UsageError(f"--plot {name}: a file that ends in .svg or .png")
+    common.refuse_unwritable(path)
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} is there already; give --overwrite, or another name to --plot")
+    try:
+        import matplotlib  # noqa: F401  of the extra, looked for before the work
+    except ImportError:
+        raise BftError("--plot needs matplotlib: pip install 'bftd[plot]'; without it, bars are printed") from None
+
+
+def write(need: Need, found: Profile, name: str) -> None:
+    """Draw it, whole or not at all; raises UsageError where it cannot be written."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    matrix, each = need.matrix, max(1, need.gpus)
+    sizes = list(enumerate(matrix.memory_bytes))
+    shown = sizes[:: max(1, -(-len(sizes) // _LINES_MOST))] if need.modelled and need.memory_matters else []
+    if sizes[-1] not in shown:
+        shown.append(sizes[-1])
+    for at, size in shown:
+        label = f"with {size_model.amount(size)}" if len(shown) > 1 else None
+        alpha = 0.35 + 0.65 * (at + 1) / len(sizes)
+        axes.plot(matrix.cpus, [row[at] for row in matrix.rates], label=label, color="#0072b2", alpha=alpha)
+    tried = sorted(found.points.values(), key=lambda result: result.cpus)
+    axes.errorbar(
+        [result.cpus / each for result in tried],
+        [result.rate.value for result in tried],
+        yerr=[
+            [result.rate.value - result.rate.low for result in tried],
+            [result.rate.high - result.rate.value for result in tried],
+        ],
+        fmt="o",
+        color="#1c2126",
+        capsize=3,
+        label="measured, with 95 % interval",
+    )
+    axes.axvline(need.demand.cpus, color="#d55e00", linestyle="--", label=f"demand: {need.demand.cpus:g} CPUs")
+    axes.set_xlabel("CPUs" + (" for each GPU" if need.gpus else ""))
+    axes.set_ylabel(need.unit)
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside lower center", ncols=2)
+    path = Path(name)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)
+        os.close(handle)
+        try:
+            figure.savefig(temporary, dpi=120)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name a file of yours by --plot") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

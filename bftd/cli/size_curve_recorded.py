@@ -1,0 +1,56 @@
+"""`bft size curve --matrices`: the search of `bft size cpu`, played on a matrix that was recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd.cli import common
+from bftd.errors import UsageError
+
+if TYPE_CHECKING:
+    from sizing.cpu.matrix import Matrix
+
+
+def show(path: str | None, model: str | None, as_json: bool, *, others: bool) -> None:
+    """Print what the search finds on the model's matrix, and what trying every point would; `others` may not be."""
+    if path is None or model is None or others:
+        raise UsageError("a recorded matrix is searched with --matrices FILE --model NAME, and no SCRIPT or --nodes")
+    from sizing.cpu import matrices_file
+
+    recorded = matrices_file.one(matrices_file.load(Path(path)), model)
+    told, tried = played(recorded.matrix)
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    points = ", ".join(f"{rate:.3g} with {cpus:g}" for cpus, rate in tried.items())
+    common.echo(
+        [
+            f"{recorded.name}, for each of its GPUs ({recorded.matrix.gpus})",
+            f"  search      CPUs {told['cpus']:g}, memory {told['memory_gb']:g} GB",
+            f"  full sweep  CPUs {told['full_sweep_cpus']:g}, memory {told['full_sweep_memory_gb']:g} GB",
+            f"  throughput by CPUs, {told['points_tried']} of {len(recorded.matrix.cpus)} tried: {points}",
+        ]
+    )
+
+
+def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
+    """The numbers of the JSON, and the points that were tried in their order with their rates."""
+    from sizing.cpu import search
+    from sizing.cpu.matrices_file import GB
+
+    rates = dict(zip(matrix.cpus, map(max, matrix.rates), strict=True))
+    found = search.search(matrix.cpus, rates.__getitem__)
+    at, full = replace(matrix, searched=found.demand).demand(), matrix.demand()
+    told = {
+        "cpus": at.cpus,
+        "memory_gb": at.memory_bytes / GB,
+        "points_tried": len(found.tried),
+        "full_sweep_cpus": full.cpus,
+        "full_sweep_memory_gb": full.memory_bytes / GB,
+    }
+    return told, dict(found.tried)

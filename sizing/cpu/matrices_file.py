@@ -1,0 +1,149 @@
+"""Sensitivity matrices as a file: the public ones of Synergy, and those that `bft size cpu` writes."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sizing.cpu.matrix import Matrices, Matrix, Recorded
+from sizing.errors import UsageError
+from sizing.fields import Fields, decoded
+
+GB = 10**9
+CPUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)
+"""For each GPU, what the rows are where a file does not say: those of Synergy's servers of 8 GPUs and 24 CPUs."""
+MEMORY_GB = (20.8, 62.5, 125.0, 187.5, 250.0)
+"""For each GPU, what the columns are where a file does not say; with four, the first is not there."""
+_MOST_BYTES = 64 * 2**20
+_MOST = 2.0**63  # of a number: no rate, CPUs or GB are so many, and nothing overflows that is worked out of them
+_KNOWN = (
+    *("class", "gpus", "iteration_s", "throughput", "cpus_per_gpu", "memory_gb_per_gpu", "cpus_searched"),
+    *("cpus", "memory_gb", "speedup"),  # the demand as the public file tells it, which is worked out here
+)
+
+
+def load(path: Path) -> Matrices:
+    """The matrices of a file; raises UsageError with the place and what to write there where it is not such a file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name a file of matrices") from None
+    if len(raw) > _MOST_BYTES:
+        raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB: no file of matrices is so large")
+    try:
+        return parse(raw.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}): name a file of matrices") from None
+
+
+def parse(text: str, name: str = "the matrices") -> Matrices:
+    """The matrices of a JSON text, an object of one object for each job; raises UsageError as `load` does.
+
+    Each has `throughput`, one row for each number of CPUs, one column for each size of memory; what these are, say
+    `cpus_per_gpu` and `memory_gb_per_gpu` (lists, ascending), by default the axes of the public file; `cpus_searched`
+    is the one of its CPUs that a search found enough, where the rates were measured with few of them. Rows and columns
+    at the end that are all 0 stand for servers that there are not, and are left out.
+    """
+    data = decoded(text, name)
+    whole = Fields(name, data)
+    if not data:
+        raise UsageError(f"{name} has no matrices: give an object of one for each job")
+    for key in data:
+        if not key or not key.isprintable():
+            raise UsageError(f"{name}: {key!r} is no name of a job: give a text of one line")
+    return {key: _recorded(whole.inner(key, _KNOWN), key, data[key]) for key in data}
+
+
+def one(matrices: Matrices, name: str) -> Recorded:
+    """The matrix of a name; raises UsageError with the nearest where there is none."""
+    if name in matrices:
+        return matrices[name]
+    near = difflib.get_close_matches(name, matrices, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(itertools.islice(matrices, 8))}"
+    raise UsageError(f"no model {name} among the matrices: {hint}")
+
+
+def to_json(matrices: Iterable[Recorded]) -> dict[str, Any]:
+    """The same as it stands in a file, with its axes."""
+    return {
+        each.name: {
+            "class": each.kind,
+            "gpus": each.matrix.gpus,
+            "iteration_s": each.iteration_s,
+            "cpus_per_gpu": list(each.matrix.cpus),
+            "memory_gb_per_gpu": [memory_bytes / GB for memory_bytes in each.matrix.memory_bytes],
+            "throughput": [list(row) for row in each.matrix.rates],
+            **({} if each.matrix.searched is None else {"cpus_searched": each.matrix.searched}),
+        }
+        for each in matrices
+    }
+
+
+def _recorded(fields: Fields, name: str, data: dict[str, Any]) -> Recorded:
+    gpus, kind = fields.count("gpus", least=1), fields.text("class", "")
+    iteration_s = fields.number("iteration_s", 0.0)
+    rates = _table(fields, data.get("throughput"))
+    cpus = _axis(fields, data, "cpus_per_gpu", len(rates), CPUS, "rows")
+    memory_gb = _axis(fields, data, "memory_gb_per_gpu", len(rates[0]), MEMORY_GB, "columns")
+    while not any(rates[-1]):
+        rates.pop()
+    searched = fields.number_or_none("cpus_searched")
+    if searched is not None and searched not in cpus[: len(rates)]:
+        raise fields.wrong("cpus_searched", "one of its CPUs for each GPU with which it runs")
+    columns = max(j + 1 for row in rates for j, rate in enumerate(row) if rate)
+    return Recorded(
+        name=name,
+        kind=kind,
+        matrix=Matrix(
+            gpus=gpus,
+            cpus=cpus[: len(rates)],
+            memory_bytes=tuple(each * GB for each in memory_gb[:columns]),
+            rates=tuple(tuple(row[:columns]) for row in rates),
+            searched=searched,
+        ),
+        iteration_s=iteration_s,
+    )
+
+
+def _table(fields: Fields, rows: Any) -> list[list[float]]:
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
+        raise UsageError(f"{fields.where}: throughput is no table: give a list of rows, each a list of rates")
+    for at, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise UsageError(
+                f"{fields.where}: row {at} of throughput has {len(row)} rates, the first {len(rows[0])}: give as many"
+            )
+        for rate in row:
+            if not _is_number(rate):
+                shown = json.dumps(rate)[:40]
+                raise UsageError(f"{fields.where}: row {at} of throughput has {shown}: give numbers of 0 or more")
+    if not any(map(any, rows)):
+        raise UsageError(f"{fields.where}: throughput is 0 everywhere: give rates of a job that runs")
+    return [list(map(float, row)) for row in rows]
+
+
+def _axis(
+    fields: Fields, data: dict[str, Any], key: str, count: int, usual: Sequence[float], what: str
+) -> tuple[float, ...]:
+    """The axis that a file says, or that of the public file; of its columns the last ones where the first is absent."""
+    if key in data:
+        axis = data[key]
+        if not isinstance(axis, list) or not all(map(_is_number, axis)) or len(axis) != count:
+            raise UsageError(f"{fields.where}: {key} is no list of {count} numbers: give one for each of the {what}")
+        if axis[0] <= 0 or any(a >= b for a, b in itertools.pairwise(axis)):
+            raise UsageError(f"{fields.where}: {key} does not ascend from above 0: put the {what} in order")
+        return tuple(map(float, axis))
+    if what == "rows" and count == len(usual):
+        return tuple(usual)
+    if what == "columns" and count in (len(usual), len(usual) - 1):
+        return tuple(usual[-count:])
+    raise UsageError(f"{fields.where}: what the {count} {what} of throughput are is not known: give {key}, a list")
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= _MOST

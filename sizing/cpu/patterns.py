@@ -1,0 +1,131 @@
+"""A regular expression that reads a command's progress from its output, and the lines that it is searched in.
+
+Like progress= of --elastic (elastic/driver/printed.py), which rooms that may be without a driver cannot import.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from types import FrameType
+from typing import Literal
+
+from sizing.errors import UsageError
+
+Group = Literal["samples", "step", "rate"]
+GROUPS: tuple[Group, ...] = ("samples", "step", "rate")
+"""What an expression may have groups for; of several the first one here that a line has is taken."""
+
+_LINE_BYTES = 4096
+"""Of a line is looked at; a line without an end is not kept in memory."""
+
+_MATCH_S = 0.5
+"""CPU time for one line: an expression that needs more never ends."""
+
+_EXAMPLE = "--regex 'step (?P<step>[0-9]+)'"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?$|[0-9][0-9,_]*\.?$")
+
+
+class _TooLongError(Exception):
+    """The expression takes too long on a line."""
+
+
+class Pattern:
+    """A checked expression; `said` is why it is searched for no more, "" while it is."""
+
+    def __init__(self, text: str) -> None:
+        """Raises UsageError, one line, for what is no expression or has no known group."""
+        try:
+            self._expression = re.compile(text)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UsageError(f"--regex {text!r}: not a regular expression: {error}") from None
+        if not set(GROUPS) & set(self._expression.groupindex):
+            named = ", ".join(sorted(self._expression.groupindex))
+            raise UsageError(
+                f"--regex {text!r}: {f'{named} is no known group' if named else 'it has no named group'}: write one of "
+                f"(?P<step>...), (?P<samples>...) and (?P<rate>...), for example {_EXAMPLE}"
+            )
+        self.text = text
+        self.said = ""
+        self._matching = False
+
+    def search(self, line: str) -> tuple[Group, float] | None:
+        """What a line says: the group, and the number in it; None where it says nothing.
+
+        In the main thread no line takes longer than a moment: Python's engine looks for signals while it searches.
+        """
+        if self.said:
+            return None
+        match = self._matched(line)
+        if match is None:
+            return None
+        said = match.groupdict()
+        for group in GROUPS:
+            if said.get(group) is not None and (value := number(said[group])) is not None:
+                return group, value
+        return None
+
+    def _matched(self, line: str) -> re.Match[str] | None:
+        if threading.current_thread() is not threading.main_thread():
+            return self._expression.search(line)
+        before = signal.signal(signal.SIGVTALRM, self._too_long)
+        try:
+            try:
+                self._matching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, _MATCH_S)
+                return self._expression.search(line)
+            finally:
+                self._matching = False
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        except _TooLongError:
+            self.said = (
+                f"--regex {self.text!r} takes too long on a line of the output: write it without repeats of repeats, "
+                "such as (a+)+"
+            )
+            return None
+        finally:
+            signal.signal(signal.SIGVTALRM, before)
+
+    def _too_long(self, number: int, frame: FrameType | None) -> None:
+        if self._matching:
+            raise _TooLongError
+
+
+def number(text: str) -> float | None:
+    """A number as scripts print it, with or without separators between thousands; None for what is none."""
+    text = text.strip()
+    if len(text) > 40 or not _NUMBER.match(text):
+        return None
+    value = float(text.replace(",", "").replace("_", ""))
+    return value if value >= 0 else None
+
+
+class Lines:
+    """Cuts output into lines: also at carriage returns, as of progress bars; colours are left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.last = ""
+        """The last line with something on it."""
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """The lines that end in a chunk; of a line no more than its begin is kept."""
+        parts = chunk.replace(b"\r", b"\n").split(b"\n")
+        parts[0] = self._rest + parts[0][:_LINE_BYTES]
+        self._rest = parts.pop()[:_LINE_BYTES]
+        found = [text for part in parts if (text := plain(part[:_LINE_BYTES]))]
+        if found:
+            self.last = found[-1]
+        return found
+
+    def end(self) -> list[str]:
+        """What was printed last, without an end of its line."""
+        return self.feed(b"\n")
+
+
+def plain(line: bytes) -> str:
+    """A line as text that a terminal can be given: without colours and control characters."""
+    text = _ESCAPES.sub("", line.decode(errors="replace"))
+    return "".join(each if each.isprintable() else " " if each == "\t" else "?" for each in text).strip()

@@ -1,0 +1,108 @@
+"""One point of a profile: the user's own command run on so many CPUs for some seconds, and how fast it trained."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sizing.cpu import confine
+from sizing.cpu.confine import How
+from sizing.cpu.patterns import Pattern
+from sizing.cpu.running import Output, Running
+from sizing.cpu.watching import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
+from sizing.errors import UsageError
+
+__all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured", "too_few"]
+
+_GRACE_S = 3.0
+_LOOK_S = 0.2
+
+
+class Runner:
+    """Runs a command on CPUs that it is confined to; nothing that it started is left when `measure` returns.
+
+    To be used in the main thread of a process: the regular expression is bounded by a timer there.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        regex: str | None = None,
+        gpus: int = 0,
+        limits: Limits | None = None,
+        how: How = "auto",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find out where and how the command is run; it is not started yet.
+
+        Raises UsageError for a command that is none, or a `regex` without a group step, samples or rate, SizingError
+        where Slurm starts no step.
+        """
+        confine.refuse_command(command)
+        self.command = tuple(command)
+        self.limits = limits or Limits()
+        self._pattern = Pattern(regex) if regex is not None else None
+        self._environ = dict(os.environ if environ is None else environ)
+        self.confinement = confine.confinement(how, self._environ, gpus)
+
+    @property
+    def available(self) -> int:
+        """How many CPUs a point may have."""
+        return self.confinement.host.cpus
+
+    def measure(self, cpus: int, heard: Heard | None = None, most_s: float = math.inf) -> PointResult:
+        """The throughput on so many CPUs, within `most_s` where that is less than the limit for a point.
+
+        Raises Unmeasured, and UsageError for more CPUs than there are.
+        """
+        if not 1 <= cpus <= self.available:
+            raise UsageError(too_few(cpus, self.confinement))
+        if self._pattern is not None:
+            self._pattern = Pattern(self._pattern.text)
+        argv = self.confinement.argv(self.command, cpus, _GRACE_S, self._environ)
+        output = Output(Path.cwd() if self.confinement.kind == "srun" else None)
+        keep = True
+        try:
+            limits = replace(self.limits, timeout_s=max(1.0, min(most_s, self.limits.timeout_s)))
+            watch = Watch(cpus, limits, self._pattern, self.confinement.kind, self.command, output.path)
+            running = Running(argv, self.confinement.environ(self._environ, cpus), output)
+            try:
+                looked_s = time.monotonic()
+                while not running.over:
+                    printed, said = running.events(_LOOK_S)
+                    watch.take(printed, said, now_s := time.monotonic())
+                    if now_s - looked_s < _LOOK_S:
+                        continue
+                    looked_s = now_s
+                    if watch.enough(now_s):
+                        break
+                    if heard is not None:
+                        heard(watch.progress(now_s))
+            finally:
+                running.end()
+            result = watch.result(list(running.words), running.left)
+            keep = False
+            return result
+        except KeyboardInterrupt:
+            keep = False
+            raise
+        finally:
+            output.close(keep=keep)
+
+
+def too_few(cpus: int, where: confine.Confinement) -> str:
+    """What is said where more CPUs are asked for than there are."""
+    there = where.host.cpus
+    if where.kind == "srun":
+        return (
+            f"{cpus} CPUs: job {where.job} has {there} on a node: --cpus up to {there}, or an allocation with more "
+            "(salloc --cpus-per-task)"
+        )
+    return (
+        f"{cpus} CPUs: this user has {there} on {where.host.name}: --cpus up to {there}, or run it where there are more"
+    )

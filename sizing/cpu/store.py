@@ -1,0 +1,130 @@
+"""The cache of measured points: each is written as soon as it is there, so a profile that was ended is resumed.
+
+A command is known by its words, the folder it is run in, what the files that it names hold, the CPUs and GPUs of the
+host, and how its progress is read. Not seen are modules that its script imports, installed packages, data files, and
+most of the environment: age is told, and a profile can be made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sizing.cpu.confine import Host
+from sizing.cpu.points import PointResult
+from sizing.database import Database, cache_folder
+from sizing.errors import SizingError
+from sizing.estimate import Estimate
+
+VERSION = 1
+_SCHEMA = """
+CREATE TABLE points (
+    key TEXT NOT NULL, cpus INTEGER NOT NULL, name TEXT NOT NULL, made REAL NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (key, cpus)
+);
+"""
+_MOST_BYTES = 16 * 2**20  # of a file that counts as part of the command
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def key_of(
+    command: tuple[str, ...], regex: str | None, gpus: int, host: Host, environ: Mapping[str, str], folder: Path
+) -> str:
+    """What a command's points are kept under; raises nothing."""
+    files = {}
+    for word in command:
+        for place in _places(word):
+            path = folder / place
+            with suppress(OSError, ValueError):
+                if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                    files[place] = hashlib.sha256(path.read_bytes()).hexdigest()
+    threads = {name: environ[name] for name in _THREADS if name in environ}
+    about = [command, str(folder), files, regex, gpus, host.cpu_model, host.gpus, threads]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+class Points:
+    """The points of one command; where the cache cannot be used they are not kept, which `said` tells once."""
+
+    def __init__(self, key: str, name: str, path: Path | None = None) -> None:
+        self._key, self._name = key, name
+        self._database: Database | None = None
+        self._said: list[str] = []
+        try:
+            place = path if path is not None else usual_path()
+            self._database = Database(place, _SCHEMA, VERSION, ("points",))
+        except (RuntimeError, OSError) as error:
+            self._said.append(f"there is no cache, so nothing is kept: {error}; $XDG_CACHE_HOME names a folder")
+
+    @property
+    def said(self) -> list[str]:
+        """What is to be told of the cache."""
+        return [*(self._database.said if self._database is not None else ()), *self._said]
+
+    def known(self) -> dict[int, PointResult]:
+        """The points by CPUs, oldest first."""
+        found: dict[int, PointResult] = {}
+        if self._database is not None:
+            query = "SELECT body FROM points WHERE key = ? ORDER BY made"
+            try:
+                for (body,) in self._database.rows(query, (self._key,)):
+                    with suppress(ValueError, TypeError, KeyError, AttributeError):
+                        point = read(json.loads(body))
+                        found[point.cpus] = point
+            except SizingError as error:
+                self._without(error)
+        return found
+
+    def put(self, point: PointResult) -> None:
+        """Keep a point, in place of one with as many CPUs."""
+        if self._database is None:
+            return
+        row = (self._key, point.cpus, self._name, point.made_s, json.dumps(asdict(point)))
+        try:
+            with self._database.writing() as db:
+                db.execute("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?)", row)
+        except SizingError as error:
+            self._without(error)
+
+    def _without(self, error: SizingError) -> None:
+        self._said.append(f"the cache is not used, so nothing is kept: {error}")
+        self._database = None
+
+
+def usual_path() -> Path:
+    """Where the cache is: beside the one of profiles of stages."""
+    return cache_folder() / "cpu.sqlite"
+
+
+def age_s(point: PointResult) -> float:
+    """How old a point is; never less than 0, whatever clocks say."""
+    return max(0.0, time.time() - point.made_s)
+
+
+def read(body: dict[str, Any]) -> PointResult:
+    """A point out of its JSON; raises KeyError, TypeError or ValueError for what is none."""
+    names = {field.name for field in dataclasses.fields(PointResult)}
+    if set(body) - names or not isinstance(body["cpus"], int):
+        raise ValueError("of another form")
+    rate = Estimate(**body["rate"])
+    blocks, notes = tuple(map(float, body["blocks"])), tuple(map(str, body["notes"]))
+    numbers = (body[name] for name in names - {"rate", "blocks", "notes", "unit", "kind"} if name in body)
+    if not blocks or not rate.value > 0 or not all(isinstance(each, (int, float)) for each in numbers):
+        raise ValueError("no rate")
+    return PointResult(**{**body, "rate": rate, "blocks": blocks, "notes": notes})
+
+
+def _places(word: str) -> tuple[str, ...]:
+    """Which files a word of a command may name: itself, the value of an option, a module of Python's."""
+    value = word.rpartition("=")[2]
+    dotted = word.replace(".", os.sep)
+    modules = (f"{dotted}.py", f"{dotted}{os.sep}__main__.py") if word.replace(".", "").isidentifier() else ()
+    return tuple(dict.fromkeys(filter(None, (word, value, *modules))))

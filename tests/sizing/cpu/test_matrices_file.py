@@ -1,0 +1,163 @@
+"""Files of matrices: the public form and our own, and one line for whatever is wrong with a file."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sizing.cpu import matrices_file
+from sizing.cpu.matrix import Point
+from sizing.errors import UsageError
+
+GB = 10**9
+OURS: dict[str, Any] = {
+    "vgg": {
+        "class": "image",
+        "gpus": 2,
+        "iteration_s": 0.5,
+        "cpus_per_gpu": [1, 2, 4],
+        "memory_gb_per_gpu": [8, 16.5],
+        "throughput": [[0, 1], [1, 2], [1, 4]],
+    }
+}
+PUBLIC = {"gnmt_1": {"class": "language", "gpus": 1, "throughput": [[1] * 5] * 9, "memory_gb": None, "cpus": 1.0}}
+
+
+def parsed(data: object) -> matrices_file.Matrices:
+    return matrices_file.parse(json.dumps(data), "m.json")
+
+
+def changed(**fields: object) -> dict[str, Any]:
+    """The file with other fields of its job; those that are None are left out."""
+    found = copy.deepcopy(OURS)
+    found["vgg"].update(fields)
+    found["vgg"] = {key: value for key, value in found["vgg"].items() if value is not None}
+    return found
+
+
+def test_a_file_with_axes_is_read_as_it_is_and_written_the_same() -> None:
+    made = parsed(OURS)
+    vgg = made["vgg"]
+    assert (vgg.name, vgg.kind, vgg.iteration_s, vgg.matrix.gpus) == ("vgg", "image", 0.5, 2)
+    assert vgg.matrix.cpus == (1.0, 2.0, 4.0)
+    assert vgg.matrix.memory_bytes == (8 * GB, 16.5 * GB)
+    assert vgg.matrix.rate(Point(4, 17 * GB)) == 4.0
+    assert parsed(matrices_file.to_json(made.values())) == made
+
+
+def test_the_public_form_has_the_axes_of_its_servers() -> None:
+    matrix = parsed(PUBLIC)["gnmt_1"].matrix
+    assert matrix.cpus == (1, 2, 3, 4, 5, 6, 9, 12, 24)
+    assert matrix.memory_bytes == (20.8 * GB, 62.5 * GB, 125 * GB, 187.5 * GB, 250 * GB)
+    assert matrix.demand() == Point(1.0, 20.8 * GB)
+
+
+def test_of_four_columns_the_first_of_the_axis_is_not_there() -> None:
+    four = {"res_2": {"gpus": 2, "throughput": [[1, 1, 1, 1]] * 9}}
+    assert parsed(four)["res_2"].matrix.memory_bytes[0] == 62.5 * GB
+
+
+def test_rows_and_columns_of_servers_that_there_are_not_are_no_part_of_the_axes() -> None:
+    made = parsed(changed(throughput=[[0, 0], [2, 0], [0, 0]]))["vgg"].matrix
+    assert (made.cpus, made.memory_bytes, made.rates) == ((1.0, 2.0), (8 * GB,), ((0.0,), (2.0,)))
+
+
+def test_what_a_search_found_enough_is_kept() -> None:
+    made = parsed(changed(cpus_searched=2))
+    assert made["vgg"].matrix.demand() == Point(2.0, 16.5 * GB)
+    assert parsed(matrices_file.to_json(made.values())) == made
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], "m.json: give an object"),
+        ({}, "m.json has no matrices"),
+        ({"a": 1}, "m.json, a: give an object"),
+        ({"a\nb": {}}, "no name of a job"),
+        (changed(gpus=0), "gpus is 0: give a whole number of 1 or more"),
+        (changed(gpus=None), "gpus is missing"),
+        (changed(colour="red"), "no field colour"),
+        (changed(throughput=None), "throughput is no table"),
+        (changed(throughput=[]), "throughput is no table"),
+        (changed(throughput=[1, 2, 3]), "throughput is no table"),
+        (changed(throughput=[[], [], []]), "throughput is no table"),
+        (changed(throughput=[[1, 1], [1, 1, 1], [1, 1]]), "row 2 of throughput has 3 rates, the first 2"),
+        (changed(throughput=[[1, 1], [1, -1], [1, 1]]), "row 2 of throughput has -1: give numbers of 0 or more"),
+        (changed(throughput=[[1, 1], [1, float("nan")], [1, 1]]), "row 2 of throughput has NaN"),
+        (changed(throughput=[[1, 1], [1, float("inf")], [1, 1]]), "row 2 of throughput has Infinity"),
+        (changed(throughput=[[1, 1], [1, True], [1, 1]]), "row 2 of throughput has true"),
+        (changed(throughput=[[1, 1], [1, "1"], [1, 1]]), 'row 2 of throughput has "1"'),
+        (changed(throughput=[[0, 0]] * 3), "throughput is 0 everywhere"),
+        (changed(cpus_per_gpu=[1, 2]), "cpus_per_gpu is no list of 3 numbers"),
+        (changed(cpus_per_gpu=[1, 4, 2]), "cpus_per_gpu does not ascend"),
+        (changed(cpus_per_gpu=[0, 1, 2]), "cpus_per_gpu does not ascend from above 0"),
+        (changed(cpus_per_gpu=None), "what the 3 rows of throughput are is not known: give cpus_per_gpu"),
+        (changed(memory_gb_per_gpu=None), "what the 2 columns of throughput are is not known: give memory_gb_per_gpu"),
+        (changed(memory_gb_per_gpu=[8, float("nan")]), "memory_gb_per_gpu is no list of 2 numbers"),
+        (changed(cpus_searched=3), "cpus_searched is 3: give one of its CPUs"),
+        (changed(iteration_s=-1), "iteration_s is -1"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(data: object, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parsed(data)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "m.json" in str(raised.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from([*OURS["vgg"], "cpus_searched", "cpus", "other"]), JSON)
+def test_whatever_stands_in_a_field_is_read_or_refused_in_one_line(field: str, value: object) -> None:
+    try:
+        [made] = parsed(changed(**{field: value})).values()
+    except UsageError as error:
+        said = str(error)
+    else:
+        said = ""
+        assert made.matrix.demand().cpus in made.matrix.cpus
+    assert "\n" not in said
+
+
+def test_a_job_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="'a' is there twice"):
+        matrices_file.parse('{"a": {}, "a": {}}', "m.json")
+
+
+def test_files_that_are_not_there_no_text_or_too_large_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, said in [(tmp_path / "no.json", "No such file"), (tmp_path, "Is a directory")]:
+        with pytest.raises(UsageError, match=said):
+            matrices_file.load(path)
+    (tmp_path / "m.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        matrices_file.load(tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(json.dumps(OURS))
+    assert list(matrices_file.load(tmp_path / "m.json")) == ["vgg"]
+    monkeypatch.setattr(matrices_file, "_MOST_BYTES", 10)
+    with pytest.raises(UsageError, match="no file of matrices is so large"):
+        matrices_file.load(tmp_path / "m.json")
+
+
+def test_a_model_that_is_not_there_is_told_the_nearest() -> None:
+    made = parsed(PUBLIC | OURS)
+    assert matrices_file.one(made, "vgg") is made["vgg"]
+    with pytest.raises(UsageError, match="no model gnmt1 among the matrices: did you mean gnmt_1"):
+        matrices_file.one(made, "gnmt1")
+    with pytest.raises(UsageError, match="there are gnmt_1, vgg"):
+        matrices_file.one(made, "zzz")
