@@ -9,11 +9,11 @@ from typing import Any
 from sizing.by_formula import Formula
 from sizing.candidates import Candidate
 from sizing.fit import Choice, fit
+from sizing.gpus import GIB
 from sizing.model.trace import Category
 from sizing.plans import Plan
 from sizing.sources import STATE, Source, Traces
 
-_GIB = 2**30
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "recompute=full": {"recompute": "full"},
     "attention=flash": {"attention": "flash"},
@@ -27,8 +27,8 @@ def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candida
     near = choices[0].plan
     lacks = near.peak.high - near.gpu_bytes
     told = (
-        f"fits nowhere: the nearest, {_name(near)}, needs {near.peak.high / _GIB:.1f} GiB a GPU with the guard band "
-        f"({near.peak.origin}) and has {near.gpu_bytes / _GIB:.1f}: {lacks / _GIB:.1f} GiB too little"
+        f"fits nowhere: the nearest, {_name(near)}, needs {near.peak.high / GIB:.1f} GiB a GPU with the guard band "
+        f"({near.peak.origin}) and has {near.gpu_bytes / GIB:.1f}: {lacks / GIB:.1f} GiB too little"
     )
     help_ = list(_elsewhere(source, others))
     if isinstance(source, Formula):
@@ -81,12 +81,12 @@ def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
     rest = sum(parts.values()) - state
     if state >= rest:
         yield (
-            f"{state / _GIB:.1f} GiB of it are weights, gradients and optimizer: "
+            f"{state / GIB:.1f} GiB of it are weights, gradients and optimizer: "
             "a make_step that takes fsdp= or tp= can share them among GPUs"
         )
     else:
         batch = f" of {near.batch} samples" if near.batch > 1 else ""
         yield (
-            f"{rest / _GIB:.1f} GiB of it are activations{batch}: torch.utils.checkpoint, "
+            f"{rest / GIB:.1f} GiB of it are activations{batch}: torch.utils.checkpoint, "
             "a smaller --global-batch with gradient accumulation, or a make_step that takes tp= would help"
         )

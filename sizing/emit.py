@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sizing.gpus import GIB
 from sizing.plans import Plan
 from sizing.pools import Pool
 
 _MEBIBYTE = 2**20
-_GIBIBYTE = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ def _spread(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    told = f"{plan.peak.high / _GIBIBYTE:.1f} of {plan.gpu_bytes / _GIBIBYTE:.1f} GiB a GPU with the guard band"
+    told = f"{plan.peak.high / GIB:.1f} of {plan.gpu_bytes / GIB:.1f} GiB a GPU with the guard band"
     return f"{told} ({plan.peak.origin})"
 
 
 def _size(memory_bytes: int) -> str:
     """Rounded down to what Slurm counts in: whole gibibytes where it has some."""
-    whole = memory_bytes // _GIBIBYTE
+    whole = memory_bytes // GIB
     return f"{whole}G" if whole >= 4 else f"{memory_bytes // _MEBIBYTE}M"

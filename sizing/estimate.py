@@ -9,8 +9,8 @@ Origin = Literal["measured", "traced", "formula", "interpolated", "assumed"]
 """From the best to the worst.
 
 measured: read on the real thing; traced: counted while the user's own step ran on tensors without contents; formula:
-worked out of a model's sizes; interpolated: between or beside values of a better origin; assumed: a data sheet's, or a
-rule's.
+worked out of a model's sizes, or of numbers of a better origin; interpolated: between or beside values of a better
+origin; assumed: a data sheet's, or a rule's. What is put together has the worst origin of its parts.
 """
 
 ORIGINS: tuple[Origin, ...] = ("measured", "traced", "formula", "interpolated", "assumed")

@@ -151,7 +151,8 @@ def _plan(candidate: Candidate, work: cost.Work, peak: Estimate, source: Source)
     pool, parallel = candidate.pool, candidate.parallel
     per_node = parallel.gpus // candidate.nodes
     network = min(group.network_bytes_s for group in pool.having(per_node))
-    step = cost.step_s(work, parallel, pool.gpu, candidate.nodes, network, source.precision)
+    times = (cost.step_s(work, parallel, gpu, candidate.nodes, network, source.precision) for gpu in pool.possible)
+    step = max(times, key=lambda each: each.value)
     return Plan(
         partition=pool.partition,
         gpu_type=pool.gpu.name,

@@ -18,6 +18,7 @@ class Pool:
 
     `gpu_bytes` is what a job can rely on; `constraint` is the feature that keeps others' GPUs of the same gres type
     away, "" where none is needed, and `mixed` names the types that it may get instead where there is no such feature.
+    `others` are those of them that are known: all of a job goes at the pace of the slowest.
     In an `exclusive` partition a job has whole nodes. No job runs longer than `max_time_s`, None for any time.
     """
 
@@ -30,6 +31,12 @@ class Pool:
     mixed: tuple[str, ...] = ()
     exclusive: bool = False
     max_time_s: float | None = None
+    others: tuple[GpuType, ...] = ()
+
+    @property
+    def possible(self) -> tuple[GpuType, ...]:
+        """The types that a job may get, the one it is meant to get first."""
+        return (self.gpu, *self.others)
 
     @property
     def gres_type(self) -> str:
@@ -76,17 +83,18 @@ def _pool(
     constraint = _constraint(groups, others) if others else ""
     mixed = tuple(sorted({group.gpu_type for group in others})) if others and not constraint else ()
     # of a type that nobody knows nothing can be said; the administrator is told to name it
-    known = [inventory.types[other].memory_bytes for other in mixed if other in inventory.types]
+    known = tuple(inventory.types[other] for other in mixed if other in inventory.types)
     return Pool(
         offer.partition,
         gpu,
         tuple(groups),
-        min([gpu.memory_bytes, *known]),
+        min(each.memory_bytes for each in (gpu, *known)),
         offer.max_nodes,
         constraint,
         mixed,
         offer.exclusive,
         offer.max_time_s,
+        known,
     )
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sizing.estimate import Estimate
 
 _MOST_STEPS = 10**12
-_TIMEOUT_S = 120.0
 
 
 @click.command()
@@ -51,7 +50,7 @@ _TIMEOUT_S = 120.0
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
 @click.option("--precision", default="bf16", metavar="P", help="Of a traced model: fp32, tf32, fp16 or bf16 (default).")
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@options.trace_timeout
 @click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
 @click.option("--submit", "job_path", metavar="JOB.sh", help="Submit this script on the winner's GPUs; asks before.")
 @click.option("--yes", "-y", is_flag=True, help="Submit without asking.")
@@ -105,7 +104,7 @@ def choose(
     notes = [*there.notes, *closed]
     if not found:
         if as_json:
-            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, tuple(notes))
+            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
             click.echo(json.dumps(size_choose_shown.to_json(shown, None), indent=2))
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
     # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
@@ -132,7 +131,7 @@ def choose(
             f"{ranking.misses(ordered, deadline_s, now_s)}"
         )
     if job is not None:
-        job_id = size_submit.submit(job, winner, yes=yes, quiet=as_json)
+        job_id = size_submit.submit(job, winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
         if as_json:
             click.echo(json.dumps({**size_choose_shown.to_json(shown, winner), "job_id": job_id}, indent=2))
 

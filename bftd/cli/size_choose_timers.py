@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Timers:
-    """The timer, and what is to be said of it."""
+    """The timer, what is to be said of it, and the options beside a partition that make profiles for it."""
 
     timer: FirstThatKnows
     said: list[str]
+    profiling: str
 
     def notes(self, found: Sequence[Run]) -> list[str]:
         """What the times are worth, and what would make them better."""
@@ -33,7 +34,7 @@ class Timers:
         if assumed:
             told.append(
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
-                f"bft size profile --partition {assumed[0]} would measure them"
+                f"bft size profile --partition {assumed[0]}{self.profiling} would measure them"
             )
         told += self.timer.unknown.values()
         return told
@@ -50,7 +51,7 @@ def made(
     precision: str,
 ) -> Timers:
     """The timers of a model; traces it where it is no configuration. Raises UsageError, and BftError where it fails."""
-    from sizing.choosing.timers import FirstThatKnows
+    from sizing.choosing.timers import FirstThatKnows, Slowest
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
@@ -59,9 +60,25 @@ def made(
     timers: list[Timer] = []
     measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch)
     if measured is not None:
-        timers.append(measured)
-    timers.append(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said))
-    return Timers(FirstThatKnows(timers), said)
+        timers.append(Slowest(measured))
+    timers.append(Slowest(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said)))
+    said += _either(chosen)
+    return Timers(FirstThatKnows(timers), said, size_profiles.profiling(asked, precision))
+
+
+def _either(chosen: Sequence[Pool]) -> list[str]:
+    """Where a job may get one type of GPU or another, what counts, and how the centre would tell them apart."""
+    told = {}
+    for pool in chosen:
+        if pool.mixed:
+            unknown = [name for name in pool.mixed if name not in {other.name for other in pool.others}]
+            kinds = sorted({pool.gpu.name, *pool.mixed})
+            but = f", but for {', '.join(unknown)}, of which nothing is known" if unknown else ""
+            told[(pool.partition, *kinds)] = (
+                f"{pool.partition}: Slurm gives {' or '.join(kinds)} to the same request, so the slowest and the "
+                f"smallest count{but}; a type in gres.conf or a feature of their nodes would tell them apart"
+            )
+    return list(told.values())
 
 
 def _assumed(

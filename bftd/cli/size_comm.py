@@ -18,6 +18,7 @@ from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from sizing.cells.comm import CommTables, Table
+    from sizing.cells.comm_file import Added
     from sizing.cells.nccl import Run
 
 _LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
@@ -33,6 +34,7 @@ def comm() -> None:
 @click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="The type of GPU, where the log does not say it.")
 @click.option("--link", "link_text", default="", metavar="GPUSxNODES", help="GPUs a node x nodes, if not in the log.")
 @click.option("--kind", default="", metavar="KIND", help="The collective, where the log does not say it.")
+@click.option("--force", is_flag=True, help="Replace also a table of more sizes.")
 @click.option("--site", is_flag=True, help="For all users: write beside the configuration, as /etc/bftd/comm.json.")
 @options.config
 @options.as_json
@@ -41,13 +43,14 @@ def import_(
     gpu_type: str,
     link_text: str,
     kind: str,
+    force: bool,
     site: bool,
     config_path: str | None,
     as_json: bool,
 ) -> None:
     """Read what the programs of nccl-tests printed, and keep it.
 
-    A later import of the same collective over the same link replaces the earlier one.
+    A later import of the same collective over the same link replaces the earlier one, if it has all its sizes.
     """
     from sizing.cells import comm_file, nccl
     from sizing.cells.comm import PROGRAMS
@@ -62,8 +65,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    replaced = comm_file.add(path, tables)
-    _tell(tables, replaced, notes, path, as_json)
+    _tell(tables, comm_file.add(path, tables, force=force), notes, path, as_json)
 
 
 @comm.command()
@@ -73,8 +75,11 @@ def import_(
 @click.option("--python", default="", metavar="P", help="The Python to measure with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=300.0, metavar="S", help="For all of it; default 300 s.")
 @click.option("--save/--no-save", default=True, help="Keep the tables (default).")
+@click.option("--force", is_flag=True, help="Replace also a table of more sizes.")
 @options.as_json
-def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float, save: bool, as_json: bool) -> None:
+def bench(
+    ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float, save: bool, force: bool, as_json: bool
+) -> None:
     """Measure collectives between processes of this machine (gloo).
 
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
@@ -89,8 +94,8 @@ def bench(ranks: int, rounds: int, max_bytes: int, python: str, timeout_s: float
     if ranks > cores:
         notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
-    replaced = comm_file.add(path, tables) if path else ()
-    _tell(tables, replaced, notes, path, as_json)
+    added = comm_file.add(path, tables, force=force) if path else comm_file.Added()
+    _tell(tables, added, notes, path, as_json)
 
 
 @comm.command()
@@ -171,16 +176,19 @@ def _type(told: str, name: str, config_path: str | None) -> str:
     return known.type.name
 
 
-def _tell(
-    tables: Sequence[Table], replaced: Sequence[Table], notes: Sequence[str], path: Path | None, as_json: bool
-) -> None:
-    from sizing.cells.comm import named, to_json
+def _tell(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Path | None, as_json: bool) -> None:
+    from sizing.cells.comm import named, shown, to_json
 
     notes = [
         *notes,
         *(
             f"{old.kind} over {named(old.link)} replaces that of {old.day or 'before'} ({old.source})"
-            for old in replaced
+            for old in added.replaced
+        ),
+        *(
+            f"{old.kind} over {named(old.link)} stays that of {old.day or 'before'} ({old.source}), which has times of "
+            f"{shown(old.points[0].nbytes)} to {shown(old.points[-1].nbytes)}; --force replaces it"
+            for old in added.stayed
         ),
     ]
     if as_json:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sizing.pools import Pool
     from sizing.sources import Source
 
-_TIMEOUT_S = 120.0
 _PLANS_MOST = 200  # in JSON, beside the best of each partition and type
 
 
@@ -41,7 +40,7 @@ _PLANS_MOST = 200  # in JSON, beside the best of each partition and type
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Lines for the best N; default 3.")
 @click.option("--precision", default="bf16", metavar="P", help="Of a traced step: fp32, tf32, fp16 or bf16 (default).")
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@options.trace_timeout
 @click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
 @click.option("--into", metavar="JOB.sh", help="Write the lines into a copy of this script, as a diff first.")
 @click.option("--output", "-o", metavar="FILE", help="The copy's name; default JOB.gpus.sh.")

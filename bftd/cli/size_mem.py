@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sizing.model.parallel import Parallel
     from sizing.model.trace import Target
 
-_TIMEOUT_S = 120.0
-
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
@@ -32,7 +30,7 @@ _TIMEOUT_S = 120.0
 @click.option("--fsdp", type=int, metavar="F", help="GPUs that share the state (FSDP, ZeRO-3).")
 @click.option("--marp", is_flag=True, help="Print what Frenzy's formula (MARP) says, too.")
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@options.trace_timeout
 @click.option("--device", default="cuda", type=click.Choice(["cuda", "cpu"]), help="Whose memory; default cuda.")
 @options.as_json
 def mem(

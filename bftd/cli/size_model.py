@@ -17,8 +17,6 @@ _FILE = re.compile(r"(?P<path>.+?\.json)(?::(?P<options>.*))?$")
 _BATCH = re.compile(r"(?:^|[:,])\s*b\s*=")
 _MOST_FILE_BYTES = 2**20
 _MOST_BATCH = 10**9
-_GIB = 2**30
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +71,7 @@ def _model(text: str) -> ModelConfig:
 
 def amount(count: float) -> str:
     """Bytes for people."""
-    return f"{count / _GIB:.2f} GiB" if abs(count) >= _GIB else f"{count / _MIB:.1f} MiB"
+    for unit, size, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 1)):
+        if abs(count) >= size:
+            return f"{count / size:.{digits}f} {unit}"
+    return f"{count:.0f} B"

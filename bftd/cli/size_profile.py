@@ -5,26 +5,31 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.cli import common, options, size_allocation, size_cells, size_comm, size_hybrids, size_model
+from bftd.cli import (
+    common,
+    options,
+    size_allocation,
+    size_cells,
+    size_comm,
+    size_hybrids,
+    size_model,
+    size_profile_work,
+)
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
-    from sizing.cells.cell import Cell
     from sizing.cells.graph import Graph
-    from sizing.cells.profile import Device, Result, Setting, Source
+    from sizing.cells.profile import Device, Result, Source
     from sizing.cells.shards import Shard
     from sizing.cells.store import Store
 
 _TIMEOUT_S = 900.0
 _MOST_GPUS = 2**16
-_START_S = 8.0  # of a process with torch, and the reading of the model in it
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}  # a second; only for the first guess of how long it takes
 
 
 @click.command()
@@ -85,7 +90,7 @@ def profile(
         return
     if forget is not None:
         gone = store.forget("" if forget == "all" else forget)
-        click.echo(f"{gone} profiles forgotten")
+        click.echo(f"{gone} profile{'' if gone == 1 else 's'} forgotten")
         return
     if global_batch is None or gpus is None:
         raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
@@ -98,7 +103,7 @@ def profile(
     if partition:
         answer = size_allocation.profiled(partition, device, threads)
         results, source = _stored(store, answer, model, text)
-        _say(store.said)
+        size_profile_work.say(store.said)
         if as_json:
             click.echo(json.dumps(answer, indent=2))
         else:
@@ -108,7 +113,7 @@ def profile(
     wanted_counts = size_cells.counts_of(counts)
     graph = size_cells.graph_of(model, text, min(global_batch, size_cells.GRAPH_BATCH), 1, python, timeout_s)
     setting = Setting(optimizer, precision, threads, rounds)
-    work = _Work(store, source, graph, setting, device, python, timeout_s, again)
+    work = size_profile_work.Work(store, source, graph, setting, device, python, timeout_s, again)
     found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
     if graph.note:
         work.notes[graph.note] = None
@@ -121,7 +126,7 @@ def profile(
         work.run(middle)
     for cell in cells:
         work.smaller(cell, global_batch)
-    _say(store.said)
+    size_profile_work.say(store.said)
     if as_json:
         click.echo(json.dumps(work.to_json(), indent=2))
     else:
@@ -157,150 +162,6 @@ def _wanted(
     return tuple(found)
 
 
-class _Work:
-    """Profiles what is not in the cache, tells of each, and writes it down at once."""
-
-    def __init__(
-        self,
-        store: Store,
-        source: Source,
-        graph: Graph,
-        setting: Setting,
-        device: Device,
-        python: str,
-        timeout_s: float,
-        again: bool,
-    ) -> None:
-        self.store, self.source, self.graph, self.setting, self.device = store, source, graph, setting, device
-        self.python, self.timeout_s, self.again = python, timeout_s, again
-        self.results: dict[Shard, Result] = {}
-        self.notes: dict[str, None] = {}
-        self.files: tuple[tuple[str, str], ...] = ()
-        self._tensor = True
-
-    def run(self, shards: Sequence[Shard]) -> None:
-        """Profile shards, first those without tensor parallelism: that they cannot be run ends the command."""
-        from sizing.errors import SizingError
-
-        known = {} if self.again else self._known(shards)
-        self.results.update(known)
-        todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
-        if not todo:
-            _say([f"{len(known)} shards, all in the cache"])
-            return
-        cached = f", {len(known)} are in the cache" if known else ""
-        _say([f"{len(todo)} shards to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
-        done = 0
-        for tp in sorted({each.tp for each in todo}):
-            mine = [each for each in todo if each.tp == tp]
-            try:
-                done += self._profile(mine, done, len(todo))
-            except SizingError as error:
-                if tp == 1:
-                    raise
-                self.notes[f"tensor parallelism over {tp} GPUs is left out: {error}"] = None
-                _say([f"tp={tp} is left out: {error}"])
-                self._tensor = not str(error).startswith("no tensor parallelism")
-                if not self._tensor:
-                    return
-
-    def _profile(self, shards: Sequence[Shard], done: int, of: int) -> int:
-        from sizing.cells.profile import profiled
-
-        began, count = time.monotonic(), 0
-
-        def tell(result: Result, files: Sequence[tuple[str, str]]) -> None:
-            nonlocal count
-            count += 1
-            self.results[result.shard] = result
-            self.files = tuple(files) or self.files
-            _put(self.store, self.source, files, self.setting, [result])
-            _say([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
-
-        found = profiled(
-            self.source,
-            shards,
-            self.setting,
-            graph=self.graph,
-            device=self.device,
-            python=self.python,
-            timeout_s=self.timeout_s,
-            done=tell,
-        )
-        self.notes.update(dict.fromkeys(found.notes))
-        return count
-
-    def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
-        """What the cache has of them for the device that would be taken."""
-        from sizing.cells.profile import device_name
-        from sizing.cells.torches import torch_of
-
-        model = self.store.model(self.source)
-        if model is None:
-            return {}
-        if not self.store.devices(model):
-            return {}
-        version, kind = torch_of(self.python, self.device)
-        if self.device == "cuda" and kind == "cpu":
-            return {}  # of this CPU there may be some, but none of them is what was asked for
-        found = self.store.all(model, device_name(kind), self.setting, version)
-        self.files = model.files
-        return {each: found[each] for each in shards if each in found}
-
-    def between(self, shards: Sequence[Shard]) -> list[Shard]:
-        """The hybrids of stages of which an extreme has no room."""
-        from sizing.cells.profile import Unfit
-
-        full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
-        return [each for each in shards if (each.first, each.last) in full and each not in self.results]
-
-    def smaller(self, cell: Cell, global_batch: int) -> None:
-        """Cut the batch into more micro-batches while no shard of a cell has room."""
-        from sizing.cells.shards import ShardProfile
-        from sizing.cells.wanted import micro_batches_of, more_micro_batches, wanted
-
-        count: int | None = micro_batches_of(cell, global_batch)
-        while count is not None:
-            shards = wanted(cell, global_batch, micro_batches=count)
-            if missing := [each for each in shards if each not in self.results and (each.tp == 1 or self._tensor)]:
-                self.run(missing)
-            if any(isinstance(self.results.get(each), ShardProfile) for each in shards):
-                return
-            count = more_micro_batches(cell, global_batch, count)
-
-    def _guess_s(self, shards: Sequence[Shard]) -> float:
-        rate = _FLOPS["cuda" if self.device == "cuda" else "cpu"]
-        before = self.graph.flops_before
-        passes = 4 + self.setting.rounds
-        flops = sum(
-            (before[each.last + 1] - before[each.first]) * each.batch / self.graph.batch / each.tp for each in shards
-        )
-        return _START_S * len({(each.tp, each.batch) for each in shards}) + passes * flops / rate
-
-    def to_json(self) -> dict[str, Any]:
-        """The form of --json."""
-        from sizing.cells.profile import Unfit
-
-        results = list(self.results.values())
-        return {
-            "model": self.graph.model,
-            "files": list(self.files),
-            "setting": asdict(self.setting),
-            "profiles": [asdict(each) for each in results if not isinstance(each, Unfit)],
-            "unfit": [asdict(each) for each in results if isinstance(each, Unfit)],
-            "notes": list(self.notes),
-        }
-
-
-def _put(
-    store: Store, source: Source, files: Sequence[tuple[str, str]], setting: Setting, results: Sequence[Result]
-) -> None:
-    from sizing.cells.store import by_files, by_sizes
-
-    known = by_files(source, files) if isinstance(source, str) else by_sizes(source)
-    store.put(known, setting, results)
-
-
 def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
     """Write down what was profiled in an allocation, whose node may have another cache."""
     from sizing.cells.profile import Setting
@@ -314,27 +175,8 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
     except (KeyError, TypeError, ValueError) as error:
         raise BftError(f"the job answered what no profile is ({error}): is the same bft on the nodes?") from None
     if files or not isinstance(source, str):
-        _put(store, source, files, setting, results)
+        size_profile_work.put(store, source, files, setting, results)
     return results, source
-
-
-def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        click.echo(line, err=True)
-
-
-def _line(result: Result) -> str:
-    from sizing.cells.profile import Unfit
-
-    shard = result.shard
-    what = f"operators {shard.first} to {shard.last}, batch {shard.batch}, tp {shard.tp}"
-    if isinstance(result, Unfit):
-        return f"{what}: does not fit the memory of {result.device}"
-    return f"{what}: {_ms(result.compute_s.value)} (of {result.rounds} rounds)"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
 
 
 def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
@@ -365,9 +207,9 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
         rows.append(
             (
                 *begins,
-                _ms(each.compute_s.value),
+                size_profile_work.ms(each.compute_s.value),
                 f"{1000 * each.compute_s.low:.3g}-{1000 * each.compute_s.high:.3g}",
-                _ms(each.update_s.value),
+                size_profile_work.ms(each.update_s.value),
                 size_model.amount(each.weight_bytes),
                 size_model.amount(each.state_bytes),
                 size_model.amount(each.activation_bytes),
@@ -386,7 +228,7 @@ def _list(store: Store, as_json: bool) -> None:
     from bftd.tables import Column
 
     rows = store.listed()
-    _say(store.said)
+    size_profile_work.say(store.said)
     if as_json:
         keys = ("model", "device", "setting", "shards", "made_s")
         click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))

@@ -32,9 +32,10 @@ class Profiles:
 
     @staticmethod
     def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
-        """None where the model was not profiled as it is now. Of settings those of a precision come first.
+        """None where the model was not profiled as it is now, in this precision.
 
-        A configuration's own precision and optimizer count. `said` is told what is to be said of the cache.
+        A configuration's own precision and optimizer count; profiles with another optimizer come last. `said` is told
+        what is to be said of the cache.
         """
         from sizing.cells.store import Store
 
@@ -48,14 +49,18 @@ class Profiles:
         optimizer = ""
         if asked.step is None and asked.model is not None:
             precision, optimizer = asked.model.precision, asked.model.optimizer
+        every = list(filter(None, map(_setting, words)))
+        alike = _alike(precision, whole=asked.step is None)
         found = sorted(
-            filter(None, map(_setting, words)),
-            key=lambda each: (each.precision != precision, each.optimizer != optimizer),
+            (each for each in every if each.precision in alike),
+            key=lambda each: (alike.index(each.precision), each.optimizer != optimizer),
         )
-        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found)
-        other = bool(found) and found[0].precision != precision
-        said.append(f"profiled in {ways}" + (f", not in {precision}: times out of profiles are theirs" * other))
-        return Profiles(store, source, tuple(found))
+        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found or every)
+        if found:
+            said.append(f"profiled in {ways}")
+            return Profiles(store, source, tuple(found))
+        said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
+        return None
 
     def timer(self, graph: Graph, global_batch: int) -> Measured:
         """A timer by them and by the communication tables of user and site."""
@@ -109,6 +114,7 @@ def retimed(
     """The plans of `bft size fit` with measured times where there are profiles of just that spread, ranked anew."""
     from sizing.cells.cell import Split
     from sizing.choosing.shapes import Shape
+    from sizing.choosing.timers import slowest_of
     from sizing.errors import DoesNotFit, NoProfile, NoTable
     from sizing.fit import retimed as ranked
 
@@ -124,11 +130,43 @@ def retimed(
             return None
         shape = Shape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
         try:
-            return measured.step_s(shape, Split(parallel.dp, parallel.tp), micro_batches)
+            split = Split(parallel.dp, parallel.tp)
+            return slowest_of([measured.step_s(each, split, micro_batches) for each in shape.possible])
         except (DoesNotFit, NoProfile, NoTable):
             return None
 
     return ranked(choices, time, by)
+
+
+def profiling(asked: Asked, precision: str) -> str:
+    """The option of `bft size profile` that makes profiles which count; "" for a precision that it does not have."""
+    if asked.step is None and asked.model is not None:
+        precision = asked.model.precision
+    return "".join(f" --precision {each}" for each in _alike(precision, whole=asked.step is None)[:1])
+
+
+def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
+    """The precisions of profiles that are a precision, the likest first; `whole` says that it is also the weights'.
+
+    Of a traced step only that of its arithmetic is known.
+    """
+    from sizing.cells.profile import PRECISIONS
+
+    if whole:
+        return tuple(each for each in PRECISIONS if each == precision)
+    return tuple(each for each in PRECISIONS if each.partition("-")[0] == precision)
+
+
+def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str:
+    """What makes profiles count that are all in other precisions."""
+    ways = []
+    if alike:
+        ways.append(f"bft size profile --precision {alike[0]} makes some that do")
+    if every:
+        other = every[0].precision
+        option = "--precision " + other.partition("-")[0] if asked.step is not None else f"precision={other}"
+        ways.append(f"{option} here takes these")
+    return ", ".join(ways)
 
 
 def _setting(words: str) -> Setting | None:

@@ -52,7 +52,7 @@ def lines(
     yield f"cost: GPUs x seconds of a step x what the type is worth, {whose}: good for ranking only"
     alike = sorted({pool.gpu.name for pool in everything if pool.mixed})
     if alike:
-        yield f"{', '.join(alike)}: Slurm cannot tell them from smaller ones here, so the smaller memory counts"
+        yield f"{', '.join(alike)}: Slurm cannot tell them from others here: the smaller memory and the slower count"
     for note in notes:
         yield f"note: {note}"
     for choice in best:

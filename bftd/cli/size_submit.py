@@ -78,11 +78,20 @@ def read(name: str) -> Job:
     return Job(script, inherited)
 
 
-def submit(job: Job, run: Run, *, yes: bool, quiet: bool) -> str:
-    """Show the command, ask, submit, and give the job's id; raises UsageError where the script wants other GPUs."""
+def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False) -> str:
+    """Show the command, ask, submit, and give the job's id; raises UsageError where the script wants other GPUs.
+
+    With a `deadline`, also where its own time limit may end the run before its last step.
+    """
     missing, kept = job.missing(run)
     for each in kept:
         _refuse_conflict(job, run, each)
+    cut = [said for each in kept if (said := _cut_off(run, each))]
+    if cut and deadline:
+        raise UsageError(
+            f"{job.script.path}: {cut[0]}, so that it holds the deadline is not sure: take the line out, or leave "
+            "--deadline out; nothing was submitted"
+        )
     _refuse_second_words_on_gpus(job, run)
     settings = environment(run)
     options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
@@ -90,6 +99,7 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool) -> str:
     path = f"./{path}" if path.startswith("-") else path  # else it would be an option
     told = [
         *(each.sentence() for each in kept),
+        *cut,
         f"{' '.join(f'{name}={value}' for name, value in settings.items())} {shlex.join(['sbatch', *options, path])}",
     ]
     for line in told:
@@ -152,6 +162,16 @@ def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
             "write --export=NONE, which they can be added to; nothing was submitted"
         )
     return (f"--export={','.join([*(name for name in taken if name and name.upper() != 'NONE'), *settings])}",)
+
+
+def _cut_off(run: Run, kept: Kept) -> str:
+    """What is to be said of a time limit of the script's own that may end a run, "" of any other option."""
+    from sizing.choosing.limits import of_slurm, words
+
+    limit_s = of_slurm(kept.value or "") if kept.option == "time" else None
+    if limit_s is None or limit_s >= run.run_s.high:
+        return ""
+    return f"--time={kept.value} may end the run before its last step, as it may take {words(run.run_s.high)}"
 
 
 def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:

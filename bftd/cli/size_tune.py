@@ -54,6 +54,7 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
         return
     if asked["model"] is not None or asked["text"] is not None:
         raise UsageError("--search-log needs no model: give one of both")
+    _refuse_beside_a_log(click.get_current_context())
     from sizing.cells import search_log
 
     name = "standard input" if log == "-" else Path(log).name
@@ -62,6 +63,15 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
         click.echo(json.dumps(search_log.to_json(replays), indent=2))
     else:
         common.echo(_shown(replays))
+
+
+def _refuse_beside_a_log(context: click.Context) -> None:
+    """Raise UsageError for an option of a model's: a log has its own cells, which would not be of these GPUs."""
+    here = click.core.ParameterSource.COMMANDLINE
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in ("log", "as_json", "model", "text") and context.get_parameter_source(name) == here:
+            raise UsageError(f"{option.opts[0]} is a model's: --search-log takes the cells that are in the log")
 
 
 def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
@@ -132,14 +142,18 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
     from sizing.cells import store
     from sizing.cells.profile import Result, Unfit, profiled
     from sizing.errors import SizingError
+    from sizing.errors import UsageError as CannotBe
 
     cache = store.Store()
+    cache.prepare()
     kind = whole.cell.gpu_type
 
     def one(shard: Shard) -> ShardProfile | str:
         model = cache.model(source)
         known: Result | None = cache.get(model, kind, setting, shard) if model is not None else None
         if known is None:
+            if model is not None and shard.tp > 1 and (why := cache.refused(model, shard.tp)):
+                return why
             try:
                 made = profiled(
                     source,
@@ -153,6 +167,8 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
             except SizingError as error:
                 if shard.tp == 1:
                     raise
+                if model is not None and isinstance(error, CannotBe):
+                    cache.refuse(model, shard.tp, str(error))
                 return str(error)  # a model that has no plan for so many tensor-parallel ranks
             (known,) = made.results
             model = store.by_files(source, made.files) if isinstance(source, str) else store.by_sizes(source)

@@ -61,6 +61,10 @@ class Table:
         """What a later table replaces it by."""
         return self.kind, self.link
 
+    def reaches(self, other: Table) -> bool:
+        """Whether it has times for all sizes that another has times for."""
+        return self.points[0].nbytes <= other.points[0].nbytes and self.points[-1].nbytes >= other.points[-1].nbytes
+
 
 def table(kind: str, link: Link, samples: Mapping[int, Sequence[float]], source: str, day: str) -> Table:
     """A table of the seconds that were measured for each size."""

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from sizing.cells.comm import CommTables, Table, parse, to_json
@@ -46,8 +47,19 @@ def load(*paths: Path, extrapolate: bool = False) -> CommTables:
     return CommTables([table for path in paths for table in read(path)], extrapolate=extrapolate)
 
 
-def add(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
-    """Add tables to a file, alone if others do so too; returns those that they replace. Raises UsageError."""
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What adding tables came to: those that they replaced, and those that stayed as they reach further."""
+
+    replaced: tuple[Table, ...] = ()
+    stayed: tuple[Table, ...] = ()
+
+
+def add(path: Path, tables: Sequence[Table], *, force: bool = False) -> Added:
+    """Add tables to a file, alone if others do so too. Raises UsageError.
+
+    One that does not reach all sizes of the one that is there is left out, unless `force`.
+    """
     folder = -1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,9 +67,11 @@ def add(path: Path, tables: Sequence[Table]) -> tuple[Table, ...]:
         with suppress(OSError):  # file systems without locks for folders (NFS): as well as can be
             fcntl.flock(folder, fcntl.LOCK_EX)
         there = load(path)
-        replaced = there.add(tables)
+        old = {each.key: each for each in there.tables}
+        short = set() if force else {each.key for each in tables if each.key in old and not each.reaches(old[each.key])}
+        replaced = there.add(each for each in tables if each.key not in short)
         save(path, there.tables)
-        return replaced
+        return Added(replaced, tuple(old[key] for key in sorted(short)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     finally:

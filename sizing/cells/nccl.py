@@ -24,6 +24,7 @@ _HEADER = re.compile(r"#?\s*size\s+count\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _BAD = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
+_END = re.compile(r"#?\s*(?:Out of bounds values|Avg bus bandwidth)\s*:")
 # Bytes on the busiest link over those of the tensor, as its documentation has it: what busbw is to algbw.
 _OF_OTHERS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}  # times (ranks - 1) / ranks
 
@@ -54,6 +55,7 @@ class _Reading:
     words: int = 0
     samples: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     ratios: list[float] = field(default_factory=list)
+    ended: bool = False
 
 
 def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
@@ -83,6 +85,8 @@ def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
             _row(runs[-1], line, where)
         elif match := _BAD.match(line):
             raise UsageError(f"{where}: {match[1]} values came out wrong: mend the link before you rely on its times")
+        elif _END.match(line) and runs:
+            runs[-1].ended = True
         elif named := {_KINDS[found] for found in _PROGRAM.findall(line) if found in _KINDS}:
             told = named.pop() if len(named) == 1 else None
             if "concluded" in line and runs:
@@ -157,12 +161,12 @@ def _run(run: _Reading, name: str, kind: str | None) -> Run:
     if kind is None:
         raise UsageError(f"{where}: what was measured is not said here: name it by --kind, such as --kind all_reduce")
     if not run.ranks:
-        return Run(kind, dict(run.samples), None, None, None)
+        return Run(kind, dict(run.samples), None, None, None, tuple(_cut(run)))
     per_node, nodes = _shape(run, where)
     gpus = sorted({gpu for _, gpu in run.ranks.values()})
     if len(gpus) > 1:
         raise UsageError(f"{where}: ranks on {' and '.join(gpus)}: measure each type of GPU by itself")
-    notes = tuple(_doubts(run, kind, per_node * nodes))
+    notes = (*_cut(run), *_doubts(run, kind, per_node * nodes))
     return Run(kind, dict(run.samples), gpus[0], per_node, nodes, notes)
 
 
@@ -181,6 +185,12 @@ def _shape(run: _Reading, where: str) -> tuple[int, int]:
     if per_node * nodes == 1:
         raise UsageError(f"{where}: only one GPU took part: start two or more (-g, or srun with nccl-tests of MPI=1)")
     return per_node, nodes
+
+
+def _cut(run: _Reading) -> Iterator[str]:
+    """What is to be said of an output that does not end as the programs end theirs."""
+    if not run.ended:
+        yield "its last lines are missing (Avg bus bandwidth): the program was ended early, or the output was cut off"
 
 
 def _doubts(run: _Reading, kind: str, ranks: int) -> Iterator[str]:

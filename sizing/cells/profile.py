@@ -22,8 +22,12 @@ from sizing.model.wide_resnet import WideResNet
 
 _ENTRY = "sizing.model.child.profiles"
 ROUNDS = 10
+PRECISIONS = ("fp32", "tf32", "bf16", "bf16-pure", "fp16-amp")
 TIMEOUT_S = 900.0
 _MOST_TP = 4096
+
+NO_PLAN = "no tensor parallelism"
+"""How the refusal of a model begins that nobody has said how to cut: it holds for every tensor-parallel size."""
 
 Device = Literal["auto", "cpu", "cuda"]
 Source = str | ModelConfig | WideResNet

@@ -62,8 +62,13 @@ def parse(text: str, name: str) -> dict[LogCell, Grid]:
         missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
         if missing:
             raise UsageError(f"{name}, line 1: no column {', '.join(missing)}: a search log has {', '.join(_COLUMNS)}")
+        names = rows.fieldnames or ()
+        if twice := sorted({column for column in names if column and names.count(column) > 1}):
+            raise UsageError(f"{name}, line 1: column {twice[0][:40]} is there twice: which one counts?")
         cells: dict[LogCell, dict[Split, list[float | None]]] = {}
         for row in rows:
+            if None in row:
+                raise UsageError(f"{name}, line {rows.line_num}: more cells than the {len(names)} columns of line 1")
             cell, split, seconds = _read(row, f"{name}, line {rows.line_num}")
             cells.setdefault(cell, {}).setdefault(split, []).append(seconds)
     except csv.Error as error:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sizing.cells.profile import Result, Setting, Source, Unfit, sizes_of
+from sizing.cells.profile import NO_PLAN, Result, Setting, Source, Unfit, sizes_of
 from sizing.cells.shards import Exchange, Shard, ShardProfile
 from sizing.database import Database, cache_folder
 from sizing.estimate import Estimate
@@ -33,6 +33,8 @@ CREATE TABLE profiles (
 );
 CREATE INDEX of_model ON profiles (model, device, setting);
 """
+_REFUSALS = "CREATE TABLE IF NOT EXISTS refusals (model TEXT, tp INTEGER, why TEXT NOT NULL, PRIMARY KEY (model, tp))"
+_ANY = 0  # in place of a tensor-parallel size
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,11 @@ class Store(Database):
         rows = self.rows("SELECT DISTINCT device FROM profiles WHERE model = ? ORDER BY device", (model.id,))
         return tuple(str(row[0]) for row in rows)
 
+    def prepare(self) -> None:
+        """Make the file where there is none; raises SizingError before anything is measured that could not be kept."""
+        with self.writing():
+            pass
+
     def put(self, model: Model, setting: Setting, results: Sequence[Result]) -> None:
         """Write results down, all or none; what was there for the same shards is replaced."""
         now = time.time()
@@ -110,13 +117,29 @@ class Store(Database):
                 body = json.dumps(asdict(result))
                 db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (key, *row, now, body))
 
+    def refuse(self, model: Model, tp: int, why: str) -> None:
+        """Write down that a model cannot be cut over `tp` ranks, so that nobody has to start it to hear so again."""
+        with self.writing() as db:
+            db.execute(_REFUSALS)
+            row = (model.id, _ANY if why.startswith(NO_PLAN) else tp, why)
+            db.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?)", row)
+
+    def refused(self, model: Model, tp: int) -> str:
+        """Why a model cannot be cut over `tp` ranks, "" where that is not known."""
+        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'refusals'", ()):
+            return ""
+        rows = self.rows("SELECT why FROM refusals WHERE model = ? AND tp IN (?, ?)", (model.id, _ANY, tp))
+        return str(rows[0][0]) if rows else ""
+
     def forget(self, name: str = "") -> int:
         """Drop all profiles of a model by its name, or of all; returns how many."""
         if not self.path.exists():
             return 0
         with self.writing() as db:
+            db.execute(_REFUSALS)
             which = "WHERE model IN (SELECT id FROM models WHERE name = :name)" if name else ""
             gone = db.execute(f"DELETE FROM profiles {which}", {"name": name}).rowcount
+            db.execute(f"DELETE FROM refusals {which}", {"name": name})
             db.execute(f"DELETE FROM models {'WHERE name = :name' if name else ''}", {"name": name})
         return int(gone)
 

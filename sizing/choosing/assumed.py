@@ -18,14 +18,13 @@ from sizing.choosing.shapes import Shape
 from sizing.choosing.timers import Timed
 from sizing.errors import DoesNotFit
 from sizing.estimate import Estimate
+from sizing.gpus import GIB
 from sizing.memory.peak import guarded_bytes
 from sizing.model.parallel import Parallel
 from sizing.sources import Source
 
 MICRO_BATCHES = 4
 """Of a pipeline, a stage: as many keep the stages busy four fifths of the time and more (Huang et al. 2019, GPipe)."""
-
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ class Assumed:
             return min(fitting, key=lambda timed: timed.step_s.value)
         least = min(found, key=lambda timed: timed.peak.high).peak
         raise DoesNotFit(
-            f"a GPU would need {least.high / _GIB:.1f} GiB with the guard band ({least.origin}) and has "
-            f"{shape.pool.gpu_bytes / _GIB:.1f}",
+            f"a GPU would need {least.high / GIB:.1f} GiB with the guard band ({least.origin}) and has "
+            f"{shape.pool.gpu_bytes / GIB:.1f}",
             least.high / shape.pool.gpu_bytes,
         )
 

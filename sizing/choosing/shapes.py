@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sizing.errors import UsageError
 from sizing.pools import Pool
@@ -21,6 +21,11 @@ class Shape:
     def gpus(self) -> int:
         """Of all nodes together."""
         return self.nodes * self.per_node
+
+    @property
+    def possible(self) -> tuple[Shape, ...]:
+        """The same with each type of GPU that a job may get in its pool."""
+        return tuple(replace(self, pool=replace(self.pool, gpu=gpu, others=())) for gpu in self.pool.possible)
 
     @property
     def network_bytes_s(self) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sizing.cells.cell import Split
 from sizing.choosing.shapes import Shape
 from sizing.errors import DoesNotFit, NoProfile, NoTable
-from sizing.estimate import Estimate
+from sizing.estimate import Estimate, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,33 @@ class Timer(Protocol):
     def time(self, shape: Shape, stages: int) -> Timed:
         """The best way to run the cell."""
         ...
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """A timer for pools in which a job may get one type of GPU or another: all of them are timed, the slowest counts.
+
+    Raises what `timer` raises of any of them: of a step that may run on a GPU nothing is known of, nothing is known.
+    """
+
+    timer: Timer
+
+    def time(self, shape: Shape, stages: int) -> Timed:
+        """The plan of the slowest, with the peak of the fullest; `low` is of the quickest, which it may be."""
+        found = [self.timer.time(each, stages) for each in shape.possible]
+        slowest = max(found, key=lambda each: each.step_s.value)
+        step = slowest_of([each.step_s for each in found])
+        return replace(slowest, step_s=step, peak=max((each.peak for each in found), key=lambda each: each.high))
+
+
+def slowest_of(steps: Sequence[Estimate]) -> Estimate:
+    """How long a step takes that may run on several types of GPU, of which it takes so long on each."""
+    return Estimate(
+        max(each.value for each in steps),
+        min(each.low for each in steps),
+        max(each.high for each in steps),
+        worst(*(each.origin for each in steps)),
+    )
 
 
 class FirstThatKnows:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sizing.errors import UsageError
+from sizing.model import wide_resnet
 from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops
 from sizing.model.parallel import Parallel
 from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute, shown
@@ -184,11 +185,17 @@ def with_options(model: ModelConfig, options: str) -> ModelConfig:
 def parse(text: str) -> ModelConfig:
     """A model out of `FAMILY:key=value,...`. Raises UsageError, one line that names what is wrong."""
     family, options = split(text.strip())
+    if family == wide_resnet.FAMILY:
+        raise UsageError(
+            f"{family}: there is no formula for its memory, so only bft size cells, profile and tune take it; "
+            "name a make_model of yours instead (MODULE.py:make_model)"
+        )
     if family not in FAMILIES:
-        near = difflib.get_close_matches(family, FAMILIES, n=1, cutoff=0.5)
+        others = (*FAMILIES, wide_resnet.FAMILY)
+        near = difflib.get_close_matches(family, others, n=1, cutoff=0.5)
         raise UsageError(
             f"{shown(family) or 'an empty --config'}: no such family; "
-            + (f"did you mean {near[0]}?" if near else f"one of {', '.join(FAMILIES)}, or a config.json")
+            + (f"did you mean {near[0]}?" if near else f"one of {', '.join(others)}, or a config.json")
         )
     found = _options(options)
     missing = [key for key in _REQUIRED if KEYS[key].field not in found]

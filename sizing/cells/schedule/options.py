@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sizing.simulate.reference import fastest, reference_rate
 from sizing.simulate.types import Allocation, SimulatedJob, Speeds
@@ -20,6 +20,17 @@ class Option:
     allocation: Allocation
     rate: float
     value: float
+
+
+class Other(NamedTuple):
+    """A cell that a job could have in place of one that it has; `need` are the GPUs by type that it needs more."""
+
+    option: Option
+    allocation: Allocation
+    rate: float
+    value: float
+    grows: bool
+    need: tuple[int, ...]
 
 
 class Options:
@@ -41,6 +52,8 @@ class Options:
         self._speeds, self._objective = speeds, objective
         self._adaptive, self._heterogeneous = adaptive, heterogeneous
         self._of: dict[tuple[object, ...], tuple[Option, ...]] = {}
+        self._others: dict[tuple[object, ...], tuple[Other, ...]] = {}
+        self._shares: dict[tuple[object, ...], float] = {}
         self._alone: dict[tuple[object, ...], Option] = {}
         self._units: dict[tuple[object, ...], float] = {}
 
@@ -61,6 +74,28 @@ class Options:
                         found.append(Option(allocation, rate, rate / unit))
             self._of[key] = tuple(found)
         return self._of[key]
+
+    def others(self, job: SimulatedJob, held: Allocation, capacity: Mapping[str, int]) -> tuple[Other, ...]:
+        """All of them but the one that a job has; GPUs by type are in the order of `capacity`."""
+        key = (job.model, job.gpus, job.gpu_type, held, *capacity.items())
+        if key not in self._others:
+            found = []
+            for option in self.of(job, capacity):
+                has = option.allocation
+                if has != held:
+                    need = tuple(
+                        has.gpus * (each == has.gpu_type) - held.gpus * (each == held.gpu_type) for each in capacity
+                    )
+                    found.append(Other(option, has, option.rate, option.value, has.gpus > held.gpus, need))
+            self._others[key] = tuple(found)
+        return self._others[key]
+
+    def share(self, job: SimulatedJob, capacity: Mapping[str, int]) -> float:
+        """The most that one GPU adds to the throughput with a job, of at least one option."""
+        key = (job.model, job.gpus, job.gpu_type, *capacity.items())
+        if key not in self._shares:
+            self._shares[key] = max(each.value / each.allocation.gpus for each in self.of(job, capacity))
+        return self._shares[key]
 
     def at(self, job: SimulatedJob, allocation: Allocation, capacity: Mapping[str, int]) -> Option:
         """What a job is worth in any allocation, one that is none of its options included."""

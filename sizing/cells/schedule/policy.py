@@ -159,7 +159,7 @@ class CriusPolicy:
         """When a job that waits is tried: the impatient by age, then by the throughput that a GPU has of them."""
         if virtual.now_s >= self._waits_since_s.get(id, virtual.now_s) + self._patience_s:
             return (0.0, *order[id])
-        return (1.0, -max(each.value / each.allocation.gpus for each in virtual.options(id)), *order[id])
+        return (1.0, -virtual.share(id), *order[id])
 
     def _overtake(self, virtual: Virtual, id: str, order: dict[str, tuple[float, int]]) -> list[str] | None:
         """Starts the oldest job that waits, where opportunistic jobs make room for its least cell; who is suspended."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,7 @@ class Offer:
     need: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):  # of which a decision makes thousands
     """A running job (a number) in another cell: what is gained, and the GPUs by type that it needs more (or frees)."""
 
     job: int
@@ -246,7 +246,7 @@ def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
             kinds.setdefault(change.need, []).append(change)
     found: list[tuple[int, Change]] = []
     for alike in kinds.values():
-        alike.sort(key=lambda change: -change.gain)
+        alike.sort(key=lambda change: change.gain, reverse=True)
         # of one job the best is enough: it has at most one change
         best: dict[int, Change] = {}
         for each in alike:

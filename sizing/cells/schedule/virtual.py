@@ -63,6 +63,10 @@ class Virtual:
         """All cells of a job that the empty cluster has room for."""
         return self._options.of(self.jobs[id], self.capacity)
 
+    def share(self, id: str) -> float:
+        """The most that one GPU adds to the throughput with a job that has options."""
+        return self._options.share(self.jobs[id], self.capacity)
+
     def room(self, gpu_type: str) -> int:
         """Idle GPUs of a type."""
         return self.free[self._index[gpu_type]]
@@ -121,21 +125,16 @@ class Virtual:
     def _of(self, id: str) -> list[tuple[bool, Change]]:
         """All other cells of one job, with whether each has more GPUs; the inner loop of a decision."""
         held, now, number, left = self.held[id], self.value(id), self.numbers[id], self.left[id]
-        real, fresh = self.real.get(id), self.fresh(id)
+        real, fresh, restart_s = self.real.get(id), self.fresh(id), self._restart_s
         limited = self._deadlines and self.jobs[id].deadline_s is not None
-        given, had = self._index[held.gpu_type], held.gpus
+        back = real is not None and real != held  # to what it really has it can go without a restart
         found = []
-        for option in self.options(id):
-            allocation = option.allocation
-            if allocation == held or (limited and not self.in_time(id, option)):
+        for option, allocation, rate, worth, grows, need in self._options.others(self.jobs[id], held, self.capacity):
+            if limited and not self.in_time(id, option):
                 continue
-            worth = option.value
-            if not fresh and allocation != real:
-                worth = worth * left / (left + option.rate * self._restart_s) if left > 0 else 0.0
-            need = [0] * len(self.types)
-            need[self._index[allocation.gpu_type]] += allocation.gpus
-            need[given] -= had
-            found.append((allocation.gpus > had, Change(number, allocation, worth - now, tuple(need))))
+            if not fresh and not (back and allocation == real):
+                worth = worth * left / (left + rate * restart_s) if left > 0 else 0.0
+            found.append((grows, Change(number, allocation, worth - now, need)))
         return found
 
     def _need(self, allocation: Allocation) -> tuple[int, ...]:

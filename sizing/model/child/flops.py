@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.model.child import private
+from sizing.model.child import private, products
 
 _ATTENTION = "_scaled_dot_product_"
-_OTHERS = {"transformers::grouped_mm_fallback": private.grouped_flops}
-_RECURRENT = ("mkldnn_rnn_layer", "_cudnn_rnn")  # whole recurrent layers, which torch's table leaves out
+_OTHERS = {"transformers::grouped_mm_fallback": products.grouped}
 _KNOWN = ("aten", "prim", "prims", "bft", "c10d", "_c10d_functional", "_c10d_functional_autograd", "higher_order")
-_SUMMED = frozenset({"addmm", "baddbmm"})  # whose first argument is added to the product
+_SUMMED = frozenset({"addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"})  # whose first argument is added
 
 
 class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -24,7 +23,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     Forward by torch's own formulas (torch.utils.flop_counter). Backward as much again for each operand that needs a
     gradient: twice the forward pass for a layer within a model, once for the first one. Attention computes its scores
     anew: 2.5 times. Recomputation of layers (checkpoint) is not counted: whether it is done is the plan's. `unknown`
-    are operators of other packages, whose products nobody told.
+    are operators of which nobody told the products: those of other packages, and a few of torch's.
     """
 
     def __init__(self) -> None:
@@ -32,10 +31,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0
         self.quiet = False
         self.unknown: set[str] = set()
-        self._formulas = private.flop_formulas()
-        for name in _RECURRENT:
-            if (packet := getattr(torch.ops.aten, name, None)) is not None:
-                self._formulas.setdefault(packet, _recurrent)
+        self._formulas = products.formulas()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,7 +44,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet, name = func._overloadpacket, func._schema.name
         formula = self._formulas.get(packet) or _OTHERS.get(name)
         if formula is None:
-            if func.namespace not in _KNOWN:
+            if func.namespace not in _KNOWN or products.uncounted(name):
                 self.unknown.add(name)
         else:
             forward = int(formula(*args, **kwargs, out_val=out))
@@ -74,26 +70,14 @@ def _backward(name: str, args: Any, forward: int) -> int:
     tensors = private.tensors_in(args)
     if name.startswith(_ATTENTION):
         return forward * 5 // 2 if any(each.requires_grad for each in tensors[:3]) else 0
-    if name in _RECURRENT:  # its states learn where its weights do, its input where a layer before it does
-        matrices = _matrices(args)
-        if not any(each.requires_grad for each in (args[0], *matrices)):
+    if name in products.RECURRENT:  # its states learn where its weights do, its input where a layer before it does
+        given = products.matrices(args)
+        if not any(each.requires_grad for each in (args[0], *given)):
             return 0
         tokens = int(args[0].numel()) // max(1, int(args[0].shape[-1]))
-        return 2 * forward - (0 if args[0].requires_grad else 2 * tokens * int(matrices[0].numel()))
-    operands = tensors[1:3] if name in _SUMMED else tensors[:2]
+        return 2 * forward - (0 if args[0].requires_grad else 2 * tokens * int(given[0].numel()))
+    operands = tensors[1:3] if name in _SUMMED else tensors[: 3 if name == "_trilinear" else 2]
     return forward * sum(bool(each.requires_grad) for each in operands)
-
-
-def _recurrent(inputs: Any, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Of recurrent layers forward: every token meets every matrix once."""
-    tokens = int(inputs.numel()) // max(1, int(inputs.shape[-1]))
-    return 2 * tokens * sum(int(each.numel()) for each in _matrices((inputs, *args)))
-
-
-def _matrices(args: Any) -> list[Any]:
-    """The matrices of a recurrent operator, the one that its input is multiplied with first."""
-    given = args[1] if isinstance(args[1], (list, tuple)) else args[1:3]  # of all layers (cuDNN), or of one (oneDNN)
-    return [each for each in given if each.dim() == 2]
 
 
 def attention(query: Any, key: Any, value: Any) -> int:

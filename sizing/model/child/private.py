@@ -65,38 +65,6 @@ def local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def flop_formulas() -> Any:
-    """Operators to functions that count their floating point operations."""
-    from torch.utils.flop_counter import flop_registry
-
-    aten: Any = torch.ops.aten
-    known: Any = dict(flop_registry)
-    for name, products in (("", 2), ("_backward", 5)):  # backward computes the scores again
-        packet = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{name}", None)
-        if packet is not None:
-            known.setdefault(packet, _attention_flops(products))
-    grouped = getattr(aten, "_grouped_mm", None)
-    if grouped is not None:
-        known.setdefault(grouped, grouped_flops)
-    return known
-
-
-def grouped_flops(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
-    """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
-    cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
-    return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
-
-
-def _attention_flops(products: int) -> Any:
-    """Of the kernel that keeps no scores, which torch's table leaves out; keys may have fewer heads than queries."""
-
-    def count(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
-        query, key = args[products == 5 :][:2]
-        return 2 * products * int(query.numel()) * int(key.shape[-2])
-
-    return count
-
-
 def join_fake_group(size: int) -> None:
     """Stand as rank 0 of a process group in which nobody else is and collectives do nothing."""
     from torch.distributed import distributed_c10d

@@ -38,8 +38,16 @@ class Program:
         self.request, self.base = request, base
         self.fake = private.fake_mode()
         self.made = load(request, batch, self.fake)
-        with self.fake:
-            self.exported = graphs.program(self.made)
+        try:
+            with self.fake:
+                self.exported = graphs.program(self.made)
+        except Exception:
+            if all(private.local(each) is each for each in self.made.model.parameters()):
+                raise
+            raise Refusal(
+                "torch.export does not take this model's DTensors (parallelize_module): cut it in "
+                f"{request['function']} with torch.distributed's own functions, or give the model a tp_plan"
+            ) from None
         self.whole = self.exported.graph_module
         self.nodes = graphs.operators(self.whole)
         self.modules = [graphs._module(node) for node in self.nodes]

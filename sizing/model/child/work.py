@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sizing.model.child import private
+from sizing.model.child import private, products
 
 COLLECTIVES = (
     ("all_reduce", ("all_reduce", "allreduce")),
@@ -31,7 +31,7 @@ class Work:
         self.counting = False
         self.operators: dict[str, list[int]] = {}
         self.collectives: dict[str, int] = {}
-        self._flops = private.flop_formulas()
+        self._flops = products.formulas()
 
     def hand(self, kind: str, size: int) -> None:
         """Count bytes that are handed to a kind of collective."""

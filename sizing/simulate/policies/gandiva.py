@@ -40,9 +40,14 @@ class Gandiva:
         waits = [waiting.job for waiting in moment.waiting]
         self._take_back(moment, room)
         running = {each.job.id: each for each in moment.running}
+        grown = _Grown(room, running)
         left = []
         for job in waits:
-            if not (self._starts(job, room) or self._shrinks(job, room, running) or self._moves(job, room, running)):
+            if not (
+                self._starts(job, room)
+                or self._shrinks(job, room, running, grown)
+                or self._moves(job, room, running, grown)
+            ):
                 left.append(job)
         if not left:
             self._grow(moment, room)
@@ -81,27 +86,23 @@ class Gandiva:
                 if (smaller := self._known.cell(job, now.gpu_type, now.gpus // 2)) is not None:
                     room.take(job.id, smaller)
 
-    def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
+    def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
         """Makes room by shrinking jobs that have grown to what they asked for, those first that give back the most."""
         for gpu_type in _emptiest(room):
-            grown = [
-                (had.gpus - running[id].job.gpus, id)
-                for id, had in room.given.items()
-                if had.gpu_type == gpu_type and id in running and had.gpus > running[id].job.gpus
-            ]
             cell = self._known.cell(job, gpu_type, job.gpus)
-            if cell is None or room.free[gpu_type] + sum(back for back, _ in grown) < job.gpus:
+            if cell is None or room.free[gpu_type] + grown.gpus[gpu_type] < job.gpus:
                 continue
-            for _, id in sorted(grown, key=lambda each: (-each[0], each[1])):
+            for _, id in sorted((-back, id) for id, back in grown.jobs[gpu_type].items()):
                 if room.free[gpu_type] >= job.gpus:
                     break
                 if (smaller := self._known.cell(running[id].job, gpu_type, running[id].job.gpus)) is not None:
                     room.take(id, smaller)
+                    grown.note(id, smaller)
             if room.take(job.id, cell):
                 return True
         return False
 
-    def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running]) -> bool:
+    def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
         """Makes room for a job by moving one other to a type where that still fits."""
         if sum(room.free.values()) < job.gpus:
             return False
@@ -117,6 +118,7 @@ class Gandiva:
             for id in here:
                 if id in running and (other := self._elsewhere(running[id].job, room.given[id], room)) is not None:
                     room.take(id, other)
+                    grown.note(id, other)
                     return room.take(job.id, cell)
         return False
 
@@ -146,6 +148,28 @@ class Gandiva:
             now = running.allocation
             if (cell := self._known.cell(running.job, now.gpu_type, 2 * now.gpus)) is not None:
                 room.take(running.job.id, cell)
+
+
+class _Grown:
+    """Running jobs with more GPUs than they asked for: by how many, on each type, and all of them together."""
+
+    def __init__(self, room: Room, running: Mapping[str, Running]) -> None:
+        self._running = running
+        self.jobs: dict[str, dict[str, int]] = {gpu_type: {} for gpu_type in room.free}
+        self.gpus = dict.fromkeys(room.free, 0)
+        for id, had in room.given.items():
+            self._add(id, had)
+
+    def note(self, id: str, now: Allocation) -> None:
+        """A running job has something else than it had."""
+        for gpu_type, jobs in self.jobs.items():
+            self.gpus[gpu_type] -= jobs.pop(id, 0)
+        self._add(id, now)
+
+    def _add(self, id: str, had: Allocation) -> None:
+        if id in self._running and (back := had.gpus - self._running[id].job.gpus) > 0:
+            self.jobs[had.gpu_type][id] = back
+            self.gpus[had.gpu_type] += back
 
 
 def _emptiest(room: Room) -> Sequence[str]:

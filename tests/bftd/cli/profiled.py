@@ -22,7 +22,12 @@ GRAPH = Graph("made up", 8, tuple(Operator(f"op{at}", "", 10**9, 2**20, 10**6) f
 
 
 def profiled(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], kind: str = KIND, links: bool = True
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[int, float],
+    kind: str = KIND,
+    links: bool = True,
+    precision: str = "bf16",
 ) -> None:
     """Let train.py's model have profiles of its one stage: seconds of a pass by the batch of one GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -34,7 +39,7 @@ def profiled(
         profile_of(Shard(0, 3, batch, 1), took_s, device=kind, peak_bytes=2**30, spread=0.02)
         for batch, took_s in seconds.items()
     ]
-    Store().put(model, Setting(), results)
+    Store().put(model, Setting("adam", precision), results)
     if links:
         sizes = {4**at * 1024: [1e-4 * (at + 1)] for at in range(9)}
         comm_file.save(

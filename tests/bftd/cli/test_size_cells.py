@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.cli import size_cells
+from bftd.cli import size_cells, size_model
 from sizing.model import config
 from tests.bftd.cli.sizing_commands import Terminal
 
@@ -53,6 +53,14 @@ def test_a_wide_resnet_narrows(bft: Terminal) -> None:
     assert told["model"] == "wresnet"
     assert [len(cell["stages"]) for cell in told["cells"]] == [1, 2]
     assert told["cells"][1]["stages"][0]["across_bytes"] in (4 * 8 * 32 * 32 * 32, 4 * 8 * 64 * 16 * 16)
+
+
+def test_regression_small_sends_were_shown_as_nothing(bft: Terminal) -> None:
+    small = ("--config", "wresnet:k=1,n=1,c=4,s=8,V=2", "--gpus", "2", "--stages", "2", "--batch", "1")
+    ended = bft("size", "cells", *small)
+    assert "1.0 KiB" in ended.out
+    assert "0.0 MiB" not in ended.out
+    assert (size_model.amount(0), size_model.amount(1023), size_model.amount(2**20)) == ("0 B", "1023 B", "1.0 MiB")
 
 
 @pytest.mark.slow

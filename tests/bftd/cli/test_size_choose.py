@@ -59,7 +59,7 @@ def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft:
     assert table
     assert all(" assumed " in row and "not asked" in row for row in table)
     assert " ends first: it would start now for all that is known and runs " in ended.out
-    assert "bft size profile --partition new would measure them" in ended.out
+    assert "bft size profile --partition new --precision bf16 would measure them" in ended.out
     assert re.search(r"^#SBATCH --time=[\d:-]+ +# .* expected, .* at most \(assumed\)$", ended.out, re.MULTILINE)
     assert re.search(r"^export BFT_DP=\d+ BFT_TP=\d+ BFT_STAGES=\d+ BFT_MICRO_BATCHES=\d+$", ended.out, re.MULTILINE)
     assert re.search(r"^srun torchrun ", ended.out, re.MULTILINE)
@@ -286,4 +286,42 @@ def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came
     assert own["winner"]["step"]["value"] == pytest.approx(0.4)
     assert own["winner"]["step"]["origin"] == "measured"
     other = choose(bft, "--config", tf32, *words, "--json").json
-    assert any(note.endswith(", not in tf32: times out of profiles are theirs") for note in other["notes"])
+    assert not any(run["step"]["origin"] == "measured" for run in other["cells"])
+    (told,) = (note for note in other["notes"] if "profiles do not count" in note)
+    assert told.startswith("profiled in fp32 with adam, bf16 with adam, not in tf32")
+    assert "bft size profile --precision tf32 makes some that do" in told
+
+
+def test_regression_a_profile_in_another_precision_counted_as_measured(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2}, precision="fp32")
+    few = (*TRACED, "--no-start", "--max-gpus", "2", "--json")
+    said = choose(bft, *few).json
+    assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
+    told = "not in bf16, so profiles do not count: bft size profile --precision bf16 makes some that do"
+    assert any(f"{told}, --precision fp32 here takes these" in note for note in said["notes"])
+    same = choose(bft, *few, "--precision", "fp32").json
+    assert {run["step"]["origin"] for run in same["cells"] if run["gpu_type"] == "a100"} >= {"measured", "interpolated"}
+    plans = bft.fit(*TRACED[:3], "--no-start", "--json").json["plans"]
+    assert {plan["step_origin"] for plan in plans} == {"assumed"}
+
+
+def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_timed(bft: Terminal) -> None:
+    centre = json.loads((bft.folder / "centre.json").read_text())
+    groups = [{**partition["groups"][0], "gres_type": ""} for partition in centre["partitions"]]
+    both = {**centre, "partitions": [{"partition": "any", "groups": groups}]}
+    model = ("train.py:make_model", "--global-batch", "8", "--no-start", "--max-gpus", "1", "--json")
+    words = (*model, "--steps", "1000")
+
+    def steps() -> dict[str, float]:
+        return {run["gpu_type"]: run["step"]["value"] for run in choose(bft, *words).json["cells"]}
+
+    alone = steps()
+    assert alone["a100"] < 0.5 * alone["v100"]
+    (bft.folder / "centre.json").write_text(json.dumps(both))
+    said = choose(bft, *words).json
+    assert [run["step"]["value"] for run in said["cells"]] == [alone["v100"]] * 2
+    assert any(note.startswith("any: Slurm gives a100 or v100 to the same request") for note in said["notes"])
+    plans = bft.fit(*model).json["plans"]
+    assert len({plan["step_s"] for plan in plans}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,22 @@ def test_a_second_import_of_a_link_replaces_the_first_and_says_so(run: Run, tmp_
     assert "(one.log)" in said
     (table,) = json.loads(run("show", "--json")[1])["tables"]
     assert (table["source"], table["points"][-1]["value_s"]) == ("two.log", pytest.approx(1e-3))
+
+
+def test_regression_an_output_that_was_cut_off_replaced_the_whole_table(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text(NAMED)
+    (tmp_path / "cut.log").write_text("".join(NAMED.splitlines(True)[:-5]))
+    run("import", "one.log")
+    (before,) = json.loads(run("show", "--json")[1])["tables"]
+    said = run("import", "cut.log")[1]
+    assert "note: cut.log, all_gather: its last lines are missing" in said
+    assert re.search(r"stays that of \S+ \(one\.log\), which has times of 1 KiB to 16 MiB; --force replaces it", said)
+    assert json.loads(run("show", "--json")[1])["tables"] == [before]
+    run("import", "--force", "cut.log")
+    (after,) = json.loads(run("show", "--json")[1])["tables"]
+    assert (after["source"], len(after["points"])) == ("cut.log", len(before["points"]) - 1)
+    assert "its last lines are missing" not in run("import", "one.log")[1], "a whole one replaces it unasked"
+    assert json.loads(run("show", "--json")[1])["tables"] == [before]
 
 
 def test_the_sites_tables_are_for_all_and_ones_own_come_first(run: Run, tmp_path: Path) -> None:

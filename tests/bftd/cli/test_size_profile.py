@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.cli import size_allocation
+from sizing.cells import profile as measuring
 from sizing.cells.store import Store
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 
@@ -82,6 +83,17 @@ def test_what_cannot_be_asked_for_is_one_line(terminal: Terminal, words: tuple[s
     assert ended.code in (1, 2)
     assert said in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_regression_a_cache_that_cannot_be_written_was_found_out_after_the_first_shard(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (terminal.folder / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "file"))
+    monkeypatch.setattr(measuring, "profiled", lambda *_, **__: pytest.fail("something was run"))
+    ended = profile(terminal, "--config", SMALL, "--global-batch", "8", "--gpus", "1", *CPU)
+    assert ended.code == 1
+    assert ended.err.endswith("profiles.sqlite: Not a directory; $XDG_CACHE_HOME names another folder\n")
 
 
 def test_the_command_in_an_allocation_is_the_users_own_without_the_partition() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from bftd.cli import size_hybrids
-from bftd.cli.size_profile import _Work
+from bftd.cli.size_profile_work import Work
+from sizing.cells import profile, torches
 from sizing.cells.comm import CommTables
-from sizing.cells.profile import Unfit
+from sizing.cells.profile import NO_PLAN, Profiled, Setting, Unfit
 from sizing.cells.shards import Shard
+from sizing.cells.store import Store
+from sizing.errors import SizingError, Untraceable, UsageError
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 
 
-class Device(_Work):
+class Device(Work):
     """A device that has room for so many samples at once."""
 
     def __init__(self, room: int) -> None:
@@ -49,3 +56,49 @@ def test_hybrids_are_added_where_the_extremes_are_close_and_a_table_says_so() ->
         assert size_hybrids.close([cell], graph_of(cell), timed, wires, 32) == expected
     timed = [profile_of(Shard(0, 0, 8, 1), 0.1), profile_of(Shard(0, 0, 32, 4), 0.1)]
     assert size_hybrids.close([cell], graph_of(cell), timed, CommTables(), 32) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "second"),
+    [
+        (UsageError(f"{NO_PLAN}: write def make_model(batch_size, *, tp=1)"), []),
+        (UsageError("tp=2 does not divide the 33 columns"), [4]),
+        (Untraceable("it takes more than 900 s"), [2, 4]),
+    ],
+    ids=["no plan", "a size", "a failure"],
+)
+def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: SizingError, second: list[int]
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    files = (("train.py", hashlib.sha256(b"").hexdigest()),)
+    started: list[int] = []
+
+    def profiled(source: str, shards: Sequence[Shard], *_: Any, done: Callable[..., None], **__: Any) -> Profiled:
+        started.append(shards[0].tp)
+        if shards[0].tp > 1:
+            raise error
+        results = [profile_of(each, 0.1, device="cpu") for each in shards]
+        for each in results:
+            done(each, files)
+        return Profiled(tuple(results), files, ())
+
+    monkeypatch.setattr(profile, "profiled", profiled)
+    monkeypatch.setattr(torches, "torch_of", lambda *_: ("2.13.0", "cpu"))
+    shards = [Shard(0, 0, 8, tp) for tp in (1, 2)]
+
+    def run(*more: Shard, again: bool = False) -> tuple[list[int], list[str]]:
+        started.clear()
+        store, source = Store(tmp_path / "profiles.sqlite"), f"{tmp_path}/train.py:make_model"
+        work = Work(store, source, graph_of(cell_of(4)), Setting(), "cpu", "", 1.0, again)
+        work.run([*shards, *more])
+        return list(started), list(work.notes)
+
+    begun, notes = run()
+    assert begun == [1, 2]
+    assert notes == [f"tensor parallelism over 2 GPUs is left out: {error}"]
+    assert run(Shard(0, 0, 8, 4))[0] == second
+    assert notes[0] in run()[1], "it is said all the same"
+    assert run(again=True)[0] == [1, 2]
+    Store(tmp_path / "profiles.sqlite").forget("train.py:make_model")
+    assert run()[0] == [1, 2]

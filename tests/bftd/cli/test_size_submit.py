@@ -176,3 +176,24 @@ def test_regression_a_script_whose_name_begins_with_a_dash_was_an_option_of_sbat
     words = ("--partitions", "centre.json", *JOB, "--submit", "./-x job.sh", "--yes")
     assert bft("size", "choose", *words).code == 0
     assert submitted.read_text().splitlines()[0].endswith(" ./-x job.sh")
+
+
+def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_run_off_was_kept_silently(
+    bft: Terminal, submitted: Path
+) -> None:
+    words = ("--partition", "new", "--yes")
+    winner = bft("size", "choose", "--partitions", "centre.json", *JOB, *words[:2], "--json").json["winner"]
+    between = int((winner["run"]["value"] + winner["run"]["high"]) / 120)
+    script = f"#!/bin/bash\n#SBATCH --time={between}\nsrun torchrun train.py\n"
+    cut = rf"--time={between} may end the run before its last step, as it may take "
+    ended = submit(bft, script, *words, "--deadline", "+3days")
+    assert ended.code == 2
+    assert re.fullmatch(rf"bft: job\.sh: {cut}.*: take the line out, or leave --deadline out; .*\n", ended.err)
+    assert not submitted.exists()
+    ended = submit(bft, script, *words)
+    assert ended.code == 0
+    assert cut in ended.out, "without a deadline it is kept, and said"
+    long = script.replace(str(between), str(int(winner["run"]["high"] / 60) + 1))
+    ended = submit(bft, long, *words, "--deadline", "+3days")
+    assert ended.code == 0
+    assert " may end the run " not in ended.out

@@ -54,6 +54,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         (["train.py:make_model"], "say how many GPUs the cell has"),
         (["train.py:make_model", "--search-log", "x.csv"], "--search-log needs no model"),
         (["--search-log", "x.csv"], "cannot read x.csv: No such file"),
+        (["--search-log", "x.csv", "--gpus", "4"], "--gpus is a model's: --search-log takes the cells that are in"),
+        (["--search-log", "x.csv", "--type", "cpu"], "--type is a model's: --search-log takes the cells that are in"),
         (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"], "no type of GPU"),

@@ -132,7 +132,8 @@ def test_those_who_add_tables_at_once_lose_none(tmp_path: Path) -> None:
 
     def add(nodes: int) -> None:
         for kind in comm.PROGRAMS:
-            assert comm_file.add(path, [table((1024, 1.0), kind=kind, link=Link("a100-sxm-80gb", 8, nodes))]) == ()
+            new = [table((1024, 1.0), kind=kind, link=Link("a100-sxm-80gb", 8, nodes))]
+            assert comm_file.add(path, new) == comm_file.Added()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(1, 9)))

@@ -123,6 +123,14 @@ class Deciding(nn.Module):
         return x
 
 
+def make_spread(batch_size, *, tp=1):
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (tp,))
+    model = parallelize_module(torch.nn.Sequential(torch.nn.Linear(8, 8)), mesh, {"0": ColwiseParallel()})
+    return model, (torch.randn(batch_size, 8),)
+
+
 def make_deciding(batch_size):
     return Deciding(), (torch.randint(0, 50, (batch_size, 4)),)
 """
@@ -272,6 +280,7 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
         ("gpt", [Shard(3, 2, 1, 1)], FEW, "no shard"),
         ("train.py:make_model", [Shard(0, 4000, 1, 1)], FEW, "no stage of this model"),
         ("train.py:make_image", [Shard(0, 1, 2, 2)], FEW, "no tensor parallelism"),
+        ("train.py:make_spread", [Shard(0, 1, 2, 2)], FEW, "torch.export does not take this model's DTensors"),
     ],
 )
 def test_what_cannot_be_profiled_is_one_line(

@@ -92,6 +92,8 @@ def test_accuracy_is_that_of_feasible_cells_and_a_log_without_any_has_none() -> 
         (rows("0,1,1,1,batch,0,1"), "cost_s is '0'"),
         (rows("0,1,1,1,batch,1.0,maybe"), "fits is 'maybe'"),
         (HEADER + "0,1,1\n", "line 2: tp is ''"),
+        (rows("0,1,1,1,batch,1.0,1", "0,1,1,1,batch,1.0,1,7"), "line 3: more cells than the 11 columns of line 1"),
+        (HEADER.replace("fits", "fits,tp") + "0,1,1,1,b,1.0,1,4\n", "line 1: column tp is there twice"),
         (rows("0,1,99999999999999999999,1,batch,1.0,1"), "dp is '99999999999999999999'"),
     ],
 )

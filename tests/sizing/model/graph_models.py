@@ -251,3 +251,20 @@ class Recurrent(nn.Module):
 
 def recurrent(batch_size: int) -> Any:
     return Recurrent(), (torch.randn(batch_size, 10, 16),)
+
+
+class Uncommon(nn.Module):
+    """Operators for which torch's own table has no formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = nn.Bilinear(16, 12, 8)
+        self.places = nn.Parameter(torch.randn(6, 8))
+
+    def forward(self, one: Any, other: Any) -> Any:
+        apart = torch.cdist(self.pair(one, other), self.places)
+        return torch.fft.rfft(apart).abs().sum()
+
+
+def uncommon(batch_size: int) -> Any:
+    return Uncommon(), (torch.randn(batch_size, 16), torch.randn(batch_size, 12))

@@ -101,6 +101,10 @@ def test_every_key_is_in_the_text_of_a_model_that_sets_it() -> None:
     [
         ("", "no such family"),
         ("gtp:h=1", "did you mean gpt?"),
+        ("wresent:k=1", "did you mean wresnet?"),
+        ("zzz", "one of gpt, "),
+        ("zzz", ", wresnet, or a config.json"),
+        ("wresnet:k=10", "there is no formula for its memory, so only bft size cells, profile and tune take it"),
         ("gpt", "say h= (hidden size), l= (layers), a= (attention heads), s="),
         (f"{GPT},hiden=3", "hiden=3: no such key"),
         ("gpt:H=3", "did you mean h?"),

@@ -95,6 +95,13 @@ def test_regression_lstms_had_no_flops() -> None:
     assert found.flops == 3 * (first + 3 * second) - first + 3 * (2 * 4 * 32 * 5)
 
 
+def test_regression_bilinear_layers_and_distances_had_no_flops_and_fourier_transforms_were_not_named() -> None:
+    found = read("uncommon")
+    pair, apart = 2 * 4 * 16 * 12 * 8, 3 * 4 * 6 * 8  # of a batch of 4; a distance is no product of matrices
+    assert found.flops == pair * (1 + 1) + apart * (1 + 2)  # the inputs take no gradient
+    assert "aten::_fft_r2c" in found.note
+
+
 def test_a_resnet_is_read_with_rates_out_of_a_tensor_and_its_first_convolution_has_no_gradient_of_the_image() -> None:
     found = read("resnet")
     assert found.origin == "export"

@@ -1,0 +1,207 @@
+"""What `bft size profile` still has to run: shards that are not in the cache, of which it tells as they are done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sizing.cells.cell import Cell
+    from sizing.cells.graph import Graph
+    from sizing.cells.profile import Device, Result, Setting, Source
+    from sizing.cells.shards import Shard
+    from sizing.cells.store import Store
+
+_START_S = 8.0  # of a process with torch, and the reading of the model in it
+_FLOPS = {"cpu": 1e10, "cuda": 1e13}  # a second; only for the first guess of how long it takes
+
+
+class Work:
+    """Profiles what is not in the cache, tells of each, and writes it down at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        graph: Graph,
+        setting: Setting,
+        device: Device,
+        python: str,
+        timeout_s: float,
+        again: bool,
+    ) -> None:
+        self.store, self.source, self.graph, self.setting, self.device = store, source, graph, setting, device
+        self.python, self.timeout_s, self.again = python, timeout_s, again
+        self.results: dict[Shard, Result] = {}
+        self.notes: dict[str, None] = {}
+        self.files: tuple[tuple[str, str], ...] = ()
+        self._tensor = True
+        self._out: set[int] = set()  # tensor-parallel sizes that the model cannot be cut over
+
+    def run(self, shards: Sequence[Shard]) -> None:
+        """Profile shards, first those without tensor parallelism: that they cannot be run ends the command."""
+        from sizing.errors import SizingError, UsageError
+
+        known = {} if self.again else self._known(shards)
+        self.results.update(known)
+        for tp in sorted({each.tp for each in shards if each.tp > 1}):
+            if self._tensor and not self.again and (why := self._refused(tp)):
+                self._leave_out(tp, why)
+        shards = [each for each in shards if each.tp not in self._out]
+        todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
+        if not todo:
+            say([f"{_shards(len(known))}, all in the cache"] if known else [])
+            return
+        cached = f", {len(known)} {'is' if len(known) == 1 else 'are'} in the cache" if known else ""
+        say([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        self.store.prepare()
+        done = 0
+        for tp in sorted({each.tp for each in todo}):
+            mine = [each for each in todo if each.tp == tp]
+            try:
+                done += self._profile(mine, done, len(todo))
+            except SizingError as error:
+                if tp == 1:
+                    raise
+                self._leave_out(tp, str(error))
+                if isinstance(error, UsageError) and (model := self.store.model(self.source)) is not None:
+                    self.store.refuse(model, tp, str(error))
+                if not self._tensor:
+                    return
+
+    def _refused(self, tp: int) -> str:
+        """What the cache has of a model that cannot be cut over so many ranks."""
+        model = self.store.model(self.source)
+        return "" if model is None else self.store.refused(model, tp)
+
+    def _leave_out(self, tp: int, why: str) -> None:
+        from sizing.cells.profile import NO_PLAN
+
+        if tp not in self._out:
+            self.notes[f"tensor parallelism over {tp} GPUs is left out: {why}"] = None
+            say([f"tp={tp} is left out: {why}"])
+        self._out.add(tp)
+        self._tensor = self._tensor and not why.startswith(NO_PLAN)
+
+    def _profile(self, shards: Sequence[Shard], done: int, of: int) -> int:
+        from sizing.cells.profile import profiled
+
+        began, count = time.monotonic(), 0
+
+        def tell(result: Result, files: Sequence[tuple[str, str]]) -> None:
+            nonlocal count
+            count += 1
+            self.results[result.shard] = result
+            self.files = tuple(files) or self.files
+            put(self.store, self.source, files, self.setting, [result])
+            say([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
+
+        found = profiled(
+            self.source,
+            shards,
+            self.setting,
+            graph=self.graph,
+            device=self.device,
+            python=self.python,
+            timeout_s=self.timeout_s,
+            done=tell,
+        )
+        self.notes.update(dict.fromkeys(found.notes))
+        return count
+
+    def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
+        """What the cache has of them for the device that would be taken."""
+        from sizing.cells.profile import device_name
+        from sizing.cells.torches import torch_of
+
+        model = self.store.model(self.source)
+        if model is None:
+            return {}
+        if not self.store.devices(model):
+            return {}
+        version, kind = torch_of(self.python, self.device)
+        if self.device == "cuda" and kind == "cpu":
+            return {}  # of this CPU there may be some, but none of them is what was asked for
+        found = self.store.all(model, device_name(kind), self.setting, version)
+        self.files = model.files
+        return {each: found[each] for each in shards if each in found}
+
+    def between(self, shards: Sequence[Shard]) -> list[Shard]:
+        """The hybrids of stages of which an extreme has no room."""
+        from sizing.cells.profile import Unfit
+
+        full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
+        return [each for each in shards if (each.first, each.last) in full and each not in self.results]
+
+    def smaller(self, cell: Cell, global_batch: int) -> None:
+        """Cut the batch into more micro-batches while no shard of a cell has room."""
+        from sizing.cells.shards import ShardProfile
+        from sizing.cells.wanted import micro_batches_of, more_micro_batches, wanted
+
+        count: int | None = micro_batches_of(cell, global_batch)
+        while count is not None:
+            shards = wanted(cell, global_batch, micro_batches=count)
+            if missing := [each for each in shards if each not in self.results and (each.tp == 1 or self._tensor)]:
+                self.run(missing)
+            if any(isinstance(self.results.get(each), ShardProfile) for each in shards):
+                return
+            count = more_micro_batches(cell, global_batch, count)
+
+    def _guess_s(self, shards: Sequence[Shard]) -> float:
+        rate = _FLOPS["cuda" if self.device == "cuda" else "cpu"]
+        before = self.graph.flops_before
+        passes = 4 + self.setting.rounds
+        flops = sum(
+            (before[each.last + 1] - before[each.first]) * each.batch / self.graph.batch / each.tp for each in shards
+        )
+        return _START_S * len({(each.tp, each.batch) for each in shards}) + passes * flops / rate
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of --json."""
+        from sizing.cells.profile import Unfit
+
+        results = list(self.results.values())
+        return {
+            "model": self.graph.model,
+            "files": list(self.files),
+            "setting": asdict(self.setting),
+            "profiles": [asdict(each) for each in results if not isinstance(each, Unfit)],
+            "unfit": [asdict(each) for each in results if isinstance(each, Unfit)],
+            "notes": list(self.notes),
+        }
+
+
+def put(
+    store: Store, source: Source, files: Sequence[tuple[str, str]], setting: Setting, results: Sequence[Result]
+) -> None:
+    from sizing.cells.store import by_files, by_sizes
+
+    known = by_files(source, files) if isinstance(source, str) else by_sizes(source)
+    store.put(known, setting, results)
+
+
+def say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'' if count == 1 else 's'}"
+
+
+def _line(result: Result) -> str:
+    from sizing.cells.profile import Unfit
+
+    shard = result.shard
+    what = f"operators {shard.first} to {shard.last}, batch {shard.batch}, tp {shard.tp}"
+    if isinstance(result, Unfit):
+        return f"{what}: does not fit the memory of {result.device}"
+    return f"{what}: {ms(result.compute_s.value)} (of {result.rounds} rounds)"
+
+
+def ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
