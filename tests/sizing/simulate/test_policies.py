@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sizing.simulate import clusters, compare, workload
 from sizing.simulate.engine import simulate
 from sizing.simulate.outcome import JobOutcome, Outcome
 from sizing.simulate.policies import BASELINES, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
+from sizing.simulate.policies.gandiva import _Grown
+from sizing.simulate.policies.room import Room
 from sizing.simulate.policies.shares import shares
 from sizing.simulate.types import Allocation, Moment, Running, SimulatedJob, Waiting
 from tests.sizing.simulate.toys import Written, job
@@ -187,3 +190,21 @@ def test_every_baseline_ends_all_jobs_within_the_cluster_and_does_the_same_again
     for one in found.jobs:
         assert sum(span.iterations for span in one.spans) == pytest.approx(one.job.iterations, rel=1e-6)
     assert found == simulate(jobs, {"a": 4, "b": 8}, BASELINES[name](speeds, speeds), speeds)
+
+
+def test_gandiva_knows_at_any_time_which_jobs_have_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    shrinks = Gandiva._shrinks
+
+    def checked(self: Gandiva, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
+        anew = _Grown(room, running)
+        assert (grown.jobs, grown.gpus) == (anew.jobs, anew.gpus)
+        seen.append(any(grown.gpus.values()))
+        return shrinks(self, job, room, running, grown)
+
+    monkeypatch.setattr(Gandiva, "_shrinks", checked)
+    site = compare.Site.of(clusters.crius_testbed(), workload.models_of(()))
+    trace = workload.generated(1, 300)
+    jobs = workload.jobs_of(trace, site.models, site.pools, site.speeds, seed=1, load=1.2)
+    compare.run("gandiva", jobs, site)
+    assert any(seen)
