@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -62,9 +63,8 @@ def prepared(folder: Path) -> None:
     root = str(EXAMPLES.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     for job, data in JOBS.items():
-        code = os.spawnl(
-            os.P_WAIT, sys.executable, sys.executable, str(EXAMPLES / job), "--data", str(folder / data), "--steps", "1"
-        )
+        words = (sys.executable, str(EXAMPLES / job), "--data", str(folder / data), "--steps", "1")
+        code = subprocess.run(words, stdout=sys.stderr, check=False).returncode  # standard output is the figures'
         if code:
             raise SystemExit(f"{job} ended with {code}")
 
