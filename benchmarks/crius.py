@@ -1,6 +1,6 @@
 """Crius against its baselines on the 1,280 GPUs of the paper's Table 1 (sections 8.3 to 8.6), with a sensitivity run.
 
-    python -m benchmarks.crius [--seeds 10] [--jobs N] [--processes 2] [--only heavy,error,...] [--json]
+    python -m benchmarks.crius [--seeds 10] [--jobs N] [--processes 2] [--only heavy,error,...] [--json | --of FILE]
 
 1. heavy, moderate, low: windows of public traces (shared/data/sizing/jobs-cluster*.csv.gz; a seed chooses the window,
    models, types and counts), times between submissions stretched until the jobs ask for 2, 1 and 0.5 times all GPUs.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sizing.simulate import compare, report, workload
+from sizing.simulate import compare, workload
 from sizing.simulate.clusters import crius_testbed, table1
 from sizing.simulate.models import table2
 from sizing.simulate.report import Figures
@@ -159,66 +158,77 @@ def measured(
     }
 
 
-def tables(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> Iterator[str]:
-    """The markdown of docs/cells.md."""
-    for scene, runs in found.items():
-        asked = SCENES[scene]
-        first = asked.policies[0]
-        from_where = f"public trace {asked.trace}" if _trace(asked.trace) else "generated jobs"
-        error = f", estimates wrong by up to {asked.error * 100:.0f} %" if scene.startswith("error") else ""
-        jobs = next(iter(runs.values()))[0].jobs
+def tables(told: Mapping[str, Any]) -> Iterator[str]:
+    """The markdown of docs/cells.md, of what `to_json` returns."""
+    scenes = {name: scene for name, scene in told.items() if name in SCENES}
+    if plain := {name: scene for name, scene in scenes.items() if not name.startswith("error")}:
         yield ""
-        there = "64 GPUs" if asked.testbed else "1,280 GPUs"
-        yield f"**{scene}** ({jobs} jobs a run, {from_where}, {asked.load:g} x the {there}{error})"
-        yield ""
-        last = "deadlines met" if asked.deadlines else "paper"
         yield (
-            "| policy | mean JCT, h | median, h | 99 %, h | queued, h | ended in window | throughput (normalised) | "
-            f"samples/s | peak samples/s | restarts a job | JCT of {first} against it | {last} |"
+            "| window | scheduler | mean JCT, h | 99 %, h | ended | of them in the window | throughput | "
+            "restarts a job | JCT of the first against it | paper |"
         )
-        yield "|---" + "|---:" * 11 + "|"
-        for name, figures in runs.items():
-            yield _row(name, figures, runs[first], PAPER.get(name, "") if scene in ("heavy", "ablations") else "")
-        ended = {name: statistics.fmean(each.finished for each in figures) for name, figures in runs.items()}
-        if min(ended.values()) < jobs:
-            yield ""
-            shown = ", ".join(f"{count:.1f} under {name}" for name, count in ended.items())
-            yield f"Jobs that ended: {shown}. JCT is of these, so it has no ratio: they are not the same jobs."
+        yield "| --- | --- |" + " ---: |" * 6 + " --- | --- |"
+        for name, scene in plain.items():
+            yield from _rows(name, scene)
+    if errors := {name: scene for name, scene in scenes.items() if name.startswith("error")}:
+        yield ""
+        yield from _errors(errors)
 
 
-def _row(name: str, figures: Sequence[Figures], first: Sequence[Figures], paper: str) -> str:
-    each = report.summary(figures)
-    ratio = compare.ratio("mean_jct_s", first, figures)
-    against = "-"
-    if ratio is not None and figures is not first:
-        within = f" ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if len(figures) > 1 else ""
-        against = f"{ratio.value - 1:+.1%}{within}".replace("%", " %")
-    simplified = "" if name.startswith("crius") else " (simplified)"
-    cells = [
-        f"{name}{simplified}",
-        _shown(each.get("mean_jct_s"), 3600, 2),
-        *(
-            f"{each[time].value / 3600:.{digits}f}" if time in each else "-"
-            for time, digits in (("median_jct_s", 2), ("p99_jct_s", 1), ("mean_queue_s", 2))
-        ),
-        _shown(each["window_finished"], 1, 0),
-        _shown(each["window_normalised"], 1, 1),
-        _shown(each["window_raw"], 1, 0),
-        f"{each['peak_raw'].value:.0f}",
-        f"{each['restarts'].value:.2f}",
-        against,
-        f"{each['deadlines'].value:.1%}".replace("%", " %") if "deadlines" in each else paper,
-    ]
-    return f"| {' | '.join(cells)} |"
+def _rows(name: str, scene: Mapping[str, Any]) -> Iterator[str]:
+    policies: Mapping[str, Any] = scene["policies"]
+    first = next(iter(policies))
+    paper = PAPER if name in ("heavy", "ablations") else {}
+    for policy, each in policies.items():
+        last = paper.get(policy, "")
+        if scene["deadlines"]:
+            last = f"{_percent(each['deadlines'], 0, '')} of deadlines met"
+        ended = f"{each['finished']['mean']:.{0 if each['finished']['mean'].is_integer() else 1}f}"
+        cells = [
+            name if policy == first else "",
+            _named(policy),
+            _hours(each.get("mean_jct_s")),
+            f"{each['p99_jct_s']['mean'] / 3600:.1f}" if "p99_jct_s" in each else "-",
+            f"{ended} of {each['jobs']['mean']:.0f}",
+            f"{each['window_finished']['mean']:.0f}",
+            f"{each['window_normalised']['mean']:.0f}",
+            f"{each['restarts']['mean']:.1f}",
+            "" if policy == first else _percent(scene[f"{first}_over"][policy]["mean_jct_s"], 1, "+"),
+            last,
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
-def _shown(found: report.Interval | None, unit: float, digits: int) -> str:
+def _errors(scenes: Mapping[str, Any]) -> Iterator[str]:
+    """How the first scheduler does as everybody's estimates get worse."""
+    policies = list(next(iter(scenes.values()))["policies"])
+    first, others = policies[0], policies[1:]
+    named = " | ".join(f"against {_named(other)}" for other in others)
+    yield f"| estimates wrong by up to | {first}, mean JCT, h | {named} |"
+    yield "| ---: | ---: |" + " --- |" * len(others)
+    for scene in scenes.values():
+        against = [_percent(scene[f"{first}_over"][other]["mean_jct_s"], 1, "+") for other in others]
+        hours = _hours(scene["policies"][first].get("mean_jct_s"))
+        yield f"| {scene['error'] * 100:.0f} % | {hours} | {' | '.join(against)} |"
+
+
+def _named(policy: str) -> str:
+    return policy if policy.startswith("crius") else f"{policy} (simplified)"
+
+
+def _hours(found: Mapping[str, float] | None) -> str:
     if found is None:
         return "-"
-    shown = f"{found.value / unit:.{digits}f}"
-    if found.high == found.low:  # one seed has no interval
-        return shown
-    return f"{shown} ± {(found.high - found.low) / 2 / unit:.{digits}f}"
+    half = (found["high"] - found["low"]) / 2 / 3600
+    return f"{found['mean'] / 3600:.2f}" + (f" ± {half:.2f}" if half else "")  # one seed has no interval
+
+
+def _percent(found: Mapping[str, float] | None, less: float, sign: str) -> str:
+    """A share, less so much, with its interval; "-" where jobs that ended are not the same ones."""
+    if found is None:
+        return "-"
+    mean, low, high = (f"{100 * (found[name] - less):{sign}.1f}" for name in ("mean", "low", "high"))
+    return f"{mean} %" + (f" ({low} to {high})" if low != high else "")
 
 
 def to_json(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> dict[str, Any]:
@@ -234,7 +244,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="scenes, or what their names begin with")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="the tables of what --json printed before")
     asked = parser.parse_args()
+    if asked.of:
+        print("\n".join(tables(json.loads(asked.of.read_text(encoding="utf-8")))))
+        return
     wanted = [name for name in asked.only.split(",") if name]
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:
@@ -245,7 +259,7 @@ def main() -> None:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, **to_json(found)}, indent=2))
         return
     print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {time.perf_counter() - began:.0f} s")
-    print("\n".join(tables(found)))
+    print("\n".join(tables(to_json(found))))
 
 
 if __name__ == "__main__":
