@@ -81,7 +81,7 @@ def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float
         enough = (loading.dataset_bytes / loading.disk_bytes_per_s - loading.samples / rate) / per_byte
         if 0 < enough < room * (1 - 1e-9):
             caches.add(enough)
-    return tuple(sorted({base + cache for cache in caches if base + cache > 0})) or (most_bytes,)
+    return tuple(sorted({base + cache for cache in caches if base + cache >= 1})) or (most_bytes,)
 
 
 def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Sequence[float]) -> Matrix:

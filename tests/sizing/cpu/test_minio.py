@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sizing.cpu import minio, search
@@ -108,6 +108,7 @@ def test_where_the_processes_need_more_than_there_is_the_axis_is_what_there_is_a
     assert minio.memory_rates(50.0, LOADING, axis) == (0.0,)
 
 
+@example(1.0, 1.0, 1.0, 5e-324, 1000.0, 1.0)
 @given(
     st.floats(1e-3, 1e6),
     st.floats(1, 1e9),
