@@ -1,6 +1,6 @@
 """Synergy's packers in rounds on simulated servers: mean job completion time (JCT) against GPU-proportional shares.
 
-    python -m benchmarks.synergy [--seeds 10] [--jobs N] [--processes 2] [--only loads,mixes,...] [--json]
+    python -m benchmarks.synergy [--seeds 10] [--jobs N] [--processes 2] [--only loads,mixes,...] [--json | --of F]
 
 Jobs are drawn from the public matrices (shared/data/sizing/synergy-matrices.json): a class by the mix
 (image/language/speech), any model of it, Poisson arrivals, lognormal durations as with a proportional share (median
@@ -199,48 +199,48 @@ def speedup(runs: Runs, order: str, packer: str) -> report.Interval | None:
 
 
 _HEADINGS = (
-    *("load", "mix", "order", "packer", "mean JCT, h", "99 %, h", "queued, h", "throughput a GPU", "GPUs busy"),
-    *("restarts a job", "slowest job", "speedup of mean JCT"),
+    *("scene", "mix", "load", "jobs", "order", "packer", "mean JCT, h", "99 %, h", "proportional: mean, h", "99 %, h"),
+    *("throughput a GPU", "restarts a job", "slowest job", "speedup of mean JCT"),
 )
 
 
-def tables(found: Mapping[str, Runs]) -> Iterator[str]:
-    """The markdown of docs/cpu.md: a table for the scenes that begin with the same word."""
+def tables(told: Mapping[str, Any]) -> Iterator[str]:
+    """The markdown of docs/cpu.md, of what `to_json` returns: a row for each run beside that with GPUs' shares."""
+    yield ""
+    yield f"| {' | '.join(_HEADINGS)} |"
+    yield "| --- | --- | ---: | ---: | --- | --- |" + " ---: |" * 7 + " --- |"
     seen = ""
-    for scene, runs in found.items():
-        asked, group = SCENES[scene], scene.partition("-")[0]
-        if group != seen:
-            seen = group
-            yield ""
-            gpus = "/".join(map(str, asked.sizes))
-            yield f"**{group}** ({asked.servers} servers, jobs of {gpus} GPU{'s' * (gpus != '1')})"
-            yield ""
-            yield f"| {' | '.join((*_HEADINGS[:2], 'jobs', *_HEADINGS[2:]))} |"
-            yield f"|---:|---|---|---|---{'|---:' * 8}|"
-        for order, packer in asked.runs:
-            yield _row(scene, order, packer, runs)
+    for scene, asked in told.items():
+        group = scene.partition("-")[0]
+        for run, each in asked["runs"].items():
+            order, _, packer = run.partition(" ")
+            if packer != BASE:
+                base = asked["runs"][f"{order} {BASE}"]
+                yield _row(group if group != seen else "", asked, (order, packer), each, base)
+                seen = group
 
 
-def _row(scene: str, order: str, packer: str, runs: Runs) -> str:
-    asked, figures = SCENES[scene], runs[order, packer]
-
-    def shown(name: str, unit: float = 1.0, digits: int = 2) -> str:
-        each = report.interval([getattr(one, name) / unit for one in figures])
-        half = (each.high - each.low) / 2
-        return f"{each.value:.{digits}f}" + (f" ± {half:.{digits}f}" if half and name == "mean_jct_s" else "")
-
-    count = f"{sum(one.jobs for one in figures) // len(figures)} of each run" + (f", {asked.trace}" * bool(asked.trace))
+def _row(
+    group: str, asked: Mapping[str, Any], run: tuple[str, str], each: Mapping[str, Any], base: Mapping[str, Any]
+) -> str:
+    mix = asked["mix"] + (f", {asked['trace']}" if asked["trace"] else "")
+    mix += f", {'/'.join(map(str, asked['sizes']))} GPUs" if len(asked["sizes"]) > 1 else ""
+    ratio = each["speedup"]
     against = "-"
-    if packer != BASE and (ratio := speedup(runs, order, packer)) is not None:
-        against = f"{ratio.value:.2f}x" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if len(figures) > 1 else "")
+    if ratio is not None:
+        within = f" ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["low"] != ratio["high"] else ""
+        against = f"{ratio['mean']:.2f}x{within}"
     cells = [
-        *(f"{asked.load:g}", asked.mix, count, order.upper(), packer),
-        *(shown("mean_jct_s", 3600), shown("p99_jct_s", 3600, 1), shown("mean_queue_s", 3600)),
-        *(shown("throughput"), shown("busy"), shown("restarts")),
-        f"{min(one.slowest for one in figures):.2f}",
-        against,
+        *(group, mix, f"{asked['load']:g}", f"{asked['jobs']}", run[0].upper(), run[1]),
+        *(_hours(each["mean_jct_s"]), _hours(each["p99_jct_s"], 1), _hours(base["mean_jct_s"])),
+        *(_hours(base["p99_jct_s"], 1), f"{each['throughput']['mean']:.2f}", f"{each['restarts']['mean']:.2f}"),
+        *(f"{each['slowest']['mean']:.2f}", against),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _hours(found: Mapping[str, float], digits: int = 2) -> str:
+    return f"{found['mean'] / 3600:.{digits}f}"
 
 
 def to_json(found: Mapping[str, Runs]) -> dict[str, Any]:
@@ -266,7 +266,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="scenes, or what their names begin with")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="the table of what --json printed before")
     asked = parser.parse_args()
+    if asked.of:
+        print("\n".join(tables(json.loads(asked.of.read_text(encoding="utf-8"))["scenes"])))
+        return
     wanted = [name for name in asked.only.split(",") if name]
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:
@@ -279,7 +283,7 @@ def main() -> None:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, "scenes": to_json(found)}, indent=2))
         return
     print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {time.perf_counter() - began:.0f} s")
-    print("\n".join(tables(found)))
+    print("\n".join(tables(to_json(found))))
 
 
 if __name__ == "__main__":
