@@ -128,7 +128,11 @@ def test_recorded_requests_are_read_as_the_jobs_made_them(release: Path) -> None
         "18_[1-5]": replace(plain, least_s=60.0),
         "19": replace(plain, memory_bytes=1536 * 2**20),
     }
-    assert {one.request for one in jobs if one.state == "RUNNING"} == {NO_REQUEST}
+    runs = {one.id: one.request for one in jobs if one.state == "RUNNING"}
+    assert {id: (each.cpus, each.memory_bytes, each.gres) for id, each in runs.items()} == {
+        "1": (3, 100 * 2**20, ""),
+        "2": (4, 0, "gpu:a100:3"),
+    }
 
 
 def test_jobs_that_ask_for_the_same_are_read_once() -> None:
