@@ -66,7 +66,7 @@ def alone(folder: Path, script: str, steps: int) -> Rows:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     argv = [sys.executable, str(SCRIPTS / script), str(steps), "0", "alone"]
-    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=120, capture_output=True)
+    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=240, capture_output=True)
     return read(folder, "alone")
 
 
