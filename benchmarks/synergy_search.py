@@ -24,7 +24,7 @@ from sizing.cpu import matrices_file, search
 from sizing.cpu.matrix import Matrix
 from sizing.errors import UsageError
 
-MATRICES = Path("shared/data/sizing/synergy-matrices.json")
+MATRICES = Path(__file__).parents[2] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
 NOISE = (0.01, 0.02, 0.03, 0.05)
 Curve = Mapping[float, float]
@@ -162,6 +162,8 @@ def main() -> None:
     parser.add_argument("--matrices", type=Path, default=MATRICES)
     parser.add_argument("--seeds", type=int, default=100)
     args = parser.parse_args()
+    if args.seeds < 1:
+        parser.error("--seeds must be 1 or more")
     try:
         matrices = matrices_file.load(args.matrices)
     except UsageError as error:
