@@ -1,4 +1,4 @@
-"""Sensitivity matrices as a file: the public ones of Synergy, and those that `bft size cpu` writes."""
+"""Sensitivity matrices as a file: the public ones of Synergy, and others of the same form with axes of their own."""
 
 from __future__ import annotations
 
