@@ -272,13 +272,15 @@ def main() -> None:
         print("\n".join(tables(json.loads(asked.of.read_text(encoding="utf-8"))["scenes"])))
         return
     wanted = [name for name in asked.only.split(",") if name]
+    if asked.jobs is not None and asked.jobs < 8:
+        parser.error("--jobs must be 8 or more: fewer tell nothing of those in the middle")
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:
         sys.exit(f"synergy: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
     if not MATRICES.exists():
         sys.exit("synergy: the public matrices are not there (shared/data/sizing/synergy-matrices.json)")
     began = time.perf_counter()
-    found = measured(scenes, asked.seeds, asked.jobs and max(asked.jobs, 8), max(asked.processes, 1))
+    found = measured(scenes, asked.seeds, asked.jobs, max(asked.processes, 1))
     if asked.json:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, "scenes": to_json(found)}, indent=2))
         return

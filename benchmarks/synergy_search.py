@@ -162,6 +162,8 @@ def main() -> None:
     parser.add_argument("--matrices", type=Path, default=MATRICES)
     parser.add_argument("--seeds", type=int, default=100)
     args = parser.parse_args()
+    if args.seeds < 1:
+        parser.error("--seeds must be 1 or more")
     try:
         matrices = matrices_file.load(args.matrices)
     except UsageError as error:

@@ -82,7 +82,7 @@ def curve(
     from elastic.spec import ElasticSpec
 
     if matrices is not None or model is not None:
-        size_curve_recorded.show(matrices, model, as_json, others=script is not None or text is not None)
+        size_curve_recorded.show(matrices, model, as_json, others=_of_script())
         return
     if script is None or text is None:
         raise UsageError("name a script and its nodes, SCRIPT --nodes MIN-MAX, or --matrices FILE --model NAME")
@@ -105,6 +105,14 @@ def curve(
         click.echo(json.dumps({"estimates": [_shown(*each) for each in found], "notes": notes}, indent=2))
         return
     common.echo(_lines(found, notes))
+
+
+def _of_script() -> bool:
+    """Whether anything was said on the command line that a recorded matrix has no use for."""
+    context = click.get_current_context()
+    here = click.core.ParameterSource.COMMANDLINE
+    said = {name for name in context.params if context.get_parameter_source(name) == here}
+    return bool(said - {"matrices", "model", "as_json", "config_path"})
 
 
 @dataclass

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show(path: str | None, model: str | None, as_json: bool, *, others: bool) -> None:
     """Print what the search finds on the model's matrix, and what trying every point would; `others` may not be."""
     if path is None or model is None or others:
-        raise UsageError("a recorded matrix is searched with --matrices FILE --model NAME, and no SCRIPT or --nodes")
+        raise UsageError("a recorded matrix is searched with --matrices FILE --model NAME, and nothing else but --json")
     from sizing.cpu import matrices_file
 
     recorded = matrices_file.one(matrices_file.load(Path(path)), model)
@@ -45,7 +45,7 @@ def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
 
     rates = dict(zip(matrix.cpus, map(max, matrix.rates), strict=True))
     found = search.search(matrix.cpus, rates.__getitem__)
-    at, full = replace(matrix, searched=found.demand).demand(), matrix.demand()
+    at, full = (replace(matrix, searched=cpus).demand() for cpus in (found.demand, None))
     told = {
         "cpus": at.cpus,
         "memory_gb": at.memory_bytes / GB,

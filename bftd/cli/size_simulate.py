@@ -64,8 +64,9 @@ def simulate(
     that there are until the last of them is submitted. Speeds are of data sheets: differences between schedulers mean
     something, hours do not.
 
-    With --matrices, jobs of one GPU are drawn from matrices of bft size cpu and share servers' CPUs and memory too, in
-    rounds of 5 minutes. A policy is then ORDER-PACKER: fifo, srtf, las or ftf, and proportional, greedy, tune or opt.
+    With --matrices, jobs of one GPU are drawn from such a file as bft size pack takes, and share servers' CPUs and
+    memory too, in rounds of 5 minutes. A policy is then ORDER-PACKER: fifo, srtf, las or ftf, and proportional, greedy,
+    tune or opt.
     """
     if matrices is not None:
         if path or cluster or error or deadlines:

@@ -1,4 +1,4 @@
-"""Sensitivity matrices as a file: the public ones of Synergy, and those that `bft size cpu` writes."""
+"""Sensitivity matrices as a file: the public ones of Synergy, and others of the same form with axes of their own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ MEMORY_GB = (20.8, 62.5, 125.0, 187.5, 250.0)
 """For each GPU, what the columns are where a file does not say; with four, the first is not there."""
 _MOST_BYTES = 64 * 2**20
 _MOST = 2.0**63  # of a number: no rate, CPUs or GB are so many, and nothing overflows that is worked out of them
+_FARTHEST = 1e12  # apart are rates of a job: more than any are, and no ratio of them is too great to be reckoned with
 _KNOWN = (
     *("class", "gpus", "iteration_s", "throughput", "cpus_per_gpu", "memory_gb_per_gpu", "cpus_searched"),
     *("cpus", "memory_gb", "speedup"),  # the demand as the public file tells it, which is worked out here
@@ -93,7 +94,7 @@ def _recorded(fields: Fields, name: str, data: dict[str, Any]) -> Recorded:
     while not any(rates[-1]):
         rates.pop()
     searched = fields.number_or_none("cpus_searched")
-    if searched is not None and searched not in cpus[: len(rates)]:
+    if searched is not None and (searched not in cpus[: len(rates)] or not any(rates[cpus.index(searched)])):
         raise fields.wrong("cpus_searched", "one of its CPUs for each GPU with which it runs")
     columns = max(j + 1 for row in rates for j, rate in enumerate(row) if rate)
     return Recorded(
@@ -124,6 +125,9 @@ def _table(fields: Fields, rows: Any) -> list[list[float]]:
                 raise UsageError(f"{fields.where}: row {at} of throughput has {shown}: give numbers of 0 or more")
     if not any(map(any, rows)):
         raise UsageError(f"{fields.where}: throughput is 0 everywhere: give rates of a job that runs")
+    least, most = min(rate for row in rows for rate in row if rate), max(map(max, rows))
+    if most / _FARTHEST > least:
+        raise UsageError(f"{fields.where}: throughput has {least:g} beside {most:g}: give 0 where the job does not run")
     return [list(map(float, row)) for row in rows]
 
 

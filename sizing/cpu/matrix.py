@@ -52,7 +52,7 @@ class Matrix:
 
     def rate(self, at: Point) -> float:
         """With so much or what is next below it: what is beyond a row or column counts as that; 0 below the first."""
-        row = bisect_right(self.cpus, at.cpus + 1e-9) - 1
+        row = bisect_right(self.cpus, at.cpus * (1 + 1e-9)) - 1
         column = bisect_right(self.memory_bytes, at.memory_bytes * (1 + 1e-9)) - 1
         return self.rates[row][column] if row >= 0 and column >= 0 else 0.0
 

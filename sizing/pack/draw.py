@@ -43,8 +43,11 @@ def draw(matrices: Matrices, mix: Mix, gpus: int, seed: int) -> tuple[PackJob, .
     wanted = {kind: share for kind, share in mix.items() if share > 0}
     for kind in wanted:
         if kind not in models:
-            there = ", ".join(sorted(models)) or "none at all"
-            raise UsageError(f"the file has no one-GPU job of class {kind}, only of {there}: change --mix")
+            there = ", ".join(filter(None, sorted(models))) or "none at all"
+            raise UsageError(
+                f"the file has no one-GPU job of class {kind}, only of {there}: change --mix, or "
+                "the class of jobs in the file"
+            )
     random = np.random.default_rng([seed, 53])
     kinds = random.choice(list(wanted), gpus, p=list(wanted.values()))
     found = []

@@ -19,11 +19,17 @@ def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     room = Room(servers)
     shares: dict[str, tuple[Share, ...]] = {}
     for job in jobs:
-        demand = job.matrix.demand()
-        point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
+        point = _asked(job, servers)
         first = next((server for server in range(servers.count) if room.most(server, point) >= job.gpus), None)
         if first is not None:
             shares[job.id] = (room.take(first, job.gpus, point),)
         elif job.gpus > 1 and (spread := room.spread(job.gpus, point)):
             shares[job.id] = spread
     return Packing(shares)
+
+
+def _asked(job: PackJob, servers: Servers) -> Point:
+    """What a job demands, as far as a server has it, for each GPU; its share where it is slower with that."""
+    demand, share = job.matrix.demand(), servers.proportional
+    point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
+    return point if job.matrix.rate(point) >= job.matrix.rate(share) else share

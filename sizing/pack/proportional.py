@@ -8,21 +8,31 @@ from sizing.pack.room import Room, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
-def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
+def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
     """Place all jobs, on the fullest server that has their GPUs; one that fits none is split over few servers.
 
     The largest come first, and among equals the earlier. As every job is placed none loses its priority by it, and
-    where sizes divide each other and a server's GPUs, only jobs larger than a server are split. Raises SizingError
-    where there are too few GPUs.
+    where sizes divide each other and a server's GPUs, only jobs larger than a server are split. Jobs of a
+    `previous` round stay where they are, whatever comes of it for the others. Raises SizingError where there are too
+    few GPUs.
     """
     refuse_too_many(jobs, servers)
     room = Room(servers)
     point = servers.proportional
     shares: dict[str, tuple[Share, ...]] = {}
-    for job in sorted(jobs, key=lambda job: -job.gpus):
+    for job in jobs:
+        had = previous.shares.get(job.id, ()) if previous else ()
+        if sum(share.gpus for share in had) == job.gpus and all(_has(room, share) for share in had):
+            shares[job.id] = tuple(room.take(share.server, share.gpus, point) for share in had)
+    for job in sorted((job for job in jobs if job.id not in shares), key=lambda job: -job.gpus):
         fits = [server for server, left in enumerate(room.gpus) if left >= job.gpus]
         if fits:
             shares[job.id] = (room.take(min(fits, key=room.gpus.__getitem__), job.gpus, point),)
         else:
             shares[job.id] = room.spread(job.gpus, point) or ()
     return Packing({job.id: shares[job.id] for job in jobs})
+
+
+def _has(room: Room, share: Share) -> bool:
+    """Whether a server has so many GPUs left; one that there is not has none."""
+    return share.server < room.servers.count and room.gpus[share.server] >= share.gpus

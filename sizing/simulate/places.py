@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from sizing.pack import proportional
 from sizing.pack.types import Packer, Packing, PackJob, Servers, Share
 
 Shares = tuple[Share, ...]
@@ -25,6 +26,18 @@ def staying(packer: Packer) -> Repacker:
         return Packing(stay(packer(jobs, servers), before.shares, servers.count))
 
     return repack
+
+
+def sharing(jobs: Sequence[PackJob], servers: Servers, before: Packing) -> Packing:
+    """Proportional shares: all are alike, so who runs stays, unless a job is split that need not be packed anew."""
+    kept = proportional.pack(jobs, servers, before)
+    if (split := _split(kept)) and _split(anew := proportional.pack(jobs, servers)) < split:
+        return Packing(stay(anew, before.shares, servers.count))
+    return kept
+
+
+def _split(packing: Packing) -> int:
+    return sum(len(shares) > 1 for shares in packing.shares.values())
 
 
 def stay(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict[str, Shares]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sizing.cpu.matrix import Matrices, Matrix
-from sizing.errors import UsageError
-from sizing.pack import tune
+from sizing.errors import SizingError, UsageError
+from sizing.pack import proportional, tune
 from sizing.pack.packers import packer
 from sizing.pack.types import Servers
 from sizing.simulate.engine import RESTART_S, simulate_in
 from sizing.simulate.orders import order
 from sizing.simulate.outcome import Outcome
-from sizing.simulate.places import Repacker, staying
+from sizing.simulate.places import Repacker, sharing, staying
 from sizing.simulate.report import quantile
 from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import ServerWorld
@@ -27,7 +27,9 @@ EDGE = 0.25
 def repacker(name: str) -> Repacker:
     """A packer by its name; TUNE by itself leaves jobs where they are. Raises UsageError for a name that is none."""
     known = packer(name)
-    return tune.pack if known is tune.pack else staying(known)
+    if known is tune.pack:
+        return tune.pack
+    return sharing if known is proportional.pack else staying(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,16 @@ def run(
 
 
 def figures(outcome: Outcome, gpus: int, packings: int = 0) -> Figures:
-    """The figures of a run in which all jobs ended; raises UsageError where too few come after the first moment."""
+    """The figures of a run; raises SizingError where a job never ended, UsageError where too few come after the first.
+
+    To leave out who never runs would make a policy look quick that lets jobs starve.
+    """
+    for each in outcome.jobs:
+        if each.completion_s is None:
+            raise SizingError(
+                f"{outcome.policy} never finds a place for job {each.job.id[:40]} ({each.job.model[:40]}, "
+                f"{each.job.gpus} GPUs): take more servers, or leave it out"
+            )
     coming = [each for each in outcome.jobs if each.job.submit_s > outcome.jobs[0].job.submit_s]
     edge = int(len(coming) * EDGE)
     middle = coming[edge : len(coming) - edge]

@@ -51,7 +51,7 @@ def test_on_curves_that_end_in_a_knee_the_search_is_the_sweep_and_it_never_loses
     assert all(each["lost_most"] <= 1 - 1 / 1.1 for each in bending)
 
 
-@pytest.mark.skipif(not Path("../shared/data").is_dir(), reason="no ../shared/data: the public matrices")
+@pytest.mark.skipif(not synergy_search.MATRICES.exists(), reason="no ../shared/data: the public matrices")
 def test_the_bounds_hold_on_the_public_matrices() -> None:
-    found = synergy_search.run(matrices_file.load(Path("..") / synergy_search.MATRICES), 1)
+    found = synergy_search.run(matrices_file.load(synergy_search.MATRICES), 1)
     assert found["reached"]

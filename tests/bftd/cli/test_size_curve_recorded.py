@@ -60,7 +60,8 @@ def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal:
         (("--matrices", "no.json", "--model", "gnmt_1"), "cannot read no.json: No such file or directory"),
         (("--matrices", "m.json"), "--matrices FILE --model NAME"),
         (("--model", "gnmt_1"), "--matrices FILE --model NAME"),
-        (("train.py", "--matrices", "m.json", "--model", "gnmt_1"), "no SCRIPT or --nodes"),
+        (("train.py", "--matrices", "m.json", "--model", "gnmt_1"), "nothing else but --json"),
+        (("--matrices", "m.json", "--model", "gnmt_1", "--timeout", "5"), "nothing else but --json"),
         ((), "name a script and its nodes"),
         (("train.py",), "name a script and its nodes"),
         (("--nodes", "1-4"), "name a script and its nodes"),
@@ -72,3 +73,9 @@ def test_what_cannot_be_asked_is_one_line(terminal: Terminal, arguments: tuple[s
     assert said in ended.err
     assert len(ended.err.splitlines()) == 1
     assert not ended.out
+
+
+def test_regression_what_a_file_says_was_searched_passed_for_a_full_sweep(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps({"gnmt_1": {**MATRICES["alexnet_1"], "cpus_searched": 9}}))
+    found = terminal("size", "curve", "--matrices", "s.json", "--model", "gnmt_1", "--json").json
+    assert (found["cpus"], found["full_sweep_cpus"]) == (12, 12)

@@ -118,3 +118,10 @@ def test_a_file_that_is_not_there_is_told(terminal: Terminal) -> None:
     code, _, err = terminal.run("--servers", "2", "--mix", "50/50/0")
     assert code == 2
     assert err.count("\n") == 1
+
+
+def test_regression_a_row_beyond_a_tiny_share_counted_as_within_it(terminal: Terminal) -> None:
+    job = {**MATRICES["eyes"], "cpus_per_gpu": [1e-9, 2e-9, 6], "throughput": [[1], [2], [3]]}
+    terminal.file.write_text(json.dumps({"eyes": job}))
+    found = terminal.told("--servers", "1", "--mix", "100/0/0", "--server", "8/1e-8/500")
+    assert found["throughput_vs_proportional"] == 1 + 2 / 8, "of 10e-9 CPUs each has 1e-9, and two of them 2e-9"

@@ -102,6 +102,8 @@ def test_what_a_search_found_enough_is_kept() -> None:
         (changed(memory_gb_per_gpu=None), "what the 2 columns of throughput are is not known: give memory_gb_per_gpu"),
         (changed(memory_gb_per_gpu=[8, float("nan")]), "memory_gb_per_gpu is no list of 2 numbers"),
         (changed(cpus_searched=3), "cpus_searched is 3: give one of its CPUs"),
+        (changed(cpus_searched=1, throughput=[[0, 0], [2, 2], [2, 2]]), "cpus_searched is 1: give one of its CPUs"),
+        (changed(throughput=[[1e-320, 1], [1, 1], [1, 1]]), "throughput has 9.99989e-321 beside 1: give 0 where"),
         (changed(iteration_s=-1), "iteration_s is -1"),
     ],
 )

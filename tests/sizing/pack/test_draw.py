@@ -126,6 +126,12 @@ def test_greedy_splits_a_job_that_fits_no_server_alone() -> None:
     assert [(share.gpus, share.cpus) for share in packing.shares["big"]] == [(2, 12), (2, 12)]
 
 
+def test_regression_greedy_cut_a_demand_to_what_a_server_has_and_the_job_did_not_run_with_it() -> None:
+    # it needs few CPUs with more memory than there is, and with its share 3 CPUs
+    job = PackJob("a", Matrix(1, (1.0, 3.0), (20 * GB, 600 * GB), ((0.0, 9.0), (1.0, 9.0))))
+    assert worth.least(greedy.pack([job], SERVERS), [job], SERVERS) == 1
+
+
 def test_a_larger_job_counts_as_much_as_its_gpus_in_the_mean() -> None:
     jobs = [PackJob("big", replace(HUNGRY, gpus=3)), PackJob("small", FLAT)]
     packing = greedy.pack(jobs, replace(SERVERS, cpus=24.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.errors import UsageError
+from sizing.errors import SizingError, UsageError
 from sizing.pack import tune
 from sizing.pack.types import Servers, Share
 from sizing.simulate import synergy
@@ -69,3 +69,28 @@ def test_tune_is_told_who_has_what_and_other_packings_are_renamed() -> None:
     jobs = [job(f"{at}", ("image", "language")[at % 2], 400.0 * at, 2000.0) for at in range(12)]
     for packer in ("proportional", "tune"):
         assert synergy.run("fifo", packer, jobs, SERVERS, MATRICES).restarts == 0
+
+
+def test_regression_a_job_that_never_ran_was_left_out_of_the_figures() -> None:
+    jobs = [job(f"{at}", "image2" if at == 2 else "language", 400.0 * at) for at in range(6)]
+    with pytest.raises(SizingError, match=r"fifo-greedy never finds a place for job 2 \(image2, 2 GPUs\)"):
+        synergy.run("fifo", "greedy", jobs, Servers(1, 2, 4.0, 4.0), MATRICES)
+
+
+def test_regression_jobs_with_proportional_shares_were_moved_to_fill_servers() -> None:
+    # when the short ones have ended each long one is alone on a server, and nobody is better off with both on one
+    jobs = [job(f"{at}", at_s=10.0 * at, duration_s=(500.0, 5000.0)[at % 2]) for at in range(4)]
+    told = {name: each.matrix for name, each in MATRICES.items()}
+    policy = Rounds(fifo, synergy.repacker("proportional"), SERVERS, told)
+    outcome = simulate_in(ServerWorld(SERVERS, MATRICES), jobs, policy, rounds=True)
+    assert [each.restarts for each in outcome.jobs] == [0, 0, 0, 0]
+
+
+def test_jobs_with_proportional_shares_are_moved_where_another_would_be_split() -> None:
+    jobs = [job(f"{at}", at_s=10.0 * at, duration_s=(500.0, 5000.0)[at % 2]) for at in range(4)]
+    told = {name: each.matrix for name, each in MATRICES.items()}
+    policy = Rounds(fifo, synergy.repacker("proportional"), SERVERS, told)
+    both = [*jobs, job("two", "language2", 1500.0)]
+    outcome = simulate_in(ServerWorld(SERVERS, MATRICES), both, policy, rounds=True)
+    assert sum(each.restarts for each in outcome.jobs) == 1
+    assert len(outcome.jobs[4].spans[0].allocation.gpus_by_server) == 1
