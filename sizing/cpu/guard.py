@@ -152,10 +152,9 @@ class Tree:
         found: dict[int, list[str]] = {}
         children: dict[int, list[int]] = {}
         for name in os.listdir("/proc"):
-            if name.isdigit():
-                if (fields := _stat(int(name))) and fields[0] not in "ZX":
-                    found[int(name)] = fields
-                    children.setdefault(int(fields[1]), []).append(int(name))
+            if name.isdigit() and (fields := _stat(int(name))) and fields[0] not in "ZX":
+                found[int(name)] = fields
+                children.setdefault(int(fields[1]), []).append(int(name))
         mine: dict[int, list[str]] = {}
         ahead = list(children.get(os.getpid(), ()))
         while ahead:

@@ -13,6 +13,7 @@ from sizing.cpu import caching, data_files, minio, search
 from sizing.cpu.confine import How, Kind
 from sizing.cpu.data_files import DataFiles
 from sizing.cpu.matrix import Matrix
+from sizing.cpu.patterns import COUNT_MOST
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.rates import interval
 from sizing.cpu.store import Points, age_s, key_of
@@ -56,6 +57,8 @@ class Ask:
             raise UsageError(f"--cpus {','.join(map(str, self.cpus))}: from 1 to {_MOST_CPUS}")
         if self.gpus < 0:
             raise UsageError(f"--gpus {self.gpus}: 0 or more")
+        if self.dataset_samples is not None and not 1 <= self.dataset_samples < COUNT_MOST:
+            raise UsageError(f"--dataset-samples {self.dataset_samples:g}: how many an epoch has, 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +285,9 @@ class _Work:
             return None
         cut = left_s < self._ask.limits.timeout_s
         if cut and left_s < 1.0:
-            return None
+            if self.points:
+                return None
+            raise Unmeasured(f"--budget {self._ask.budget_s:g} was over before the command could be run: a larger one")
         try:
             point = self._runner.measure(cpus, self._heard, left_s if cut else math.inf)
         except Unmeasured as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -117,7 +118,8 @@ def read(body: dict[str, Any]) -> PointResult:
     rate = Estimate(**body["rate"])
     blocks, notes = tuple(map(float, body["blocks"])), tuple(map(str, body["notes"]))
     numbers = (body[name] for name in names - {"rate", "blocks", "notes", "unit", "kind"} if name in body)
-    if not blocks or not rate.value > 0 or not all(isinstance(each, (int, float)) for each in numbers):
+    told = (rate.value, rate.low, rate.high, *blocks, *numbers)
+    if not blocks or not rate.value > 0 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in told):
         raise ValueError("no rate")
     return PointResult(**{**body, "rate": rate, "blocks": blocks, "notes": notes})
 

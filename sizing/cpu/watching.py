@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sizing.cpu.confine import Kind
-from sizing.cpu.patterns import Group, Lines, Pattern
+from sizing.cpu.patterns import COUNT_MOST, Group, Lines, Pattern
 from sizing.cpu.rates import Count, Seen, Steady, interval, steady
 from sizing.errors import SizingError, UsageError
 from sizing.estimate import Estimate
@@ -230,7 +230,10 @@ class Watch:
         )
 
     def _step(self, said: Mapping[str, Any], now_s: float) -> None:
-        at_s, step, samples = (float(said[key]) for key in ("at_s", "step", "samples"))
+        told = [said[key] for key in ("at_s", "step", "samples")]
+        if not all(0 <= each < COUNT_MOST for each in told):
+            return  # whatever wrote that, it was not elastic.step
+        at_s, step, samples = map(float, told)
         if not self._seen:
             self._group = "samples" if samples > 0 else "step"
         if self._steps and step <= self._steps[-1].value:

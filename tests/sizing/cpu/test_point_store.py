@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import stat
@@ -28,6 +29,7 @@ POINT = PointResult(
 
 
 OTHER_FORM = json.dumps({**asdict(POINT), "took_s": ["long"]})
+ENDLESS = json.dumps({**asdict(POINT), "blocks": [math.inf]})
 
 
 @pytest.fixture
@@ -98,7 +100,9 @@ def test_a_damaged_file_is_set_aside_and_told_once(path: Path) -> None:
     assert "cpu.sqlite.damaged-0" in store.said[0]
 
 
-@pytest.mark.parametrize("body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}', OTHER_FORM])
+@pytest.mark.parametrize(
+    "body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}', OTHER_FORM, ENDLESS]
+)
 def test_a_point_that_cannot_be_read_is_as_if_it_were_not_there(path: Path, body: str) -> None:
     Points("a", "train", path).put(POINT)
     with sqlite3.connect(path) as db:
