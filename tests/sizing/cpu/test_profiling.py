@@ -147,6 +147,15 @@ def test_a_budget_for_one_point_says_that_it_says_nothing(machine: Callable[[int
     assert any("one point says nothing" in said for said in found.said)
 
 
+def test_regression_a_budget_that_was_over_before_the_first_point_ended_in_a_traceback(
+    machine: Callable[[int, Rates], list[int]],
+) -> None:
+    ran = machine(32, lambda at, _: saturating(at, 12))
+    with pytest.raises(Unmeasured, match=r"--budget 0\.5 was over before the command could be run: a larger one"):
+        profile(Ask(TRAIN, budget_s=0.5))
+    assert ran == []
+
+
 def test_a_point_is_measured_again_where_its_noise_leaves_the_decision_open(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
