@@ -159,7 +159,7 @@ class _Work:
         self._runner = Runner(ask.command, regex=ask.regex, gpus=ask.gpus, limits=ask.limits, how=ask.how)
         self._host = self._runner.confinement.host
         self.axis = self._axis()
-        key = key_of(ask.command, ask.regex, ask.gpus, self._host, os.environ, Path.cwd())
+        key = key_of(ask.command, ask.regex, ask.gpus, self._host, os.environ, Path.cwd(), ask.limits)
         self._store = Points(key, " ".join(ask.command)[:200])
         self.known = {} if ask.again else self._store.known()
         self.points: dict[int, PointResult] = {}
