@@ -54,7 +54,7 @@ def key_of(
                 if path.is_file() and path.stat().st_size <= _MOST_BYTES:
                     files[place] = hashlib.sha256(path.read_bytes()).hexdigest()
     threads = {name: environ[name] for name in _THREADS if name in environ}
-    about = [command, str(folder), files, regex, gpus, host.cpu_model, host.gpus, threads]
+    about: list[object] = [command, str(folder), files, regex, gpus, host.cpu_model, host.gpus, threads]
     about += [] if limits is None else [limits.warmup_s, limits.least_s]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
