@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -181,7 +182,8 @@ class _Work:
                 if not (error.timed_out and self.points):
                     raise
                 self._said.append(
-                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few"
+                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few; all that "
+                    f"it printed is in {error.output}"
                 )
                 return 0.0
             if point is None:
@@ -232,7 +234,8 @@ class _Work:
         self._again.add(first.cpus)
         try:
             second = self._run(first.cpus)
-        except Unmeasured:
+        except Unmeasured as error:
+            _without_output(error)
             return None
         return None if second is None or second.unit != first.unit else second
 
@@ -294,6 +297,7 @@ class _Work:
             if not (cut and error.timed_out):
                 raise
             if self.points:
+                _without_output(error)
                 return None
             raise Unmeasured(f"{error}; --budget {self._ask.budget_s:g} ended it", error.output) from None
         self._measured.append(point)
@@ -331,6 +335,12 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
         process_bytes=max(first.process_bytes, second.process_bytes),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes, _TWICE))),
     )
+
+
+def _without_output(error: Unmeasured) -> None:
+    """Remove the file of a run of which nobody is told."""
+    with suppress(OSError):
+        os.unlink(error.output)
 
 
 def _width(point: PointResult) -> float:

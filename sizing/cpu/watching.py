@@ -316,7 +316,7 @@ class Watch:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
             raise Unmeasured(f"{self._name} {how}{why} on {self._cpus} CPUs{self._last()}; {self._see()}", self._output)
-        if self._failed is None and not self._done:
+        if failed.get("code") is None and not self._done:  # its guard was told to end, and not by us: by Slurm, say
             why = f": {words[-1]}" if words else ""
             raise Unmeasured(f"the run of {self._name} on {self._cpus} CPUs was ended{why}; try again", self._output)
 

@@ -112,8 +112,9 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path) -> None:
     assert gone(pid)
 
 
-def test_nothing_is_left_when_the_guard_is_killed(tmp_path: Path) -> None:
-    """As by the kernel where memory runs out."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, number: signal.Signals) -> None:
+    """Nothing is left where its guard is killed, by the kernel for memory, or told to end, with its allocation."""
 
     def heard(at: Progress) -> None:
         if at.phase == "measuring" or at.elapsed_s > 3:
@@ -124,11 +125,12 @@ def test_nothing_is_left_when_the_guard_is_killed(tmp_path: Path) -> None:
                 except OSError:
                     continue
                 if b"guard.py" in words and str(tmp_path).encode() in environ:
-                    os.kill(int(process.name), signal.SIGKILL)
+                    os.kill(int(process.name), number)
 
     limits = Limits(timeout_s=20, warmup_s=0.2, least_steps=10**6, least_s=15)
-    with pytest.raises(Unmeasured, match="was ended"):
+    with pytest.raises(Unmeasured, match="was ended") as error:
         Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=limits).measure(1, heard)
+    assert not error.value.timed_out
     assert gone(int((tmp_path / "a").read_text()))
 
 

@@ -189,7 +189,25 @@ def test_cpus_with_which_it_does_not_get_going_count_as_too_few(machine: Callabl
     machine(8, lambda at, _: (0.0, 0.0) if at < 3 else (1000.0, 1.0))
     found = profile(Ask(TRAIN))
     assert found.matrix.demand().cpus in (3, 4)
-    assert any("count as too few" in said for said in found.said)
+    assert any("count as too few; all that it printed is in" in said for said in found.said)
+
+
+def test_regression_the_file_of_a_run_that_nobody_was_told_of_stayed(
+    machine: Callable[[int, Rates], list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run in which a budget was over; in an allocation its file lies in the user's folder."""
+    machine(8, lambda at, _: saturating(at, 8))
+    whole, file = Runner.measure, tmp_path / "bft-cpu.log"
+
+    def measure(self: Runner, at: int, heard: Heard | None = None, most_s: float = 0.0) -> PointResult:
+        if at == 8:
+            return whole(self, at, heard, most_s)
+        file.write_text("step 1")
+        raise Unmeasured("nothing", str(file), timed_out=True)
+
+    monkeypatch.setattr(Runner, "measure", measure)
+    assert profile(Ask(TRAIN, budget_s=100)).left_out
+    assert not file.exists()
 
 
 def test_no_throughput_at_all_is_an_error(machine: Callable[[int, Rates], list[int]]) -> None:
