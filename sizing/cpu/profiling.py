@@ -181,9 +181,9 @@ class _Work:
             except Unmeasured as error:
                 if not (error.timed_out and self.points):
                     raise
+                see = f"; all that it printed is in {error.output}" if error.output else ""
                 self._said.append(
-                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few; all that "
-                    f"it printed is in {error.output}"
+                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few{see}"
                 )
                 return 0.0
             if point is None:

@@ -131,6 +131,7 @@ def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, n
     with pytest.raises(Unmeasured, match="was ended") as error:
         Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=limits).measure(1, heard)
     assert not error.value.timed_out
+    assert not list(tmp_path.glob("bft-cpu-*.log"))  # of which it does not speak
     assert gone(int((tmp_path / "a").read_text()))
 
 
