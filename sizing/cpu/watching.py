@@ -336,14 +336,13 @@ class Watch:
         when = f"before it ended, after {took_s:.0f} s" if ended else f"within {took_s:.0f} s"
         wanted = "no line fits --regex" if self._pattern is not None else "no elastic.step() was called"
         if not self._lines.last and self._pattern is not None:
-            return (
-                f"nothing was printed {when} on {self._cpus} CPUs: print the progress without a buffer (stdbuf -oL), "
-                "or give a longer --timeout"
+            return f"nothing was printed {when} on {self._cpus} CPUs: print the progress" + (
+                ", step by step" if ended else " without a buffer (stdbuf -oL), or give a longer --timeout"
             )
         do = "another --regex" if self._pattern is not None else "--regex for such lines"
         return (
-            f"no throughput {when} on {self._cpus} CPUs: {wanted}{self._last()}: {do}, elastic.step() in the script, "
-            f"or a longer --timeout; {self._see()}"
+            f"no throughput {when} on {self._cpus} CPUs: {wanted}{self._last()}: {do}, "
+            f"elastic.step() in the script{'' if ended else ', or a longer --timeout'}; {self._see()}"
         )
 
     def _last(self) -> str:

@@ -170,6 +170,13 @@ def test_a_command_that_ends_too_soon_says_what_to_do() -> None:
     assert "let it train longer" in complaint("train", 0.2)
 
 
+@pytest.mark.parametrize("program", ["print('hm')", "pass"])
+def test_regression_a_command_that_had_ended_was_to_be_given_more_time(program: str) -> None:
+    said = _of(program)
+    assert "before it ended" in said
+    assert "--timeout" not in said
+
+
 def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sizing.cpu.watching._SHORT_S", 0.8)
     point = measured("train", 1.2, limits=Limits(timeout_s=20, warmup_s=5, least_s=5))
