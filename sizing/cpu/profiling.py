@@ -140,9 +140,9 @@ def _files(ask: Ask) -> DataFiles | None:
     """The files of the data set; None without paths. Raises UsageError where that is none, or too many to count."""
     if not ask.data:
         return None
-    found = data_files.find(ask.data, _COUNT_S)
+    found = data_files.find(ask.data, most_s := min(_COUNT_S, ask.budget_s))
     if ask.dataset_bytes is None and not found.whole:
-        raise UsageError(f"--data: not all files could be counted in {_COUNT_S:g} s: say --dataset-bytes SIZE too")
+        raise UsageError(f"--data: not all files could be counted in {most_s:g} s: say --dataset-bytes SIZE too")
     return found
 
 

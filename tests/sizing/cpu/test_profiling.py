@@ -156,6 +156,16 @@ def test_regression_a_budget_that_was_over_before_the_first_point_ended_in_a_tra
     assert ran == []
 
 
+def test_regression_counting_the_files_of_a_data_set_took_longer_than_the_budget(
+    machine: Callable[[int, Rates], list[int]], tmp_path: Path
+) -> None:
+    machine(8, lambda at, _: saturating(at, 8))
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1")
+    with pytest.raises(UsageError, match=r"not all files could be counted in 1e-09 s: say --dataset-bytes"):
+        profile(Ask(TRAIN, budget_s=1e-9, data=(tmp_path,)))
+
+
 def test_a_point_is_measured_again_where_its_noise_leaves_the_decision_open(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
