@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _LONG_S = 300.0  # from here on who sits at a terminal is asked before
 _CPUS_MOST = 4096
-_ASK_FOR_GPUS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_ASK_FOR_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -110,11 +110,11 @@ def cpu(
         how=how,
         again=again,
     )
-    cost = profiling.cost(ask)
+    node, cost = size_cpu_node.here(), profiling.cost(ask)
     _said_before(cost, yes=yes)
     with _ended_by_sigterm():
         found = _profiled(ask, cost)
-    need, node = size_cpu_shown.need_of(found), size_cpu_node.here()
+    need = size_cpu_shown.need_of(found)
     notes = [*size_cpu_shown.notes(found), *size_need.kept(found, need)]
     if as_json:
         click.echo(json.dumps(size_cpu_shown.to_json(need, node, notes, _more(found)), indent=2))
@@ -149,13 +149,15 @@ def cpus_of(text: str | None, gpus: int) -> tuple[int, ...]:
     if text is None:
         return ()
     wrong = UsageError(f"--cpus {text}: a range such as 2-16, or numbers such as 1,2,4,8, up to {_CPUS_MOST}")
-    if found := re.fullmatch(r"(\d{1,4})-(\d{1,4})", text.strip()):
+    if not re.fullmatch(r"[0-9, -]{1,40000}", text):
+        raise wrong
+    if found := re.fullmatch(r"([0-9]{1,4})-([0-9]{1,4})", text.strip()):
         low, high = map(int, found.groups())
         each = max(1, gpus)
         numbers = [cpus for cpus in range(low, high + 1) if cpus % each == 0] or [high]
     else:
         try:
-            numbers = [int(word) for word in text.split(",") if word.strip().isascii()]
+            numbers = [int(word) for word in text.split(",")]
         except ValueError:
             raise wrong from None
         low, high = min(numbers, default=0), max(numbers, default=0)
@@ -216,8 +218,12 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
 
 def _beside(script: Script, need: Need) -> Iterator[str]:
     """What makes the lines wrong in this script."""
-    if need.gpus and not script.options.keys() & _ASK_FOR_GPUS:
+    asked = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
+    asked += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]
+    if need.gpus and not asked:
         yield f"{script.path} asks for no GPUs, of which these lines are: add --gres=gpu:{need.gpus}"
+    elif not need.gpus and asked:
+        yield f"{script.path} asks for GPUs, of which the profile had none: profile it where they are, or say --gpus N"
     elif not need.gpus and (tasks := script.tasks_per_node(1) or 1) > 1:
         yield f"{script.path} has {tasks} tasks on a node, and each gets --cpus-per-task: profile what one task does"
 

@@ -29,7 +29,7 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
     """
     if job := environ.get("SLURM_JOB_ID", ""):
         said = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-        return int(said) if said.isdigit() else _gpus_of_job(job)
+        return int(said) if said.isascii() and said.isdigit() else _gpus_of_job(job)
     if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return len([word for word in named.split(",") if word.strip() not in ("", "-1", "NoDevFiles")])
     if there := _gpus(driver):
@@ -42,9 +42,9 @@ def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Nod
     from sizing.cpu.lines import Node
 
     if "SLURM_JOB_ID" in environ:
-        listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
-        name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
-        with suppress(SlurmError):
+        with suppress(SlurmError):  # also where what the environment lists is no node set
+            listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
+            name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
             mine = common.slurm_client(config.load_found(None)).nodes().get(name)
             return None if mine is None else Node(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
         return None

@@ -144,6 +144,7 @@ class Tree:
         """The most that they had together and that the kernel cannot drop."""
         self._read: dict[tuple[int, str], int] = {}
         self._cpu: dict[tuple[int, str], float] = {}
+        self._parents: dict[tuple[int, str], int] = {}
         self._next_s = 0.0
 
     def living(self) -> dict[int, list[str]]:
@@ -151,12 +152,9 @@ class Tree:
         found: dict[int, list[str]] = {}
         children: dict[int, list[int]] = {}
         for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    text = Path(f"/proc/{name}/stat").read_text(errors="replace")
-                    if (fields := text.rpartition(")")[2].split()) and fields[0] not in "ZX":
-                        found[int(name)] = fields
-                        children.setdefault(int(fields[1]), []).append(int(name))
+            if name.isdigit() and (fields := _stat(int(name))) and fields[0] not in "ZX":
+                found[int(name)] = fields
+                children.setdefault(int(fields[1]), []).append(int(name))
         mine: dict[int, list[str]] = {}
         ahead = list(children.get(os.getpid(), ()))
         while ahead:
@@ -173,8 +171,11 @@ class Tree:
             return
         memory = 0
         tick = os.sysconf("SC_CLK_TCK")
-        for pid, fields in self.living().items():
+        living = self.living()
+        self._forget(living)
+        for pid, fields in living.items():
             key = (pid, fields[19])
+            self._parents[key] = int(fields[1])
             self._cpu[key] = sum(map(int, fields[11:15])) / tick
             with contextlib.suppress(OSError, ValueError):
                 rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
@@ -186,6 +187,13 @@ class Tree:
         say("used", memory=self.memory_bytes, read=read, cpu_s=cpu_s, busy_s=self._busy_ticks() / tick, at_s=now_s)
         took_s = time.process_time() - busy_s
         self._next_s = time.monotonic() + max(_LOOK_S, took_s / _LOOK_SHARE)
+
+    def _forget(self, living: dict[int, list[str]]) -> None:
+        """Drop the counts of those whose parent lives and has waited for them: the kernel added theirs to its own."""
+        for (pid, began), parent in list(self._parents.items()):
+            if parent in living and not (pid in living and living[pid][19] == began) and _stat(pid)[19:20] != [began]:
+                for counts in (self._read, self._cpu, self._parents):
+                    counts.pop((pid, began), None)
 
     def _busy_ticks(self) -> int:
         """Ticks that our CPUs have worked since the machine started, for whomever, a hypervisor's guests included."""
@@ -212,6 +220,13 @@ class Tree:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         return self.living()
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc says of a process from the state on; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
 
 
 def _signal(pids: dict[int, list[str]], number: int) -> None:

@@ -69,9 +69,10 @@ class Need:
 
     @property
     def gain(self) -> float:
-        """How much faster it is at best than with the fewest CPUs that were looked at: 0.1 is 10 %."""
+        """How much faster it is at best than with the fewest CPUs that were measured: 0.1 is 10 %."""
         rates = [row[-1] for row in self.matrix.rates]
-        least = next((rate for rate in rates if rate > 0), 0.0)
+        origins = self.matrix.origins or ("measured",) * len(rates)
+        least = next((rate for rate, of in zip(rates, origins, strict=True) if rate > 0 and of == "measured"), 0.0)
         return max(rates) / least - 1 if least else 0.0
 
     @property

@@ -23,6 +23,9 @@ _LINE_BYTES = 4096
 _MATCH_S = 0.5
 """CPU time for one line: an expression that needs more never ends."""
 
+COUNT_MOST = 2**53
+"""From here on a float is not the count that was printed, and sums of such are none at all."""
+
 _EXAMPLE = "--regex 'step (?P<step>[0-9]+)'"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?$|[0-9][0-9,_]*\.?$")
@@ -99,7 +102,7 @@ def number(text: str) -> float | None:
     if len(text) > 40 or not _NUMBER.match(text):
         return None
     value = float(text.replace(",", "").replace("_", ""))
-    return value if value >= 0 else None
+    return value if 0 <= value < COUNT_MOST else None
 
 
 class Lines:

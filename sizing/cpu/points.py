@@ -86,8 +86,9 @@ class Runner:
             finally:
                 running.end()
             return watch.result(list(running.words), running.left)
-        except Unmeasured:
-            keep = True  # it says where to look
+        except Unmeasured as error:
+            keep = output.path in str(error)  # else nobody knows of the file
+            error.output = output.path if keep else ""
             raise
         finally:
             output.close(keep=keep)

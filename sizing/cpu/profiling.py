@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sizing.cpu import caching, data_files, minio, search
 from sizing.cpu.confine import How, Kind
 from sizing.cpu.data_files import DataFiles
 from sizing.cpu.matrix import Matrix
+from sizing.cpu.patterns import COUNT_MOST
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.rates import interval
 from sizing.cpu.store import Points, age_s, key_of
@@ -56,6 +58,8 @@ class Ask:
             raise UsageError(f"--cpus {','.join(map(str, self.cpus))}: from 1 to {_MOST_CPUS}")
         if self.gpus < 0:
             raise UsageError(f"--gpus {self.gpus}: 0 or more")
+        if self.dataset_samples is not None and not 1 <= self.dataset_samples < COUNT_MOST:
+            raise UsageError(f"--dataset-samples {self.dataset_samples:g}: how many an epoch has, 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +140,9 @@ def _files(ask: Ask) -> DataFiles | None:
     """The files of the data set; None without paths. Raises UsageError where that is none, or too many to count."""
     if not ask.data:
         return None
-    found = data_files.find(ask.data, _COUNT_S)
+    found = data_files.find(ask.data, most_s := min(_COUNT_S, ask.budget_s))
     if ask.dataset_bytes is None and not found.whole:
-        raise UsageError(f"--data: not all files could be counted in {_COUNT_S:g} s: say --dataset-bytes SIZE too")
+        raise UsageError(f"--data: not all files could be counted in {most_s:g} s: say --dataset-bytes SIZE too")
     return found
 
 
@@ -156,7 +160,7 @@ class _Work:
         self._runner = Runner(ask.command, regex=ask.regex, gpus=ask.gpus, limits=ask.limits, how=ask.how)
         self._host = self._runner.confinement.host
         self.axis = self._axis()
-        key = key_of(ask.command, ask.regex, ask.gpus, self._host, os.environ, Path.cwd())
+        key = key_of(ask.command, ask.regex, ask.gpus, self._host, os.environ, Path.cwd(), ask.limits)
         self._store = Points(key, " ".join(ask.command)[:200])
         self.known = {} if ask.again else self._store.known()
         self.points: dict[int, PointResult] = {}
@@ -177,8 +181,9 @@ class _Work:
             except Unmeasured as error:
                 if not (error.timed_out and self.points):
                     raise
+                see = f"; all that it printed is in {error.output}" if error.output else ""
                 self._said.append(
-                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few"
+                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few{see}"
                 )
                 return 0.0
             if point is None:
@@ -229,7 +234,8 @@ class _Work:
         self._again.add(first.cpus)
         try:
             second = self._run(first.cpus)
-        except Unmeasured:
+        except Unmeasured as error:
+            _without_output(error)
             return None
         return None if second is None or second.unit != first.unit else second
 
@@ -282,13 +288,16 @@ class _Work:
             return None
         cut = left_s < self._ask.limits.timeout_s
         if cut and left_s < 1.0:
-            return None
+            if self.points:
+                return None
+            raise Unmeasured(f"--budget {self._ask.budget_s:g} was over before the command could be run: a larger one")
         try:
             point = self._runner.measure(cpus, self._heard, left_s if cut else math.inf)
         except Unmeasured as error:
             if not (cut and error.timed_out):
                 raise
             if self.points:
+                _without_output(error)
                 return None
             raise Unmeasured(f"{error}; --budget {self._ask.budget_s:g} ended it", error.output) from None
         self._measured.append(point)
@@ -326,6 +335,12 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
         process_bytes=max(first.process_bytes, second.process_bytes),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes, _TWICE))),
     )
+
+
+def _without_output(error: Unmeasured) -> None:
+    """Remove the file of a run of which nobody is told."""
+    with suppress(OSError):
+        os.unlink(error.output)
 
 
 def _width(point: PointResult) -> float:

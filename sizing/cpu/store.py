@@ -1,8 +1,8 @@
 """The cache of measured points: each is written as soon as it is there, so a profile that was ended is resumed.
 
 A command is known by its words, the folder it is run in, what the files that it names hold, the CPUs and GPUs of the
-host, and how its progress is read. Not seen are modules that its script imports, installed packages, data files, and
-most of the environment: age is told, and a profile can be made again.
+host, how its progress is read, and how long it is measured. Not seen are modules that its script imports, installed
+packages, data files, and most of the environment: age is told, and a profile can be made again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sizing.cpu.confine import Host
-from sizing.cpu.points import PointResult
+from sizing.cpu.points import Limits, PointResult
 from sizing.database import Database, cache_folder
 from sizing.errors import SizingError
 from sizing.estimate import Estimate
@@ -36,18 +37,25 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NU
 
 
 def key_of(
-    command: tuple[str, ...], regex: str | None, gpus: int, host: Host, environ: Mapping[str, str], folder: Path
+    command: tuple[str, ...],
+    regex: str | None,
+    gpus: int,
+    host: Host,
+    environ: Mapping[str, str],
+    folder: Path,
+    limits: Limits | None = None,
 ) -> str:
-    """What a command's points are kept under; raises nothing."""
+    """What a command's points are kept under; raises nothing. Of `limits` what is left out and what is measured."""
     files = {}
     for word in command:
-        for place in _places(word):
+        for place in (place for part in (word, *word.split()) for place in _places(part)):
             path = folder / place
             with suppress(OSError, ValueError):
                 if path.is_file() and path.stat().st_size <= _MOST_BYTES:
                     files[place] = hashlib.sha256(path.read_bytes()).hexdigest()
     threads = {name: environ[name] for name in _THREADS if name in environ}
-    about = [command, str(folder), files, regex, gpus, host.cpu_model, host.gpus, threads]
+    about: list[object] = [command, str(folder), files, regex, gpus, host.cpu_model, host.gpus, threads]
+    about += [] if limits is None else [limits.warmup_s, limits.least_s]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
@@ -117,7 +125,8 @@ def read(body: dict[str, Any]) -> PointResult:
     rate = Estimate(**body["rate"])
     blocks, notes = tuple(map(float, body["blocks"])), tuple(map(str, body["notes"]))
     numbers = (body[name] for name in names - {"rate", "blocks", "notes", "unit", "kind"} if name in body)
-    if not blocks or not rate.value > 0 or not all(isinstance(each, (int, float)) for each in numbers):
+    told = (rate.value, rate.low, rate.high, *blocks, *numbers)
+    if not blocks or not rate.value > 0 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in told):
         raise ValueError("no rate")
     return PointResult(**{**body, "rate": rate, "blocks": blocks, "notes": notes})
 

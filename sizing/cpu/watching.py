@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sizing.cpu.confine import Kind
-from sizing.cpu.patterns import Group, Lines, Pattern
+from sizing.cpu.patterns import COUNT_MOST, Group, Lines, Pattern
 from sizing.cpu.rates import Count, Seen, Steady, interval, steady
 from sizing.errors import SizingError, UsageError
 from sizing.estimate import Estimate
@@ -230,7 +230,10 @@ class Watch:
         )
 
     def _step(self, said: Mapping[str, Any], now_s: float) -> None:
-        at_s, step, samples = (float(said[key]) for key in ("at_s", "step", "samples"))
+        told = [said[key] for key in ("at_s", "step", "samples")]
+        if not all(0 <= each < COUNT_MOST for each in told):
+            return  # whatever wrote that, it was not elastic.step
+        at_s, step, samples = map(float, told)
         if not self._seen:
             self._group = "samples" if samples > 0 else "step"
         if self._steps and step <= self._steps[-1].value:
@@ -313,7 +316,7 @@ class Watch:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
             raise Unmeasured(f"{self._name} {how}{why} on {self._cpus} CPUs{self._last()}; {self._see()}", self._output)
-        if self._failed is None and not self._done:
+        if failed.get("code") is None and not self._done:  # its guard was told to end, and not by us: by Slurm, say
             why = f": {words[-1]}" if words else ""
             raise Unmeasured(f"the run of {self._name} on {self._cpus} CPUs was ended{why}; try again", self._output)
 
@@ -333,14 +336,13 @@ class Watch:
         when = f"before it ended, after {took_s:.0f} s" if ended else f"within {took_s:.0f} s"
         wanted = "no line fits --regex" if self._pattern is not None else "no elastic.step() was called"
         if not self._lines.last and self._pattern is not None:
-            return (
-                f"nothing was printed {when} on {self._cpus} CPUs: print the progress without a buffer (stdbuf -oL), "
-                "or give a longer --timeout"
+            return f"nothing was printed {when} on {self._cpus} CPUs: print the progress" + (
+                ", step by step" if ended else " without a buffer (stdbuf -oL), or give a longer --timeout"
             )
         do = "another --regex" if self._pattern is not None else "--regex for such lines"
         return (
-            f"no throughput {when} on {self._cpus} CPUs: {wanted}{self._last()}: {do}, elastic.step() in the script, "
-            f"or a longer --timeout; {self._see()}"
+            f"no throughput {when} on {self._cpus} CPUs: {wanted}{self._last()}: {do}, "
+            f"elastic.step() in the script{'' if ended else ', or a longer --timeout'}; {self._see()}"
         )
 
     def _last(self) -> str:

@@ -200,6 +200,8 @@ def test_options_of_the_script_stay_and_are_told(bft: Made) -> None:
     ("script", "words", "said"),
     [
         ("#!/bin/bash\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are: add --gres=gpu:2"),
+        ("#!/bin/bash\n#SBATCH --gres=tmp:9G\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are"),
+        ("#!/bin/bash\n#SBATCH --gres=tmp:9G,gpu:2\n", (), "job.sh asks for GPUs, of which the profile had none"),
         ("#!/bin/bash\n#SBATCH -n4\n", (), "job.sh has 4 tasks on a node, and each gets --cpus-per-task"),
     ],
 )
@@ -225,6 +227,10 @@ def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None
         (("--cpus", "0,2"), "--cpus 0,2: a range"),
         (("--cpus", "two"), "--cpus two: a range"),
         (("--cpus", ","), "--cpus ,: a range"),
+        (("--cpus", "1,\u00b2"), "--cpus 1,\u00b2: a range"),
+        (("--cpus", "1_0"), "--cpus 1_0: a range"),
+        (("--dataset-samples", "nan"), "--dataset-samples nan: how many an epoch has"),
+        (("--dataset-samples", "inf"), "--dataset-samples inf: how many an epoch has"),
         (("--dataset-bytes", "lots"), "--dataset-bytes lots: bytes, or a number with K, M, G or T"),
         (("--budget", "0"), "--budget 0: seconds, from 1"),
         (("--budget", "nan"), "--budget nan: seconds, from 1"),
@@ -305,6 +311,16 @@ def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to
 )
 def test_gpus_of_an_allocation_are_those_that_it_asked_for_on_each_node(said: str, gpus: int) -> None:
     assert size_cpu_node.gpus_asked(said) == gpus
+
+
+def test_regression_words_of_slurm_that_are_none_lost_the_profile_or_ended_in_a_traceback(
+    bft: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-", "SLURM_GPUS_ON_NODE": "\u00b2", "PATH": ""}
+    for name, value in lies.items():
+        monkeypatch.setenv(name, value)
+    ended = bft.cpu(*COMMAND)
+    assert (ended.code, "#SBATCH --cpus-per-task=8" in ended.out) == (0, True)
 
 
 def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> None:

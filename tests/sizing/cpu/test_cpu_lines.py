@@ -59,6 +59,7 @@ def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
     table = Matrix(1, (1.0, 2.0), (1.0,), ((50.0,), (100.0,)), ("interpolated", "measured"), searched=2.0)
     job = Need(table, 1, None, modelled=False)
     assert not job.sensitive
+    assert job.gain == 0  # of which half of the rate on one CPU, that nobody measured, is no part
     assert list(job.remarks(None)) == ["one number of CPUs was measured, which says nothing of others"]
 
 

@@ -111,3 +111,37 @@ def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no step could be started in job 7: srun: error: Unable") as error:
         confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert "\n" not in str(error.value)
+
+
+def test_regression_what_a_worker_had_read_counted_again_when_its_parent_had_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers that are started anew each epoch: the kernel adds their counts to their parent's when they have ended."""
+    size = 2**24
+    (tmp_path / "data").write_bytes(bytes(size))
+    script = (
+        "import os, sys\n"
+        "if not (child := os.fork()):\n"
+        "    open(sys.argv[1], 'rb').read()\n"
+        "    print('read', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print('waited', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    told: list[int] = []
+    monkeypatch.setattr(guard, "say", lambda op, **what: told.append(what["read"]))
+    argv = [sys.executable, "-I", "-c", script, str(tmp_path / "data")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        tree = guard.Tree([])
+        for line in ("read\n", "waited\n"):
+            assert parent.stdout.readline() == line
+            tree.look(last=True)
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+    assert size < told[0] <= told[1] < 1.5 * size
+    tree.look(last=True)  # nobody but the guard waits for it now: what it did stays
+    assert told[2] == told[1]

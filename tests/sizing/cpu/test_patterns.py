@@ -54,7 +54,9 @@ def test_numbers_are_read_as_scripts_print_them(text: str, value: float) -> None
     assert number(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "-3", "nan", "inf", "1e9999", "1.2.3", "0x10", "9" * 50, "one", "\u0663"])
+@pytest.mark.parametrize(
+    "text", ["", "-3", "nan", "inf", "1e999", "1e300", "1e9999", "1.2.3", "0x10", "9" * 50, "one", "\u0663"]
+)
 def test_what_is_no_number_is_none(text: str) -> None:
     assert number(text) is None
 

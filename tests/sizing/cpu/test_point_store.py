@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import stat
@@ -15,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from sizing.cpu.confine import Host
-from sizing.cpu.points import PointResult
+from sizing.cpu.points import Limits, PointResult
 from sizing.cpu.store import Points, age_s, key_of
 from sizing.estimate import Estimate
 
 ROOT = Path(__file__).parents[3]
 HOST = Host("n1", 8, "EPYC", ("A100",))
+LIMITS = Limits()
 POINT = PointResult(
     4, Estimate(10.0, 9.0, 11.0, "measured"), "samples/s", (9.0, 10.0, 11.0), 50, 5.0, 15.0, 5.0, "affinity",
     time.time(), 10**9, 1e6, 3.5, 0.2, ("noted",),
@@ -28,6 +30,7 @@ POINT = PointResult(
 
 
 OTHER_FORM = json.dumps({**asdict(POINT), "took_s": ["long"]})
+ENDLESS = json.dumps({**asdict(POINT), "blocks": [math.inf]})
 
 
 @pytest.fixture
@@ -61,12 +64,14 @@ def test_what_a_command_is_known_by(tmp_path: Path) -> None:
         host: Host = HOST,
         environ: dict[str, str] | None = None,
         folder: Path = tmp_path,
+        limits: Limits = LIMITS,
     ) -> str:
-        return key_of(command, regex, gpus, host, environ or {}, folder)
+        return key_of(command, regex, gpus, host, environ or {}, folder, limits)
 
     first = key()
     assert key(environ={"HOME": "/elsewhere"}) == first
     assert key(host=replace(HOST, name="n2", cpus=4)) == first
+    assert key(limits=replace(LIMITS, timeout_s=300)) == first
     others = [
         key(command=(*command, "--fast")),
         key(regex="(?P<step>.)"),
@@ -75,11 +80,21 @@ def test_what_a_command_is_known_by(tmp_path: Path) -> None:
         key(host=replace(HOST, gpus=("H100",))),
         key(environ={"OMP_NUM_THREADS": "2"}),
         key(folder=tmp_path / "pkg"),
+        key(limits=replace(LIMITS, warmup_s=60)),
+        key(limits=replace(LIMITS, least_s=60)),
     ]
     for name in ("train.py", "sizes.yaml", "pkg/go.py"):
         (tmp_path / name).write_text("2")
         others.append(key())
     assert len({first, *others}) == len(others) + 1
+
+
+def test_regression_a_script_that_a_shell_is_given_in_one_word_was_no_part_of_the_key(tmp_path: Path) -> None:
+    keys = set()
+    for text in ("1", "2"):
+        (tmp_path / "train.py").write_text(text)
+        keys.add(key_of(("bash", "-c", "python train.py --epochs 3"), None, 0, HOST, {}, tmp_path))
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize("word", ["", "=", "a" * 5000, "a\0b", "..", "/", ".", "-"])
@@ -98,7 +113,9 @@ def test_a_damaged_file_is_set_aside_and_told_once(path: Path) -> None:
     assert "cpu.sqlite.damaged-0" in store.said[0]
 
 
-@pytest.mark.parametrize("body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}', OTHER_FORM])
+@pytest.mark.parametrize(
+    "body", ["7", "{}", '{"cpus": 4}', "not json", '{"rate": 1, "cpus": "4"}', OTHER_FORM, ENDLESS]
+)
 def test_a_point_that_cannot_be_read_is_as_if_it_were_not_there(path: Path, body: str) -> None:
     Points("a", "train", path).put(POINT)
     with sqlite3.connect(path) as db:

@@ -112,8 +112,9 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path) -> None:
     assert gone(pid)
 
 
-def test_nothing_is_left_when_the_guard_is_killed(tmp_path: Path) -> None:
-    """As by the kernel where memory runs out."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, number: signal.Signals) -> None:
+    """Nothing is left where its guard is killed, by the kernel for memory, or told to end, with its allocation."""
 
     def heard(at: Progress) -> None:
         if at.phase == "measuring" or at.elapsed_s > 3:
@@ -124,11 +125,13 @@ def test_nothing_is_left_when_the_guard_is_killed(tmp_path: Path) -> None:
                 except OSError:
                     continue
                 if b"guard.py" in words and str(tmp_path).encode() in environ:
-                    os.kill(int(process.name), signal.SIGKILL)
+                    os.kill(int(process.name), number)
 
     limits = Limits(timeout_s=20, warmup_s=0.2, least_steps=10**6, least_s=15)
-    with pytest.raises(Unmeasured, match="was ended"):
+    with pytest.raises(Unmeasured, match="was ended") as error:
         Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=limits).measure(1, heard)
+    assert not error.value.timed_out
+    assert not list(tmp_path.glob("bft-cpu-*.log"))  # of which it does not speak
     assert gone(int((tmp_path / "a").read_text()))
 
 
@@ -165,6 +168,13 @@ def test_a_command_that_is_killed_says_by_what(tmp_path: Path) -> None:
 def test_a_command_that_ends_too_soon_says_what_to_do() -> None:
     assert "ended by itself after 0.2 s of training" in complaint("train", 0.2)
     assert "let it train longer" in complaint("train", 0.2)
+
+
+@pytest.mark.parametrize("program", ["print('hm')", "pass"])
+def test_regression_a_command_that_had_ended_was_to_be_given_more_time(program: str) -> None:
+    said = _of(program)
+    assert "before it ended" in said
+    assert "--timeout" not in said
 
 
 def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,25 @@ def test_a_budget_for_one_point_says_that_it_says_nothing(machine: Callable[[int
     assert any("one point says nothing" in said for said in found.said)
 
 
+def test_regression_a_budget_that_was_over_before_the_first_point_ended_in_a_traceback(
+    machine: Callable[[int, Rates], list[int]],
+) -> None:
+    ran = machine(32, lambda at, _: saturating(at, 12))
+    with pytest.raises(Unmeasured, match=r"--budget 0\.5 was over before the command could be run: a larger one"):
+        profile(Ask(TRAIN, budget_s=0.5))
+    assert ran == []
+
+
+def test_regression_counting_the_files_of_a_data_set_took_longer_than_the_budget(
+    machine: Callable[[int, Rates], list[int]], tmp_path: Path
+) -> None:
+    machine(8, lambda at, _: saturating(at, 8))
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1")
+    with pytest.raises(UsageError, match=r"not all files could be counted in 1e-09 s: say --dataset-bytes"):
+        profile(Ask(TRAIN, budget_s=1e-9, data=(tmp_path,)))
+
+
 def test_a_point_is_measured_again_where_its_noise_leaves_the_decision_open(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
@@ -181,6 +200,24 @@ def test_cpus_with_which_it_does_not_get_going_count_as_too_few(machine: Callabl
     found = profile(Ask(TRAIN))
     assert found.matrix.demand().cpus in (3, 4)
     assert any("count as too few" in said for said in found.said)
+
+
+def test_regression_the_file_of_a_run_that_nobody_was_told_of_stayed(
+    machine: Callable[[int, Rates], list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run in which a budget was over; in an allocation its file lies in the user's folder."""
+    machine(8, lambda at, _: saturating(at, 8))
+    whole, file = Runner.measure, tmp_path / "bft-cpu.log"
+
+    def measure(self: Runner, at: int, heard: Heard | None = None, most_s: float = 0.0) -> PointResult:
+        if at == 8:
+            return whole(self, at, heard, most_s)
+        file.write_text("step 1")
+        raise Unmeasured("nothing", str(file), timed_out=True)
+
+    monkeypatch.setattr(Runner, "measure", measure)
+    assert profile(Ask(TRAIN, budget_s=100)).left_out
+    assert not file.exists()
 
 
 def test_no_throughput_at_all_is_an_error(machine: Callable[[int, Rates], list[int]]) -> None:

@@ -45,3 +45,10 @@ def test_regression_what_a_command_reads_to_start_is_no_part_of_what_its_samples
 def test_of_a_run_that_is_too_short_what_it_read_since_its_first_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     point = seen(monkeypatch, 10, last_s=14, limits=Limits(warmup_s=30.0))
     assert point.read_bytes_s == pytest.approx(100e6, rel=0.01)
+
+
+@pytest.mark.parametrize("wrong", [{"step": 10**400}, {"samples": 10**300}, {"at_s": float("nan")}, {"step": -1}])
+def test_regression_a_number_that_is_no_count_ended_in_a_traceback(wrong: dict[str, Any]) -> None:
+    watch = Watch(1, Limits(), None, "affinity", ["train"], "out")
+    watch.take(b"", [{"op": "step", "at_s": 500.0, "step": 1, "samples": 16, **wrong}], 1.0)
+    assert watch.progress(1.0).phase == "starting"
