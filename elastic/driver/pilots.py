@@ -263,7 +263,8 @@ class PilotStarter:
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 if complaint := _complaint(text, pilot):
                     return complaint
-                self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
+                if not pilot.starved:  # that is told in a line of its own
+                    self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
