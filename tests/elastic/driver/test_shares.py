@@ -125,6 +125,19 @@ def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() 
     assert line.startswith("a process on n1 was ended for want of memory: its pilot has 4 CPUs and 300 MiB; ")
 
 
+def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_image_that_cannot_start() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        for said in (["slurmstepd: error: Detected 1 oom_kill event in StepId=7.1."], ["no such image"]):
+            stage.starter.steps["n1"] = said
+            pilot.part, pilot.expiring = Part(1, GIB), False
+            told = await stage.crew.run_step(pilot, ["srun", "sh"])
+            assert (told, pilot.expiring) == (([], True) if "oom" in said[0] else (said, False))
+        assert stage.starter.short == ["n1"]
+
+    scene(body)
+
+
 class Launcher:
     """Slurm's side: refuses every pilot, and notes what it was asked for."""
 
