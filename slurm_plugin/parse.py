@@ -228,13 +228,19 @@ def _node(record: str) -> Node:
         gres=gres,
         gpus=gpus,
         cpus=_number(_need(fields, "CPUTot")),
-        memory_bytes=_number(_need(fields, "RealMemory")) * 2**20,
+        memory_bytes=_memory_bytes(fields),
         reason=reason.strip(),
         weight=_number(fields.get("Weight", "1")),
         cpus_used=_number(fields.get("CPUAlloc", "0")),
         memory_used_bytes=_number(fields.get("AllocMem", "0")) * 2**20,
         gpus_used=gpus_used(fields.get("AllocTRES", ""), gpus, fields.get("GresUsed", "")),
     )
+
+
+def _memory_bytes(fields: dict[str, str]) -> int:
+    """What jobs can have of a node's memory: MemSpecLimit is for Slurm's own processes, and given to none."""
+    kept = fields.get("MemSpecLimit", "")
+    return max(0, _number(_need(fields, "RealMemory")) - int(kept if kept.isdecimal() else 0)) * 2**20
 
 
 def _records(text: str, first_key: str) -> list[str]:

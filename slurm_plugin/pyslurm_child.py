@@ -60,7 +60,7 @@ def _node(node: Any) -> dict[str, Any]:
         "features": list(node.active_features),
         "gres": dict(node.configured_gres),
         "cpus": node.total_cpus,
-        "memory_mb": node.real_memory,
+        "memory_mb": max(0, node.real_memory - (getattr(node, "memory_reserved_system", None) or 0)),
         "reason": node.reason or "",
         "weight": getattr(node, "weight", None) or 1,
         "cpus_used": getattr(node, "allocated_cpus", None) or 0,

@@ -111,7 +111,10 @@ def against(node: Node | None, partitions: Mapping[str, Partition], partition: s
         return f"partition {partition} is not known"
     if there[partition].exclusive:
         return f"a job of partition {partition} has whole nodes (OverSubscribe=EXCLUSIVE)"
-    if all(one.exclusive for name, one in there.items() if name != partition):
+    regular = [one for name, one in there.items() if name != partition]
+    if not regular:
+        return f"no partition but {partition} has the node"
+    if all(one.exclusive for one in regular):
         return "the regular jobs there have whole nodes (OverSubscribe=EXCLUSIVE)"
     if part.cpus >= node.cpus or part.memory_mib * 2**20 >= node.memory_bytes:
         return f"it has {node.cpus} CPUs and {node.memory_bytes >> 20} MiB, no more than is asked for"

@@ -12,8 +12,8 @@ class Node:
 
     `flags` holds the rest (PLANNED, DRAIN, COMPLETING, RESERVED, POWERED_DOWN, NOT_RESPONDING, ...) spelled in full.
     `gres` lists the node's GPUs the way a job asks for all of them ("gpu:a100:4"), and `gpus` counts them by type,
-    with "" for a type without a name. `weight` is the site's: Slurm takes nodes of less weight first. What jobs have of
-    the node now is `cpus_used`, `memory_used_bytes` and `gpus_used`.
+    with "" for a type without a name. `memory_bytes` are those that jobs can have. `weight` is the site's: Slurm takes
+    nodes of less weight first. What jobs have of the node now is `cpus_used`, `memory_used_bytes` and `gpus_used`.
     """
 
     name: str

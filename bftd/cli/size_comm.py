@@ -191,6 +191,8 @@ def _tell(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Pat
             for old in added.stayed
         ),
     ]
+    if len(added.stayed) == len(tables):
+        path = None
     if as_json:
         click.echo(json.dumps({**to_json(tables), "saved": path and str(path), "notes": notes}, indent=2))
         return

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from bftd.protocol.lease import LeaseState, LeaseView
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport, Report
-from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.driver.pilots import Pilot, PilotStarter, wants_memory
 from elastic.driver.routes import advice
 from elastic.timing import CONNECT_S, FAREWELL_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, SAVING_LEAVE_S, WARM_S
 
@@ -318,6 +318,9 @@ class Crew:
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
         """Runs a further step in the pilot; returns what it said where it ended before the node was ready."""
         said = await self._starter.run_step(pilot, command)
+        if pilot.part is not None and wants_memory("\n".join(said)):
+            self.short_of_memory(pilot)
+            return []  # that is told, and says nothing of the image
         # Slurm's notice ends a step as well, and the agent's word of it may be behind.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pilot.over.wait(), FAREWELL_S)

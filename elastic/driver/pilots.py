@@ -258,12 +258,13 @@ class PilotStarter:
             if rc >= 0:
                 self._endings.empty(pilot.job_id)
             # srun always has something to say when a job is cancelled; that is no news.
-            if rc and _WANT_OF_MEMORY.search(text):
+            if rc and wants_memory(text):
                 pilot.starved = True
             if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
                 if complaint := _complaint(text, pilot):
                     return complaint
-                self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
+                if not pilot.starved:  # that is told in a line of its own
+                    self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -325,6 +326,11 @@ class PilotStarter:
     def _launcher(self) -> PilotLauncher:
         assert self._known_launcher is not None, "a lease came without the site's rules"
         return self._known_launcher
+
+
+def wants_memory(said: str) -> bool:
+    """Whether an srun says that a process of its step was ended for want of memory."""
+    return _WANT_OF_MEMORY.search(said) is not None
 
 
 async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:

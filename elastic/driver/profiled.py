@@ -37,7 +37,9 @@ async def look(settings: DriverSettings, shares: Shares) -> None:
         shares.profiled(Need(cpus, memory_bytes), whose)
     except (OSError, ValueError, Malformed, asyncio.TimeoutError) as error:
         if share.asked:
-            shares.tell(f"pilots have whole nodes: {_line(str(error)) or 'no answer about a profile'}")
+            copy = settings.argv[0]  # the user knows the one that was submitted
+            text = str(error).replace(copy, str(settings.script_dir / Path(copy).name))
+            shares.tell(f"pilots have whole nodes: {_line(text) or 'no answer about a profile'}")
     finally:
         shares.looked()
 

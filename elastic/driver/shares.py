@@ -49,7 +49,7 @@ class Shares:
         self._need: Need | None = None
         self._whose = ""
         self._too_small = ""
-        self._said = ""
+        self._said: dict[str, str] = {}
         self._looked = asyncio.Event()
         self._looked.set()
 
@@ -96,8 +96,10 @@ class Shares:
             text = f"pilots have whole nodes, not the {size_text(part)} of {whose}: on {node}, {against}"
         else:
             text = f"pilots ask for {size_text(part)} of a node ({whose}); regular jobs may have the rest of it"
-        if (key := against or "part") != self._said:
-            self._said = key
+        key = against or size_text(part)
+        told = key in self._said.values()  # nodes of other sizes may come by turns
+        self._said[node] = key
+        if not told:
             self.tell(text)
 
     def give_up(self, node: str, part: Part) -> None:
@@ -113,5 +115,6 @@ class Shares:
 def size_text(part: Part) -> str:
     """CPUs and memory in words."""
     mib = part.memory_mib
-    memory = f"{mib / 1024:.3g} GiB" if mib >= 1024 else f"{mib} MiB"
+    gib = mib / 1024
+    memory = f"{mib} MiB" if gib < 1 else f"{gib:.3g} GiB" if gib < 1000 else f"{gib:.0f} GiB"
     return f"{part.cpus} CPU{'s' if part.cpus != 1 else ''} and {memory}"

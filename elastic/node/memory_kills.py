@@ -28,7 +28,10 @@ class MemoryKills:
 
 
 def _file(groups: Path, root: Path) -> Path | None:
-    """The file with the count; Slurm makes a group a step, in which an agent and all its children are."""
+    """The file with the count: of version 1 that of the agent's step, in which its children are, unless in an image.
+
+    Of version 2 that of the whole job, whose count has all its steps' in it: a container may be a step of its own.
+    """
     try:
         listed = [line.split(":", 2) for line in groups.read_text().splitlines()]
     except OSError:
@@ -36,4 +39,8 @@ def _file(groups: Path, root: Path) -> Path | None:
     paths = {names: path for _, names, path in (line for line in listed if len(line) == 3)}
     if "memory" in paths:  # version 1, or both at once
         return root / "memory" / paths["memory"].lstrip("/") / "memory.oom_control"
-    return root / paths[""].lstrip("/") / "memory.events" if "" in paths else None
+    if "" not in paths:
+        return None
+    group = Path(paths[""].lstrip("/"))
+    job = next((one for one in (group, *group.parents) if one.name.startswith("job_")), group)
+    return root / job / "memory.events"

@@ -67,11 +67,17 @@ def add(path: Path, tables: Sequence[Table], *, force: bool = False) -> Added:
         with suppress(OSError):  # file systems without locks for folders (NFS): as well as can be
             fcntl.flock(folder, fcntl.LOCK_EX)
         there = load(path)
-        old = {each.key: each for each in there.tables}
-        short = set() if force else {each.key for each in tables if each.key in old and not each.reaches(old[each.key])}
-        replaced = there.add(each for each in tables if each.key not in short)
-        save(path, there.tables)
-        return Added(replaced, tuple(old[key] for key in sorted(short)))
+        replaced: list[Table] = []
+        stayed: list[Table] = []
+        for each in tables:  # of two of a link at once, too, the one that reaches further is kept
+            old = next((one for one in there.tables if one.key == each.key), None)
+            if old is None or force or each.reaches(old):
+                replaced += there.add([each])
+            else:
+                stayed.append(old)
+        if len(stayed) < len(tables):
+            save(path, there.tables)
+        return Added(tuple(replaced), tuple(stayed))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     finally:

@@ -237,6 +237,11 @@ def test_what_jobs_have_of_a_node_is_read_with_its_weight() -> None:
     assert (unused.weight, unused.cpus_used, unused.memory_used_bytes, unused.gpus_used) == (1, 0, 0, {})
 
 
+def test_regression_memory_that_slurm_keeps_for_itself_was_taken_for_the_jobs() -> None:
+    line = node_line().replace("Boards=1", "Boards=1 MemSpecLimit=1500")
+    assert parse.nodes(line)["n1"].memory_bytes == 2500 * 2**20
+
+
 @pytest.mark.parametrize("name", ["nodes-shared.txt", "nodes-details.txt"])
 def test_recorded_nodes_are_read_with_what_jobs_have_of_them(release: Path, name: str) -> None:
     nodes = parse.nodes(recorded(release, name))

@@ -31,8 +31,8 @@ class Answers:
     def load(self): return {index: row for index, row in enumerate(self.rows)}
 
 Nodes = Answers(New(name="n1", state="IDLE+PLANNED", partitions=["batch"], active_features=["ib"],
-    configured_gres={"gpu:a100": 4}, total_cpus=8, real_memory=1000, reason=None, weight=7, allocated_cpus=2,
-    allocated_memory=500, allocated_gres={"gpu:a100": 1}))
+    configured_gres={"gpu:a100": 4}, total_cpus=8, real_memory=1200, reason=None, weight=7, allocated_cpus=2,
+    allocated_memory=500, memory_reserved_system=200, allocated_gres={"gpu:a100": 1}))
 Jobs = Answers(
     New(id=7, state="COMPLETED"),
     New(id=8, state="PENDING", array_id=8, array_tasks_waiting="3-5", array_tasks_parallel=2, array_task_id=None,

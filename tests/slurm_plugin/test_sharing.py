@@ -95,7 +95,8 @@ def test_a_part_is_worth_having_where_regular_jobs_may_have_the_rest() -> None:
     whole = BOTH | {"batch": partition("batch", exclusive=True)}
     assert "the regular jobs there have whole nodes" in against(there, whole, "elastic", PART)
     assert against(replace(there, partitions=("long", *there.partitions)), whole | {"long": partition("long")}, "elastic", PART) == ""  # fmt: skip  # noqa: E501
-    assert "the regular jobs there" in against(node("n1", partitions=("elastic",)), BOTH, "elastic", PART)
+    alone_there = node("n1", partitions=("elastic",))
+    assert against(alone_there, BOTH, "elastic", PART) == "no partition but elastic has the node"
     assert against(there, BOTH, "other", PART) == "partition other is not known"
     assert against(None, BOTH, "elastic", PART) == "the node is not known"
 

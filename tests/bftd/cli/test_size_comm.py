@@ -84,12 +84,24 @@ def test_regression_an_output_that_was_cut_off_replaced_the_whole_table(run: Run
     said = run("import", "cut.log")[1]
     assert "note: cut.log, all_gather: its last lines are missing" in said
     assert re.search(r"stays that of \S+ \(one\.log\), which has times of 1 KiB to 16 MiB; --force replaces it", said)
+    assert "kept in" not in said
+    assert json.loads(run("import", "--json", "cut.log")[1])["saved"] is None
     assert json.loads(run("show", "--json")[1])["tables"] == [before]
     run("import", "--force", "cut.log")
     (after,) = json.loads(run("show", "--json")[1])["tables"]
     assert (after["source"], len(after["points"])) == ("cut.log", len(before["points"]) - 1)
     assert "its last lines are missing" not in run("import", "one.log")[1], "a whole one replaces it unasked"
     assert json.loads(run("show", "--json")[1])["tables"] == [before]
+
+
+def test_regression_of_two_outputs_at_once_the_one_that_was_cut_off_was_kept(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text(NAMED)
+    (tmp_path / "cut.log").write_text("".join(NAMED.splitlines(True)[:-5]))
+    said = run("import", "one.log", "cut.log")[1]
+    assert re.search(r"stays that of \S+ \(one\.log\)", said)
+    assert "kept in" in said
+    (table,) = json.loads(run("show", "--json")[1])["tables"]
+    assert table["source"] == "one.log"
 
 
 def test_the_sites_tables_are_for_all_and_ones_own_come_first(run: Run, tmp_path: Path) -> None:

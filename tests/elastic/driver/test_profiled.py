@@ -79,6 +79,19 @@ def test_without_a_profile_only_who_asked_for_one_hears_of_it(script: Path) -> N
     assert "bft size cpu -- python" in line
 
 
+def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Path) -> None:
+    copy = script.parent / "state" / script.name
+    copy.parent.mkdir()
+    copy.write_text("import elastic  # changed\n")
+    lines: list[str] = []
+    settings = settings_for(script.parent, "1-4,share=profile")
+    shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
+    asyncio.run(profiled.look(replace(settings, argv=(str(copy),)), shares))
+    [line] = lines
+    assert str(copy) not in line
+    assert f"bft size cpu -- python {script} " in line
+
+
 @pytest.mark.parametrize("share", ["no", "2:4G"])
 def test_nothing_is_looked_for_where_the_user_has_said_what_to_ask_for(
     script: Path, share: str, monkeypatch: pytest.MonkeyPatch

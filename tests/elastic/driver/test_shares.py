@@ -11,7 +11,7 @@ import pytest
 from bftd.protocol.lease import Leases
 from elastic.driver import pilots
 from elastic.driver.pilots import Pilot, PilotStarter
-from elastic.driver.shares import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares
+from elastic.driver.shares import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares, size_text
 from elastic.share import Share
 from slurm_plugin.pilots import PilotRequest, Refused
 from slurm_plugin.sharing import Part, Sharing
@@ -86,6 +86,35 @@ def test_what_pilots_ask_for_is_told_once_until_it_changes() -> None:
     ]
 
 
+def test_regression_the_size_of_a_part_was_not_told_again_once_the_state_was_known() -> None:
+    lines: list[str] = []
+    mine = shares(None, lines)
+    mine.profiled(Need(1, GIB), "bft size cpu")
+    for state_bytes in (None, 0, 2**16):
+        mine.state_bytes = lambda state_bytes=state_bytes: state_bytes  # type: ignore[misc]
+        mine.decided("n1", cast("Part", mine.part("")), "")
+    assert [line.partition(" of a node")[0] for line in lines] == [
+        "pilots ask for 1 CPU and 5.5 GiB",
+        "pilots ask for 1 CPU and 1.5 GiB",
+    ]
+
+
+def test_regression_nodes_of_two_sizes_were_told_of_at_every_pilot() -> None:
+    lines: list[str] = []
+    mine = shares("4:16G", lines)
+    for _ in range(3):
+        mine.decided("n1", Part(4, 16 * GIB), "")
+        mine.decided("n2", Part(4, 16 * GIB), "it is small")
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("gib", "text"), [(1.5, "1.5 GiB"), (999, "999 GiB"), (1536, "1536 GiB"), (2**20, "1048576 GiB")]
+)
+def test_regression_more_than_a_thousand_gib_were_told_with_an_exponent(gib: float, text: str) -> None:
+    assert size_text(Part(2, int(gib * GIB))) == f"2 CPUs and {text}"
+
+
 def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() -> None:
     lines: list[str] = []
     mine = shares("4:300M", lines)
@@ -94,6 +123,19 @@ def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() 
     assert mine.part("") is None
     [line] = lines
     assert line.startswith("a process on n1 was ended for want of memory: its pilot has 4 CPUs and 300 MiB; ")
+
+
+def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_image_that_cannot_start() -> None:
+    async def body(stage: Stage) -> None:
+        pilot = await stage.placed("n1")
+        for said in (["slurmstepd: error: Detected 1 oom_kill event in StepId=7.1."], ["no such image"]):
+            stage.starter.steps["n1"] = said
+            pilot.part, pilot.expiring = Part(1, GIB), False
+            told = await stage.crew.run_step(pilot, ["srun", "sh"])
+            assert (told, pilot.expiring) == (([], True) if "oom" in said[0] else (said, False))
+        assert stage.starter.short == ["n1"]
+
+    scene(body)
 
 
 class Launcher:

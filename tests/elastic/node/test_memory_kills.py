@@ -27,6 +27,7 @@ def groups(tmp_path: Path, text: str) -> Path:
     ("listed", "file"),
     [
         ("0::/slurm/step_0\n", "slurm/step_0/memory.events"),
+        ("0::/scope/job_7/step_0/user/task_0\n", "scope/job_7/memory.events"),
         ("9:name=systemd:/\n4:memory:/slurm/step_0\n0::/\n", "memory/slurm/step_0/memory.oom_control"),
     ],
 )
