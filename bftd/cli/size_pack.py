@@ -76,7 +76,8 @@ def _shown(policy: str, answer: dict[str, float], jobs: Sequence[PackJob], serve
     from sizing.pack.pooled import bounds
 
     yield (
-        f"{len(jobs)} jobs on {servers.count} server{'s' * (servers.count > 1)} of {servers.gpus} GPUs, "
+        f"{len(jobs)} jobs on {servers.count} server{'s' * (servers.count > 1)} "
+        f"of {servers.gpus} GPU{'s' * (servers.gpus > 1)}, "
         f"{servers.cpus:g} CPUs and {servers.memory_bytes / 1e9:g} GB"
     )
     yield (

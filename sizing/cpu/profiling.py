@@ -182,9 +182,8 @@ class _Work:
                 if not (error.timed_out and self.points):
                     raise
                 see = f"; all that it printed is in {error.output}" if error.output else ""
-                self._said.append(
-                    f"no throughput within {self._ask.limits.timeout_s:g} s on {cpus} CPUs: they count as too few{see}"
-                )
+                on = "1 CPU: it counts" if cpus == 1 else f"{cpus} CPUs: they count"
+                self._said.append(f"no throughput within {self._ask.limits.timeout_s:g} s on {on} as too few{see}")
                 return 0.0
             if point is None:
                 self._left_out.append(cpus)

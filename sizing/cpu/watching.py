@@ -112,6 +112,7 @@ class Watch:
         self, cpus: int, limits: Limits, pattern: Pattern | None, kind: Kind, command: Sequence[str], output: str
     ) -> None:
         self._cpus, self._limits, self._pattern, self._kind = cpus, limits, pattern, kind
+        self._on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
         self._name, self._output = " ".join(command)[:80], output
         self._began_s = time.monotonic()
         self._over_s = self._began_s
@@ -195,7 +196,7 @@ class Watch:
             raise Unmeasured(self._too_little(ended=ended), self._output, timed_out=not ended)
         value, low, high = interval(found.blocks)
         if not value > 0:
-            raise Unmeasured(f"{self._name} made no progress on {self._cpus} CPUs: {self._see()}", self._output)
+            raise Unmeasured(f"{self._name} made no progress on {self._on}: {self._see()}", self._output)
         if self._counted(found) < self._limits.least_steps:
             self._notes.append(f"measured over {self._counted(found):.0f} steps in {found.seconds:.0f} s")
         if left:
@@ -309,16 +310,16 @@ class Watch:
             )
         if not self._had:
             why = words[-1] if words else "its guard ended without a word"
-            raise Unmeasured(f"{self._name} did not start on {self._cpus} CPUs: {why}", self._output)
+            raise Unmeasured(f"{self._name} did not start on {self._on}: {why}", self._output)
         if self._pattern is not None and self._pattern.said:
             raise UsageError(self._pattern.said)
         if code := failed.get("code"):
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
-            raise Unmeasured(f"{self._name} {how}{why} on {self._cpus} CPUs{self._last()}; {self._see()}", self._output)
+            raise Unmeasured(f"{self._name} {how}{why} on {self._on}{self._last()}; {self._see()}", self._output)
         if failed.get("code") is None and not self._done:  # its guard was told to end, and not by us: by Slurm, say
             why = f": {words[-1]}" if words else ""
-            raise Unmeasured(f"the run of {self._name} on {self._cpus} CPUs was ended{why}; try again", self._output)
+            raise Unmeasured(f"the run of {self._name} on {self._on} was ended{why}; try again", self._output)
 
     def _too_little(self, *, ended: bool) -> str:
         took_s = self._over_s - self._began_s
@@ -330,18 +331,18 @@ class Watch:
             )
         if self._seen:
             return (
-                f"{len(self._seen)} signs of progress on {self._cpus} CPUs in {took_s:.0f} s are too few for a rate: a "
+                f"{len(self._seen)} signs of progress on {self._on} in {took_s:.0f} s are too few for a rate: a "
                 f"longer --timeout, or have it tell its progress more often; {self._see()}"
             )
         when = f"before it ended, after {took_s:.0f} s" if ended else f"within {took_s:.0f} s"
         wanted = "no line fits --regex" if self._pattern is not None else "no elastic.step() was called"
         if not self._lines.last and self._pattern is not None:
-            return f"nothing was printed {when} on {self._cpus} CPUs: print the progress" + (
+            return f"nothing was printed {when} on {self._on}: print the progress" + (
                 ", step by step" if ended else " without a buffer (stdbuf -oL), or give a longer --timeout"
             )
         do = "another --regex" if self._pattern is not None else "--regex for such lines"
         return (
-            f"no throughput {when} on {self._cpus} CPUs: {wanted}{self._last()}: {do}, "
+            f"no throughput {when} on {self._on}: {wanted}{self._last()}: {do}, "
             f"elastic.step() in the script{'' if ended else ', or a longer --timeout'}; {self._see()}"
         )
 

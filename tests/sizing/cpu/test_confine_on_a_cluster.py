@@ -128,7 +128,7 @@ def test_a_command_that_dies_in_a_step_leaves_its_output_in_the_working_folder(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     said = inside(sandbox, tmp_path, 1, "dies")["error"]
-    assert "ended with 7 on 1 CPUs" in said
+    assert "ended with 7 on 1 CPU" in said
     (log,) = tmp_path.glob("bft-cpu-*.log")
     assert str(log) in said
     assert "all is well" in log.read_text()

@@ -153,7 +153,7 @@ def test_of_a_command_that_went_well_no_file_stays(tmp_path: Path) -> None:
 
 def test_a_command_that_dies_says_how_its_last_line_and_where_the_rest_is(tmp_path: Path) -> None:
     said = complaint("dies")
-    assert "ended with 7 on 1 CPUs" in said
+    assert "ended with 7 on 1 CPU" in said
     assert "its last line was \"KeyError: 'no such layer'\"" in said
     (log,) = tmp_path.glob("bft-cpu-*.log")
     assert str(log) in said
@@ -186,7 +186,7 @@ def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monke
 
 def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
     said = complaint("shouts", limits=Limits(timeout_s=1))
-    assert "no throughput within 1 s on 1 CPUs: no line fits --regex; its last line was 'no progress here'" in said
+    assert "no throughput within 1 s on 1 CPU: no line fits --regex; its last line was 'no progress here'" in said
     assert "another --regex" in said
     said = complaint("shouts", regex=None, limits=Limits(timeout_s=1))
     assert "no elastic.step() was called" in said
@@ -199,7 +199,7 @@ def test_no_output_at_all_says_so() -> None:
 
 def test_steps_too_slow_for_a_rate_say_so() -> None:
     said = complaint("train", 600, 0.9, limits=Limits(timeout_s=2.5))
-    assert "signs of progress on 1 CPUs" in said
+    assert "signs of progress on 1 CPU" in said
     assert "a longer --timeout" in said
 
 
