@@ -50,7 +50,7 @@ def test_all_of_a_few_files_are_read_once_each_and_no_more(tmp_path: Path) -> No
     files = [written(tmp_path / str(at), size) for at, size in enumerate((10, PIECE, 3 * PIECE + 7))]
     told = bandwidth.disk(files)
     assert told.read_bytes == 4 * PIECE + 17
-    assert 0 < told.took_s < 5
+    assert told.took_s > 0
     assert told.bytes_per_s == pytest.approx(told.read_bytes / told.took_s)
 
 
@@ -70,7 +70,7 @@ def test_it_ends_in_time_however_much_there_is(tmp_path: Path, monkeypatch: pyte
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(2**40)
     told = bandwidth.disk([(str(tmp_path / "huge"), 2**40)], limit_s=0.1)
-    assert 0.1 <= told.took_s < 2
+    assert 0.1 <= told.took_s < 30  # all of it would be days
     assert told.read_bytes < 100 * PIECE
 
 
