@@ -72,27 +72,27 @@ _SLOW = (
 )
 
 _LONG = (
-    "tests/elastic/test_same_training_on_a_cluster.py",
-    "tests/bftd/whatif/replay/test_summit.py",
-    "tests/packaging/test_deb.py",
-    "tests/sizing/test_traced_against_real.py",
     "tests/elastic/test_trainers_on_a_cluster.py",
     "tests/e2e/test_main_job.py",
+    "tests/packaging/test_deb.py",
+    "tests/bftd/whatif/replay/test_summit.py",
+    "tests/benchmarks/test_gpu_elastic.py",
+    "tests/bftd/pool/backfill/",
+    "tests/benchmarks/test_impact_run.py",
+    "tests/bftd/test_strays_cluster.py",
+    "tests/elastic/test_same_training_on_a_cluster.py",
+    "tests/sizing/test_traced_against_real.py",
+    "tests/bftd/test_rooms_cluster.py",
     "tests/elastic/test_containers_on_a_cluster.py",
     "tests/elastic/test_integrations_on_a_cluster.py",
+    "tests/bftd/test_sandbox_site.py",
     "tests/elastic/test_silent_nodes_on_a_cluster.py",
     "tests/bftd/test_classes_cluster.py",
-    "tests/benchmarks/test_gpu_elastic.py",
-    "tests/benchmarks/test_impact_run.py",
-    "tests/bftd/test_rooms_cluster.py",
-    "tests/bftd/test_strays_cluster.py",
-    "tests/bftd/test_sandbox_site.py",
-    "tests/bftd/pool/backfill/",
     "tests/elastic/backends/",
     "tests/elastic/driver/",
     "tests/sizing/",
 )
-"""Files that take longest come first: one that begins last has a core idle until it is done."""
+"""Files that take longest come first, those that work between those that wait: a long one at the end runs alone."""
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
