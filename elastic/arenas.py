@@ -37,6 +37,7 @@ class Arena(mmap.mmap):
     """Memory for one copy of a state: of huge pages where the kernel has them, and page-locked for an accelerator."""
 
     locked = False
+    _address: int
 
     @classmethod
     def new(cls, size_bytes: int) -> Arena:
@@ -50,6 +51,8 @@ class Arena(mmap.mmap):
             arena.madvise(mmap.MADV_HUGEPAGE)
         with contextlib.suppress(OSError):
             arena.madvise(_WIPE_ON_FORK)
+        # By who asks for it: a thread in the background that is in torch as the interpreter ends aborts the process.
+        arena._address = torch.frombuffer(arena, dtype=torch.uint8, count=1).data_ptr()
         return arena
 
     def lock_pages(self) -> None:
@@ -66,10 +69,6 @@ class Arena(mmap.mmap):
     def touch(self, offset: int) -> None:
         """Has the kernel find memory for a huge page, other threads running meanwhile; what was there is lost."""
         ctypes.memset(self._address + offset, 0, _HUGE_BYTES)
-
-    @property
-    def _address(self) -> int:
-        return torch.frombuffer(self, dtype=torch.uint8, count=1).data_ptr()
 
     def __del__(self) -> None:
         if self.locked:

@@ -464,8 +464,16 @@ print(json.dumps([before, peak_bytes(), one.size_bytes]))
 """
 
 
+def test_regression_memory_touched_as_the_interpreter_ended_aborted_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena.new(1)
+    monkeypatch.setattr(torch, "frombuffer", None)  # no thread in the background is to be in torch
+    arena.touch(0)
+    assert arena[:3] == bytes(3)
+
+
 def test_saving_again_and_again_takes_the_memory_of_one_copy() -> None:
-    said = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=False, timeout=120)
+    assert said.returncode == 0, said.stderr
     before, after, size_bytes = json.loads(said.stdout)
     assert size_bytes == 128 << 20
     assert after - before < 1.15 * size_bytes
