@@ -258,6 +258,39 @@ class ElasticConfig:
 
 
 @dataclass(frozen=True)
+class WebConfig:
+    """Where people and Prometheus look at the daemon, beside the unix socket."""
+
+    listen: str = _key(
+        "",
+        "host:port of the web page and /metrics for this host; empty serves them on the unix socket alone.",
+        example="127.0.0.1:6821",
+    )
+    token_file: str = _key(
+        "", "File with the token that callers beyond localhost must show; empty refuses them.", example="/etc/bftd/web"
+    )
+
+
+@dataclass(frozen=True)
+class NotifyConfig:
+    """Who is told of alarms."""
+
+    RELOADED: ClassVar[bool] = True
+
+    command: str = _key(
+        "",
+        "Command that is run with a JSON object on its standard input when an alarm begins or ends; empty is none.",
+        example="/etc/bftd/notify",
+    )
+    every_s: float = _key(
+        300.0,
+        "Least time between two runs of the command; what happened meanwhile comes together.",
+        unit="s",
+        minimum=1.0,
+    )
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """What the daemon writes to its standard error."""
 
@@ -278,6 +311,8 @@ class Config:
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
     elastic: ElasticConfig = ElasticConfig()
+    web: WebConfig = WebConfig()
+    notify: NotifyConfig = NotifyConfig()
     log: LogConfig = LogConfig()
 
 

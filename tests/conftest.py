@@ -25,6 +25,10 @@ _NEEDS = {
     ),
     "plot": (lambda: importlib.util.find_spec("matplotlib") is not None, "matplotlib is not installed"),
     "browser": (lambda: shutil.which("chromium") is not None, "chromium is not installed"),
+    "prometheus": (
+        lambda: all(map(shutil.which, ("prometheus", "promtool"))),
+        "prometheus or promtool is not installed",
+    ),
     "gurobi": (lambda: importlib.util.find_spec("gurobipy") is not None, "gurobipy is not installed"),
     "horovod": (lambda: importlib.util.find_spec("horovod") is not None, "horovod is not installed"),
 }

@@ -75,6 +75,11 @@ check_accounting() {
     command -v mariadbd >/dev/null || need mariadb-server-core mariadb-client-core
 }
 
+# Metrics and alert rules are tried with a real Prometheus, which a test starts for itself.
+check_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null || need prometheus
+}
+
 # Trainers inside an image are tried with the one runtime that Debian has a package of.
 check_containers() {
     command -v ch-run >/dev/null || need charliecloud-runtime
@@ -183,7 +188,7 @@ case "${1:-}" in
         check_munge
         check_spank
         check_browser
-        [ "$1" != test ] || { check_packaging; check_containers; }
+        [ "$1" != test ] || { check_packaging; check_containers; check_prometheus; }
         [ "$1" = full ] || check_accounting
         install_packages
         make_venv
