@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bftd.errors import ConfigError
-from bftd.keys import GONE, Config, checked, reference
+from bftd.key_fields import checked
+from bftd.keys import GONE, Config, reference
 
 if sys.version_info >= (3, 11):
     import tomllib
