@@ -27,7 +27,8 @@ _STEP = "(history.at_s - span_s / 2) / :step * :step"
 _WITHIN = "history.at_s - span_s / 2 >= :since AND history.at_s - span_s / 2 < :until AND history.at_s <= :now"
 _POINTS = (
     f"SELECT {_STEP}, sum(span_s), {', '.join(f'sum({state} * span_s)' for state in NODE_STATES)}, "
-    f"sum(pool_s), sum(used_s), sum(training_s) FROM history WHERE {_WITHIN} GROUP BY 1 ORDER BY 1"
+    f"sum(running * span_s), sum(pool_s), sum(used_s), sum(training_s) "
+    f"FROM history WHERE {_WITHIN} GROUP BY 1 ORDER BY 1"
 )
 _TRAINERS = (
     f"SELECT {_STEP}, trainer, sum(working * span_s), sum(history_points.leased * span_s), sum(rate * span_s), "
@@ -109,11 +110,12 @@ def _step(asked: Asked) -> int:
 def _point(point: tuple[Any, ...], trainers: dict[str, dict[str, float]]) -> dict[str, Any]:
     at_s, covered_s, *rest = point
     nodes = {state: round(sum_s / covered_s) for state, sum_s in zip(NODE_STATES, rest, strict=False)}
-    pool_s, used_s, training_s = rest[len(NODE_STATES) :]
+    running_s, pool_s, used_s, training_s = rest[len(NODE_STATES) :]
     return {
         "at_s": at_s,
         "covered_s": covered_s,
         "nodes": nodes,
+        "running": _short(running_s / covered_s),
         "trainers": trainers,
         "pool_node_seconds": pool_s,
         "used_node_seconds": used_s,
