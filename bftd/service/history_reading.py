@@ -9,7 +9,7 @@ from typing import Any
 
 from bftd.core.sample import NODE_STATES
 from bftd.errors import BftError
-from bftd.service.history_table import COARSE_S, FINE_S
+from bftd.service.history_table import COARSE_S, FINE_S, KEEP_S
 from bftd.service.reader import Reader
 
 FORMAT = 1
@@ -96,7 +96,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
 
 def _step(asked: Asked) -> int:
     """The step in whole seconds: never finer than what is kept of that time."""
-    length_s = max(0.0, min(asked.until_s, asked.now_s) - asked.since_s)
+    length_s = max(0.0, min(asked.until_s, asked.now_s) - max(asked.since_s, asked.now_s - KEEP_S))
     least_s = COARSE_S if asked.since_s < asked.now_s - FINE_S else STEPS_S[0]
     if asked.step_s is None:
         fit = (step for step in STEPS_S if length_s / step <= POINTS_USUAL and step >= least_s)
