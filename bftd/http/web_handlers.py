@@ -19,7 +19,7 @@ from bftd.http.overview import Folds, folded
 from bftd.http.privacy import Privacy
 from bftd.service.live import Service
 from bftd.web import page as pages
-from bftd.web.page import HOURS, Shown
+from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
 
 # So old a page may be, beside what its making takes.
 KEPT_S = 5.0
