@@ -48,7 +48,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
     app[NOTES] = Notes()
     app[OVERVIEWS] = Overviews()
     app[HISTORY] = History(Reader(service.ledger.path))
-    app[PAGES] = Pages()
+    app[PAGES] = Pages(Reader(service.ledger.path))
     app.on_cleanup.append(_close)
     install(app, routes)
     return app

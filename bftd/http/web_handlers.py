@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 
@@ -15,11 +13,11 @@ from bftd import __version__
 from bftd.http.asked import SERVICE
 from bftd.http.caller import Caller
 from bftd.http.gate import caller_of
-from bftd.http.overview import Folds, folded
-from bftd.http.privacy import Privacy
+from bftd.http.web_gathering import Asked, Gathering
 from bftd.service.live import Service
+from bftd.service.reader import Reader
 from bftd.web import page as pages
-from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
+from bftd.web.page import STEPS
 
 # So old a page may be, beside what its making takes.
 KEPT_S = 5.0
@@ -37,28 +35,23 @@ class Made:
 class Pages:
     """One page at a time is made, in a thread; who asks for the same meanwhile gets the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Reader) -> None:
         self._thread = ThreadPoolExecutor(1, "page")
-        self._folds = Folds()
+        self._gathering = Gathering(ledger)
         self._made: dict[tuple[str, bool, bool, int], tuple[float, asyncio.Future[Made]]] = {}
 
     async def answer(self, service: Service, caller: Caller, hours: int) -> Made:
-        """The page of the last `hours` for this caller."""
+        """The page of the last `hours` for this caller, of as many as there is a record of where it is 0."""
         loop = asyncio.get_running_loop()
-        now_s, state, private = loop.time(), service.state, service.private
+        now_s = loop.time()
         self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S}
-        # who has no trainer sees what all others without one see
-        owner = any(trainer.user == caller.user for trainer in state.trainers.values())
-        key = (caller.user if owner and not caller.admin else "", caller.admin, private, hours)
+        # each user has usage of his own
+        key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
         made = self._made.get(key)
         if made is None:
-            later = service.overview_later(__version__)
-
-            def work() -> Made:
-                status = folded(Privacy(caller, state, private).overview(later()), self._folds)
-                return _made(Shown(status, _no_history(), None, hours))
-
-            made = self._made[key] = (now_s, loop.run_in_executor(self._thread, work))
+            asked = _asked(service, caller, hours)
+            work = loop.run_in_executor(self._thread, lambda: _made(self._gathering, asked))
+            made = self._made[key] = (now_s, work)
         return await asyncio.shield(made[1])
 
     def close(self) -> None:
@@ -70,9 +63,9 @@ PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)
 
 
 async def page(request: web.Request) -> web.Response:
-    """The web page: the last `hours`, 24 where it is none of 1, 6, 24 and 168."""
+    """The web page: the last `hours` (1, 6, 24 or 168), else a day or as much of it as was recorded."""
     asked = request.query.get("hours", "")
-    hours = int(asked) if asked in {str(each) for each in HOURS} else HOURS[0]
+    hours = int(asked) if asked in {str(each) for each in STEPS} else 0
     made = await request.app[PAGES].answer(request.app[SERVICE], caller_of(request), hours)
     headers = dict(pages.HEADERS)
     body = made.body
@@ -81,10 +74,20 @@ async def page(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
 
-def _made(shown: Shown) -> Made:
-    body = pages.render(shown)
+def _asked(service: Service, caller: Caller, hours: int) -> Asked:
+    """What is of this very moment: only the loop may look at it."""
+    return Asked(
+        caller,
+        hours,
+        service.private,
+        service.state,
+        service.now(),
+        ", ".join(service.partitions),
+        service.overview_later(__version__),
+        [window.to_json() for window in service.windows()],
+    )
+
+
+def _made(gathering: Gathering, asked: Asked) -> Made:
+    body = pages.render(gathering.gather(asked))
     return Made(body, gzip.compress(body, _COMPRESSION, mtime=0))
-
-
-def _no_history() -> Mapping[str, Any]:
-    return {"points": [], "trainers": {}, "windows": []}

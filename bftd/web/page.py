@@ -9,7 +9,7 @@ from typing import Any
 
 from bftd.web import sections
 from bftd.web.assets import CSP, SCRIPT, STYLE
-from bftd.web.series import charted
+from bftd.web.past import Drawn
 from bftd.web.words import clock, span, text, zone
 
 # The ranges that the page shows, and how fine: hours -> seconds of a step.
@@ -40,16 +40,19 @@ class Shown:
     """What one page is made of, as the API answers it for the same caller.
 
     `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
-    (folded) and `count`. `usage` is None for a caller who has no name; `all_` says that he sees everybody's.
+    (folded) and `count`. `usage` is None for a caller who has no name; `all_` says that he sees everybody's. `missing`
+    says why there is no history, where that is a fault.
     """
 
     place: str
     status: Mapping[str, Any]
     groups: Sequence[Mapping[str, Any]]
-    history: Mapping[str, Any]
+    past: Drawn
+    windows: Sequence[Mapping[str, Any]]
     usage: Mapping[str, Any] | None
     all_: bool
     hours: int
+    missing: str = ""
 
 
 def render(shown: Shown) -> bytes:
@@ -66,24 +69,16 @@ def render(shown: Shown) -> bytes:
 
 
 def _body(shown: Shown) -> str:
-    status, history, hours = shown.status, shown.history, shown.hours
+    status, past, hours = shown.status, shown.past, shown.hours
     states = Counter[str]()
     for group in shown.groups:
         states[group["state"]] += group["count"]
-    windows = history["windows"]
-    charts = charted(history)
-    recorded = any(value is not None for series in charts.machine.series for value in series.values)
-    none = "<p class=quiet>Nothing was recorded in this time: a point comes about once a minute."
     parts = [
-        ("now", "Now", sections.tiles(status, states, windows)),
-        ("machine", "The machine", sections.machine(charts, hours) if recorded else none),
-        (
-            "trainers",
-            "Trainers",
-            (sections.trainers_charts(charts, hours) if recorded else "") + sections.trainers(status, charts.roles),
-        ),
-        ("efficiency", "Efficiency", sections.efficiency(charts, windows, hours)),
-        ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_)),
+        ("now", "Now", sections.tiles(status, states, shown.windows)),
+        ("machine", "The machine", past.machine),
+        ("trainers", "Trainers", past.trainers + sections.trainers(status, past.roles)),
+        ("efficiency", "Efficiency", sections.efficiency(past.recovered, shown.windows)),
+        ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_, shown.missing)),
         ("decisions", "Last decisions", sections.decisions(status)),
         ("nodes", "Nodes now", sections.nodes(shown.groups)),
     ]
@@ -92,7 +87,8 @@ def _body(shown: Shown) -> str:
     return (
         "<a class=skip href=#main>Skip to the machine's state</a>"
         f"<header><div><h1>bftd <span>{text(shown.place)}</span></h1>{_mood(status)}</div>{_ranges(hours)}</header>"
-        f"<p id=gone role=status aria-live=polite></p><main id=main tabindex=-1>{sections.notices(status)}{made}</main>"
+        "<p id=gone role=status aria-live=polite></p>"
+        f"<main id=main tabindex=-1>{sections.notices(status, shown.missing)}{made}</main>"
         f"<footer><p>bftd {text(status['version'])}. Times are {text(zone(status['time_s']))}, those of the daemon's "
         "host. Nothing can be changed here: <code>bft --help</code>.</footer>"
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bftd.web import charts
-from bftd.web.series import Charted, Picture
 from bftd.web.words import amount, clock, count, cut, moment, node_hours, share, span, table, text
 
 # Rows of a table; what is beyond is in `bft status`, and says so.
@@ -24,9 +22,11 @@ _STATES = {
 }
 
 
-def notices(status: Mapping[str, Any]) -> str:
+def notices(status: Mapping[str, Any], missing: str = "") -> str:
     """What somebody should know before anything else, the worst first."""
     bad = [alarm["text"] for alarm in status.get("alarms", ())]
+    if missing:
+        bad.append(f"there is no history: {missing}")
     if status.get("hold"):
         bad.append(f"nothing grows: {status['hold']}")
     bad += [
@@ -83,38 +83,6 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
     return f"<dl class=tiles>{made}</dl>"
 
 
-def machine(shown: Charted, hours: int) -> str:
-    """The picture of all nodes over the hours, and of those that no regular job had once more by itself."""
-    over = f"over the last {span(hours * 3600)}, as areas upon each other"
-    about = f"All nodes by use {over}. At the end: {_last(shown.machine)}."
-    made = _figure(shown.machine, charts.areas(shown.machine, charts.FLAT, about), "All nodes", shown.step_s)
-    if shown.pool.series:
-        about = f"Nodes without a regular job by who has them, {over}. At the end: {_last(shown.pool)}."
-        drawn = charts.areas(shown.pool, charts.LARGE, about)
-        made += _figure(shown.pool, drawn, "Nodes without a regular job", shown.step_s)
-    return made
-
-
-def _last(picture: Picture) -> str:
-    """What a picture ends with, in words."""
-    told = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
-    return ", ".join(f"{name} {count(value)}" for name, value in told if value is not None) or "no record"
-
-
-def trainers_charts(shown: Charted, hours: int) -> str:
-    """Sizes and rates of the largest trainers over the hours."""
-    if not shown.roles:
-        return "<p class=quiet>No trainer had nodes in this time."
-    over = f"over the last {span(hours * 3600)}"
-    who = "the trainer that had most" if len(shown.roles) == 1 else f"the {len(shown.roles)} trainers that had most"
-    sizes = charts.lines(shown.sizes, charts.SMALL, f"Nodes at work of {who}, {over}.")
-    rates = charts.lines(shown.rates, charts.SMALL, f"Samples per second of {who}, {over}.")
-    return (
-        f"<div class=two>{_figure(shown.sizes, sizes, 'Nodes at work', shown.step_s)}"
-        f"{_figure(shown.rates, rates, 'Samples per second', shown.step_s)}</div>"
-    )
-
-
 def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
     """All trainers, those at work first."""
     listed = sorted(status["trainers"], key=lambda item: (item["state"] == "finished", -item["working"], item["name"]))
@@ -149,8 +117,8 @@ def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
     return made + _more(listed)
 
 
-def efficiency(shown: Charted, windows: Sequence[Mapping[str, Any]], hours: int) -> str:
-    """What became of the idle time: over the hours as a line, and by window."""
+def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
+    """What became of the idle time: over the hours as a picture, and by window."""
     rows = [
         [
             f"last {span(window['window_s'])}",
@@ -162,20 +130,19 @@ def efficiency(shown: Charted, windows: Sequence[Mapping[str, Any]], hours: int)
     ]
     head = ["window", "recovered", "U", "pool", "lent", "training"]
     told = table("Efficiency by window, in node-hours", head, rows, range(1, 6))
-    if not any(value is not None for value in shown.recovered.series[0].values):
-        return told or "<p class=quiet>Nothing was recorded yet."
-    about = f"Share of idle node time that trainers had, in percent, over the last {span(hours * 3600)}."
-    drawn = charts.lines(shown.recovered, charts.SMALL, about, most=100.0)
-    picture = _figure(shown.recovered, drawn, "Recovered, %", shown.step_s)
-    legend = (
+    if not told:
+        return picture or "<p class=quiet>Nothing was recorded yet."
+    told += (
         "<p class=quiet>Recovered: node time lent to trainers, of all that Slurm left idle and bftd could use. "
         "U: what trainers made of it, of what they would make of as many nodes of their own."
     )
-    return f"<div class=two>{picture}<div>{told}{legend}</div></div>"
+    return f"<div class=two>{picture}<div>{told}</div></div>" if picture else told
 
 
-def usage(told: Mapping[str, Any] | None, hours: int, all_: bool) -> str:
+def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
     """Node-hours by user."""
+    if told is None and missing:
+        return f"<p class=quiet>Not known: {text(missing)}"
     if told is None:
         return "<p class=quiet>Who used how much is for those with the token; on a shell <code>bft usage</code> tells."
     total = sum(item["used_node_seconds"] for item in told["usage"])
@@ -218,40 +185,6 @@ def nodes(groups: Sequence[Mapping[str, Any]]) -> str:
             f"{table(f'Nodes that {says}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
         )
     return "".join(made) or "<p class=quiet>Slurm was not read yet."
-
-
-def _figure(picture: Picture, drawn: str, title: str, step_s: float) -> str:
-    """A chart with its legend, and its numbers as a table for who cannot see or point at it."""
-    last = len(picture.times_s) - 1
-    legend = "".join(
-        f"<li><i class={each.role}></i>{text(each.name)}{_value(each.values[-1])}" for each in picture.series
-    )
-    only = len(picture.series) == 1
-    apart = _apart(picture)
-    rows = []
-    for at in range(last, -1, -1):
-        values = [each.values[at] for each in picture.series]
-        cells = "".join(f"<td>{'–' if value is None else amount(round(value, 2))}" for value in values)
-        rows.append(f"<tr><th scope=row>{apart[at]}{cells}")
-    heads = "".join(f"<th scope=col>{text(each.name)}" for each in picture.series)
-    name = f"{title}: numbers"
-    return (
-        f"<figure><figcaption><b>{title}</b> <span class=quiet>averages of {span(step_s)}</span></figcaption>"
-        f"<div class=plot>{drawn}</div>{'' if only else f'<ul class=legend>{legend}</ul>'}"
-        f"<details><summary>{title} as a table</summary>"
-        f'<div class="wide tall" role=region tabindex=0 aria-label="{name}"><table class=data><caption>{name}</caption>'
-        f"<thead><tr><th scope=col>time{heads}<tbody>{''.join(rows)}</table></div></details></figure>"
-    )
-
-
-def _value(value: float | None) -> str:
-    return "" if value is None else f" <b>{amount(round(value, 2))}</b>"
-
-
-def _apart(picture: Picture) -> list[str]:
-    """The time of each step, with its day where there are several."""
-    several = picture.times_s[-1] - picture.times_s[0] > 86400
-    return [moment(at_s)[5:] if several else clock(at_s)[:5] for at_s in picture.times_s]
 
 
 def _end(item: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ COLOURED = 4
 # How far apart two times below a chart may be.
 _TICKS_S = (600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800)
 _DAY_S = 86400
+# A step that began so short a time ago may have no point yet.
+LATE_S = 180.0
 
 _STATES = (
     ("regular", "regular jobs"),
@@ -73,12 +75,18 @@ class Charted:
 def charted(history: Mapping[str, Any]) -> Charted:
     """The charts of an answer of `GET /v1/history`."""
     step_s = float(history["step_s"])
-    since_s = history["since_s"]
-    slots = max(1, round((history["until_s"] - since_s) / step_s))
+    since_s = history["since_s"] // step_s * step_s
+    slots = max(1, math.ceil((history["until_s"] - since_s) / step_s))
     points: list[Mapping[str, Any] | None] = [None] * slots
     for point in history["points"]:
-        at = int((point["at_s"] - since_s) / step_s)
+        at = int((point["at_s"] - since_s) // step_s)
         points[min(max(at, 0), slots - 1)] = point
+    # the point of the last minutes is yet to come
+    while (
+        len(points) > 1 and points[-1] is None and history["until_s"] - (since_s + (len(points) - 1) * step_s) < LATE_S
+    ):
+        del points[-1]
+    slots = len(points)
     times_s = tuple(since_s + (at + 0.5) * step_s for at in range(slots))
     names = {id_: known["name"] for id_, known in history["trainers"].items()}
     largest = _largest(points)

@@ -247,9 +247,7 @@ def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_to
         hidden, seen = (await served.get())[1], (await served.get("/", Authorization=f"Bearer {TOKEN}"))[1]
         own = (await served.by_socket())[1]
         assert "secret-name" not in hidden
-        assert "ann" not in re.sub(
-            r"(?s)<style>.*?</style>|<script>.*?</script>|[Cc]hann|annot|planned|Planned", "", hidden
-        )
+        assert not re.search(r"\bann\b", hidden)
         for page in (seen, own):
             assert "&lt;b&gt;secret-name" in page
             assert "<b>secret-name" not in page

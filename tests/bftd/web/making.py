@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from bftd.web.page import STEPS, Shown
+from bftd.web.past import drawn
 
 NOW_S = 1_790_000_000.0
 _NAMES = ("resnet50", "gpt2-small", "unet-climate", "bert-large", "vit-b16", "deepcam", "cosmoflow", "graphcast")
@@ -20,7 +21,8 @@ def shown(nodes: int = 500, trainers: int = 12, hours: int = 24, gap: bool = Tru
         "elastic",
         status(nodes, told) | changes,
         groups(nodes, told),
-        told,
+        drawn(told, hours),
+        told["windows"],
         {"usage": [_usage(at, nodes) for at in range(min(trainers, len(_USERS)))]},
         True,
         hours,
@@ -45,7 +47,7 @@ def history(nodes: int, trainers: int, hours: int, gap: bool = True) -> dict[str
         leased = max(0, round(free) - planned - idle)
         wants = [
             weight * (1 + 0.6 * math.sin(5 * x + phase)) * (x > 0.02 * place)
-            for place, (weight, phase) in enumerate(zip(weights, phases))
+            for place, (weight, phase) in enumerate(zip(weights, phases, strict=True))
         ]
         sizes = [int(leased * want / (sum(wants) or 1)) for want in wants]
         told = {
