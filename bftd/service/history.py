@@ -20,7 +20,7 @@ from bftd.service import codec, history_table, windows
 from bftd.service.history_table import Named, Point, Record
 from bftd.service.ledger import Ledger
 from bftd.service.reader import Reader
-from bftd.service.windows import Window
+from bftd.service.windows import Aims, Window
 
 log = logging.getLogger("bftd")
 
@@ -55,7 +55,7 @@ class History:
         self._named: dict[str, Named] = {}
         self._told: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
-        self._wanted: tuple[int, str, int] | None = None
+        self._wanted: tuple[int, Aims] | None = None
         self._work: threading.Thread | None = None
 
     def note(self, state: State, *, owed: bool = False, last: bool = False) -> None:
@@ -100,7 +100,7 @@ class History:
         for id_ in chosen:
             self._name(state.trainers[id_], at_s)
         self._last_s, self._usage = at_s, usage
-        self._samples = {point.trainer: point.samples for point in points}
+        self._samples = {id_: point.samples for id_, point in taken.trainers.items()}
         return Record(
             at_s,
             span_s,
@@ -152,7 +152,7 @@ class History:
     def _refresh(self, state: State) -> None:
         """Have the windows reckoned anew, beside the loop; the last time may not be over yet."""
         decide = state.settings.decide
-        self._wanted = (self._last_s or 0, decide.objective, decide.pj_max)
+        self._wanted = (self._last_s or 0, Aims(decide.objective, decide.pj_max, state.settings.trusting))
         if self._work is None or not self._work.is_alive():
             self._work = threading.Thread(target=self._reckon, name="windows", daemon=True)
             self._work.start()
