@@ -69,9 +69,9 @@ class Site:
 
     def remember(self, hours: float) -> None:
         """Write a past of so many hours into the ledger."""
-        now_s = int(self.service.now()) // _MINUTE_S * _MINUTE_S
+        now_s = int(self.service.now()) // _MINUTE_S * _MINUTE_S - _MINUTE_S  # the next record comes at once
         records = list(_past(now_s, hours, self._kinds, self._trainers))
-        named = [Named(id_, _name(id_), _user(id_), None) for id_ in self._trainers]
+        named = [Named(id_, _name(id_), _user(id_), _curve(size)) for id_, size in self._trainers.items()]
         self.service.ledger.write(lambda db: history_table.add(db, records, named))
 
     def begin(self) -> None:
@@ -151,6 +151,11 @@ def _progress(now_s: float, size: int, steps: int) -> ProgressReport:
 
 def _rate(size: int) -> float:
     return float(130.0 * size**0.92)
+
+
+def _curve(size: int) -> dict[str, object]:
+    most = 3 * size + 4
+    return {"low": 1, "high": most, "only": None, "weight": 1.0, "curve": [[n, _rate(n)] for n in range(1, most + 1)]}
 
 
 def _name(id_: str) -> str:

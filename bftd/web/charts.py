@@ -18,6 +18,8 @@ _DROPPED = re.compile(r"<title>[^<]*</title>|<rect [^>]*/>|<g class=\"series [^\
 _LOGARITHMIC_FROM = 30.0
 # pygal leaves 1/52 of its plot free on each side of the first and the last value.
 _FREE = 1 / 52
+# Half of the last time below a chart stands beyond its last value.
+_RIGHT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def _drawn(
     ticks = picture.ticks(size.ticks)
     chart: Any = kind(
         width=size.width, height=size.height, style=style, css=[], js=[], no_prefix=True, margin=4, margin_top=10,
+        margin_right=_RIGHT,
         fill=filled, show_dots=False, show_legend=False, allow_interruptions=not filled, logarithmic=logarithmic,
         show_minor_x_labels=False, truncate_label=-1, y_labels=list(scale), range=(scale[0], scale[-1]),
         formatter=_figure,
@@ -82,7 +85,7 @@ def _drawn(
     plot = plot.replace(' class="line reactive nofill"', "").replace(' class="line reactive"', "")
     plot = plot.replace(' class=""', "").replace(' class="major"', "").replace(" always_show", "")
     plot = _NUMBER.sub(lambda found: f"{float(found[0]):.0f}", plot)
-    inner = size.width - left - 4
+    inner = size.width - left - _RIGHT
     ends = f"{left + inner * _FREE:.0f},{left + inner * (1 - _FREE):.0f}"
     return (
         f'<svg class={size.role} viewBox="0 0 {size.width} {size.height}" role=img aria-label="{text(about)}" '

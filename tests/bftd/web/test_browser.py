@@ -28,7 +28,8 @@ MEASURE = """
 (() => {
   const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = (color) => {
-    const [r, g, b] = numbers(color).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    const [r, g, b] = numbers(color).map((c) => c / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
@@ -77,7 +78,7 @@ MEASURE = """
     twice: [...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, at, all) => all.indexOf(id) !== at),
     script: document.querySelector('.plot[tabindex]') !== null,
     injected: document.querySelectorAll('main th i:not([class])').length,
-    names: document.querySelector('#trainers table').innerText,
+    names: document.querySelector('#trainers table:not(.data)').innerText,
   };
 })()
 """
@@ -158,7 +159,7 @@ def test_the_page_is_readable_at_every_width_in_light_and_in_dark_with_scripts_a
             assert height > 100
             assert "over the last 1 day" in about
         smallest, largest = found["letters"]
-        assert 9.5 <= smallest
+        assert smallest >= 9.5
         assert largest <= 18
         assert found["script"] == scripts
         assert found["injected"] == 0
@@ -200,7 +201,7 @@ def test_all_of_it_is_reached_by_keyboard_and_shows_where_one_is(seen: Seen) -> 
         assert visited[0] == ("A", "skip")
         assert [name for _, name in visited[1:5]] == ["1 hour", "6 hours", "1 day", "7 days"]
         assert sum(name == "plot" for _, name in visited) == 5
-        assert sum(name.startswith("wide") for _, name in visited) >= 3
+        assert sum(name.startswith("wide") for _, name in visited) >= 2
         await tab.go(seen.url)
         await tab.press("Tab")
         await tab.press("Enter")
