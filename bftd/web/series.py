@@ -17,6 +17,8 @@ _DAY_S = 86400
 # A step that began so short a time ago may have no point yet.
 LATE_S = 180.0
 
+# Where nothing is known there is a band that says so.
+GAP = "gap"
 _STATES = (
     ("regular", "regular jobs"),
     ("planned", "kept for regular jobs"),
@@ -41,6 +43,18 @@ class Picture:
 
     times_s: tuple[float, ...]
     series: tuple[Series, ...]
+
+    def coarse(self) -> Picture:
+        """The same with means of two steps each."""
+        pairs = range(0, len(self.times_s) - 1, 2)
+        times_s = tuple((self.times_s[at] + self.times_s[at + 1]) / 2 for at in pairs)
+        return Picture(
+            times_s,
+            tuple(
+                replace(each, values=tuple(_mean(each.values[at : at + 2], each.role == GAP) for at in pairs))
+                for each in self.series
+            ),
+        )
 
     def ticks(self, most: int) -> dict[int, str]:
         """At most so many steps with the time that stands below them."""
@@ -106,6 +120,12 @@ def charted(history: Mapping[str, Any]) -> Charted:
     )
 
 
+def _mean(values: Sequence[float | None], gap: bool) -> float | None:
+    """Where one of them is a gap, both are."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and (gap or len(known) == len(values)) else None
+
+
 def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
     """Trainers by what they had of the machine, most first."""
     held: dict[str, float] = defaultdict(float)
@@ -137,19 +157,17 @@ def _machine(
         bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
     bands += states[2:]
     if None in points and most:
-        bands.append(Series("gap", "no record", tuple(most if point is None else None for point in points)))
+        bands.append(Series(GAP, "no record", tuple(most if point is None else None for point in points)))
     return tuple(bands)
 
 
 def _pool(bands: Sequence[Series]) -> tuple[Series, ...]:
     """The bands of nodes without a regular job, those of trainers at the bottom."""
-    free = [each for each in bands if each.role not in ("regular", "away", "planned", "gap")]
+    free = [each for each in bands if each.role not in ("regular", "away", "planned", GAP)]
     free += [each for each in bands if each.role == "planned"]
     tops = [sum(values) for values in zip(*([value or 0 for value in each.values] for each in free), strict=True)]
     most = max(tops, default=0)
-    gaps = [
-        replace(each, values=tuple(value and most for value in each.values)) for each in bands if each.role == "gap"
-    ]
+    gaps = [replace(each, values=tuple(value and most for value in each.values)) for each in bands if each.role == GAP]
     return tuple(free + gaps) if most else ()
 
 
