@@ -22,28 +22,36 @@ def sample(state: State) -> Sample:
     Of a pool whose last snapshot is older than `stale_after_s` nobody knows what the nodes are: they are all away but
     for those that are leased.
     """
-    usage, pool = state.usage, state.pool
-    known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
-    leased = {lease.node for lease in state.leases.values()}
-    states: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
-    states[LEASED] = len(leased)
-    for name, node in pool.nodes.items():
-        if name in leased:
-            continue
-        if not known:
-            states[AWAY] += 1
-        elif node.in_pool:
-            states[IDLE] += 1
-        else:
-            states[AWAY if name in pool.barred or name in state.quarantined else _kind(node)] += 1
+    usage = state.usage
+    states = dict.fromkeys(NODE_STATES, 0) | Counter(kinds(state).values())
+    # a lease may be of a node that the last snapshot does not have
+    states[LEASED] = len({lease.node for lease in state.leases.values()})
     return Sample(
         state.time_s,
-        dict(states),
+        states,
         _trainers(state),
         usage.pool_node_seconds,
         usage.used_node_seconds,
         usage.training_node_seconds,
     )
+
+
+def kinds(state: State) -> dict[str, str]:
+    """Each node of the last snapshot by name, with which of NODE_STATES it is."""
+    pool, quarantined = state.pool, state.quarantined
+    leased = {lease.node for lease in state.leases.values()}
+    known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
+    found = {}
+    for name, node in pool.nodes.items():
+        if name in leased:
+            found[name] = LEASED
+        elif not known:
+            found[name] = AWAY
+        elif node.in_pool:
+            found[name] = IDLE
+        else:
+            found[name] = AWAY if name in pool.barred or name in quarantined else _kind(node)
+    return found
 
 
 def _kind(node: PoolNode) -> str:

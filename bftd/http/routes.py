@@ -14,7 +14,14 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import control_handlers, driver_handlers, history_handlers, usage_handlers, user_handlers
+from bftd.http import (
+    control_handlers,
+    driver_handlers,
+    history_handlers,
+    usage_handlers,
+    user_handlers,
+    web_handlers,
+)
 from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -24,6 +31,8 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 OVERVIEW_UNITS = 20.0
 # Months of usage are read in a thread, which takes its time but not the loop's.
 USAGE_UNITS = 10.0
+# A page is made in a thread, and shared for some seconds.
+PAGE_UNITS = 5.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 
@@ -39,6 +48,11 @@ class Route:
     offload: bool = False
 
 
+# What people and Prometheus look at, on the unix socket and on [web] listen; nothing here changes anything.
+WEB_ROUTES = (
+    Route("GET", "/", web_handlers.page, PAGE_UNITS),
+    Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
+)
 ROUTES = (
     Route("POST", "/v1/trainers", driver_handlers.register),
     Route("GET", "/v1/trainers/{id}/leases", driver_handlers.leases),
@@ -52,6 +66,7 @@ ROUTES = (
     Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
     Route("GET", "/v1/history", history_handlers.history, OVERVIEW_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
+    *WEB_ROUTES,
 )
 
 
