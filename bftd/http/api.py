@@ -16,11 +16,13 @@ from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
 from bftd.http.connections import IDLE_S
 from bftd.http.driver_handlers import NOTES, POLLS
 from bftd.http.gate import Gate
+from bftd.http.metrics_handlers import SCRAPES, Scrapes, counting
 from bftd.http.notes import Notes
 from bftd.http.overview import Overviews
-from bftd.http.routes import ROUTES, Handler, Route, install, units_of
+from bftd.http.routes import ROUTES, Handler, Route, install, path_of, units_of
 from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
 from bftd.keys import ApiConfig
+from bftd.metrics.measured import Measured
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
 from bftd.service.live import Service
@@ -38,7 +40,10 @@ _TAKEN_AT_ONCE = 8
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
     """The API as an aiohttp application for callers that `gate` knows."""
-    app = web.Application(middlewares=[gate.middleware(units_of), _errors_as_json], client_max_size=BODY_BYTES_MOST)
+    if not isinstance(service.meters, Measured):
+        service.meters = Measured()
+    doors = [counting(service.meters, path_of), gate.middleware(units_of), _errors_as_json]
+    app = web.Application(middlewares=doors, client_max_size=BODY_BYTES_MOST)
     app[SERVICE] = service
     app[BUDGETS] = gate.budgets
     app[CONNECTIONS] = gate.connections
@@ -46,6 +51,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
     app[NOTES] = Notes()
     app[OVERVIEWS] = Overviews()
     app[HISTORY] = History(Reader(service.ledger.path))
+    app[SCRAPES] = Scrapes(service.meters)
     app.on_cleanup.append(_close)
     install(app, routes)
     return app
@@ -94,6 +100,7 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
 async def _close(app: web.Application) -> None:
     app[OVERVIEWS].close()
     app[HISTORY].close()
+    app[SCRAPES].close()
 
 
 @web.middleware

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import control_handlers, driver_handlers, usage_handlers, user_handlers
+from bftd.http import control_handlers, driver_handlers, metrics_handlers, usage_handlers, user_handlers
 from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -24,6 +24,8 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 OVERVIEW_UNITS = 20.0
 # Months of usage are read in a thread, which takes its time but not the loop's.
 USAGE_UNITS = 10.0
+# Made in a thread, and shared for a moment.
+METRICS_UNITS = 2.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 
@@ -51,6 +53,7 @@ ROUTES = (
     Route("POST", "/v1/resume", control_handlers.resume),
     Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
+    Route("GET", "/metrics", metrics_handlers.metrics, METRICS_UNITS),
 )
 
 
@@ -69,6 +72,12 @@ def units_of(request: web.Request) -> float:
     """What a request costs its caller beside its body; one for which there is no route costs as much as a status."""
     route = request.app[_ROUTE].get(request.match_info.handler)
     return OVERVIEW_UNITS if route is None else route.units
+
+
+def path_of(request: web.Request) -> str:
+    """The path of a request's route as the table has it, "" where there is no route."""
+    route = request.app[_ROUTE].get(request.match_info.handler)
+    return "" if route is None else route.path
 
 
 def _offloaded(work: Any) -> Handler:

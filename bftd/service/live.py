@@ -10,17 +10,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import milp
 from bftd import keys
 from bftd.core import clock as stored_times
 from bftd.core import leaving
-from bftd.core.classes import Classes
-from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
 from bftd.core.domain import (
     Action,
     CancelPilot,
-    Decided,
     Happened,
-    LeaseChanged,
     State,
 )
 from bftd.core.events import (
@@ -42,10 +39,11 @@ from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
-from bftd.service import neighbours, status, steered
+from bftd.service import neighbours, status, steered, step_log
 from bftd.service.clock import Clock
-from bftd.service.history_quota import HistoryQuota
+from bftd.service.history_quota import HistoryQuota, is_history_of
 from bftd.service.ledger import GIVE_BACKS, Ledger
+from bftd.service.meters import NO_METERS, Figures, Meters, Window, metered
 from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
 from bftd.service.zone import local_zone
@@ -56,9 +54,6 @@ log = logging.getLogger("bftd")
 # Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
 # others for too long to be done for each of many that come together: they wait for the next snapshot.
 PLANNED_AT_ONCE_MOST = 500
-# Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
-_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
-_SAID_BY_DRIVERS = (Noted, Saved)
 # Why nothing grows then, as drivers and users are told.
 UNWRITTEN = "bftd cannot write its ledger"
 # How often a ledger that could not be written is tried again; each try may hold up the loop for a moment.
@@ -67,34 +62,10 @@ RETRY_S = 5.0
 TEND_EVERY_S = 1.0
 
 
-def _is_history_of(user: str, action: Action, state: State) -> bool:
-    """Whether an action only tells of a user's trainer; what the daemon measures itself is kept."""
-    if not isinstance(action, (Decided, Happened)) or action.trainer is None:
-        return False
-    if isinstance(action, Happened) and action.kind in ("registered", "give_back", "alarm"):
-        return False
-    return action.trainer in state.trainers and state.trainers[action.trainer].user == user
-
-
-def _say_classes(before: Classes, after: Classes) -> None:
-    """Log which classes the harvested nodes are of, where that is news."""
-    if dict(before) == dict(after):
-        return
-    sizes = ", ".join(f"{kind.size} of {name}" for name, kind in after.items())
-    one = " (a trainer runs on one class unless it says mix)" if len(after) > 1 else ""
-    log.info("classes of the harvested nodes: %s%s", sizes, one)
-
-
 def _without_growth(event: Event) -> Event:
     if not isinstance(event, PoolObserved):
         return event
     return dataclasses.replace(event, view=dataclasses.replace(event.view, hold=UNWRITTEN))
-
-
-def _level(decision: Decision) -> int:
-    if isinstance(decision, _ALARMS):
-        return logging.WARNING
-    return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO
 
 
 class Service:
@@ -110,6 +81,8 @@ class Service:
     private = False
     # What drivers are told at registration beside their leases; nothing where it is empty.
     greeting = ""
+    # Whoever measures it.
+    meters: Meters = NO_METERS
 
     def __init__(
         self,
@@ -261,6 +234,16 @@ class Service:
         trainer = self.state.trainers[trainer_id]
         return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
 
+    def windows(self) -> Sequence[Window]:
+        """What the pool brought over the last hour, day and week; cheap."""
+        return ()
+
+    def figures(self) -> Figures:
+        """What is shown as metrics beside what is measured; cheap."""
+        ledger, failure = self.ledger.size(), self._unwritten
+        now_s = self.now()
+        return Figures(self.state, now_s, self.mode, ledger, failure, self.ledger.written_bytes, self.windows())
+
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
         return self.overview_later(version)()
@@ -319,16 +302,18 @@ class Service:
 
     def _take(self, events: Sequence[Event], now_s: float, owed: bool = False) -> None:
         """Fold events into the state, and write down what comes of it as far as its teller's share of history goes."""
-        before = self.core
+        before, begun_s = self.core, time.perf_counter()
         after, actions = self._folded(before, events)
+        took_s, written_down = time.perf_counter() - begun_s, actions
         user, written = self._teller(events, after), self.ledger.history_bytes
         if user is not None and self._history.is_spent(user, now_s):
-            actions = tuple(action for action in actions if not _is_history_of(user, action, after))
-        self._settle(before, after, actions, owed)
+            written_down = tuple(action for action in actions if not is_history_of(user, action, after))
+        self._settle(before, after, written_down, owed)
         if user is not None:
             self._history.spend(user, self.ledger.history_bytes - written, now_s)
+        self.meters.stepped(before, after, events, actions, took_s)
         if after.pool.classes is not before.pool.classes:
-            _say_classes(before.pool.classes, after.pool.classes)
+            step_log.classes(before.pool.classes, after.pool.classes)
 
     def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
         """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
@@ -336,7 +321,8 @@ class Service:
             before = dataclasses.replace(before, pool=dataclasses.replace(before.pool, hold=UNWRITTEN))
             events = [_without_growth(event) for event in events]
         few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
-        return fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
+        solve = metered(milp.solve, self.meters)
+        return fold(before, events, solve, plan=few or any(not isinstance(event, Registered) for event in events))
 
     def _tell_unwritten(self, error: str) -> None:
         if error != self._unwritten:
@@ -377,19 +363,9 @@ class Service:
         self.core = after
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.time_s
         for action in actions:
-            if isinstance(action, Decided):
-                log.log(_level(action.decision), "%s", action.text)
-            elif isinstance(action, Happened) and action.kind == "give_back":
+            if isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
-            elif isinstance(action, LeaseChanged):
-                log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
-            elif isinstance(action, CancelPilot):
-                whose = (
-                    f"pilot {action.job_id} of trainer {action.trainer}" if action.trainer else f"job {action.job_id}"
-                )
-                # one that Slurm does not let us end comes again and again
-                level = logging.DEBUG if action.job_id in self._cancelling else logging.WARNING
-                log.log(level, "cancelling %s: %s", whose, action.reason)
+            step_log.tell(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
         # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
         for ours in (True, False):
