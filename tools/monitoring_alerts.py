@@ -11,8 +11,9 @@ from typing import Literal
 Severity = Literal["critical", "warning", "info"]
 
 _COMMANDS = "sum by (job, instance, command)"
-# Of the series that a rule is tried with: those of one daemon.
-_ONE = 'job="bftd", instance="here:8470"'
+# Of the series that a rule is tried with: those of one daemon, which stands for the rule and the case.
+ANY = "@"
+_ONE = f'job="bftd", instance="{ANY}"'
 
 
 @dataclass(frozen=True, slots=True)
