@@ -79,6 +79,7 @@ def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = 
     host, _, port = config.api.tcp.rpartition(":")
     if config.api.tcp and not (host and port.isdecimal() and int(port) < 65536):
         raise ConfigError(f"{name}: [api] tcp must be host:port, such as 0.0.0.0:6820, not {config.api.tcp!r}")
+    _check_web(config, name)
     if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
         raise ConfigError(
             f'{name}: [api] auth = "token" needs token_file, the file with the token that TCP clients show'
@@ -114,6 +115,17 @@ def _check_together(config: Config, name: str) -> None:
             f"{name}: [slurm] driver_partition must be another than partition ({slurm.driver_partition}): drivers must "
             "not be preempted"
         )
+
+
+def _check_web(config: Config, name: str) -> None:
+    """Refuse an address of the web page that cannot be one, or is the API's."""
+    listen, (host, _, port) = config.web.listen, config.web.listen.rpartition(":")
+    if not listen:
+        return
+    if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigError(f"{name}: [web] listen must be host:port, such as 127.0.0.1:6821, not {listen!r}")
+    if listen == config.api.tcp:
+        raise ConfigError(f"{name}: [web] listen and [api] tcp are both {listen}: give the page a port of its own")
 
 
 def to_toml(config: Config) -> str:

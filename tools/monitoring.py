@@ -59,7 +59,7 @@ def rules_test() -> str:
     All daemons of rules that fire after as long a time are tried together, which takes seconds less, but for those of
     rules that are about there being none.
     """
-    lines = ["rule_files:", "  - rules.yml", "evaluation_interval: 1m", "tests:"]
+    lines = ["rule_files:", "  - rules.yml", "evaluation_interval: 5m", "tests:"]
     groups: dict[tuple[int, bool], list[Alert]] = {}
     for alert in ALERTS:
         groups.setdefault((alert.at_min, bool(alert.fault)), []).append(alert)

@@ -19,8 +19,10 @@ from bftd.http.gate import Gate
 from bftd.http.metrics_handlers import SCRAPES, Scrapes, counting
 from bftd.http.notes import Notes
 from bftd.http.overview import Overviews
-from bftd.http.routes import ROUTES, Handler, Route, install, path_of, units_of
+from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_of, units_of
 from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
+from bftd.http.web_gate import listen_web
+from bftd.http.web_handlers import PAGES, Pages
 from bftd.keys import ApiConfig
 from bftd.metrics.measured import Measured
 from bftd.protocol.bounds import BODY_BYTES_MOST
@@ -52,6 +54,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
     app[OVERVIEWS] = Overviews()
     app[HISTORY] = History(Reader(service.ledger.path))
     app[SCRAPES] = Scrapes(service.meters)
+    app[PAGES] = Pages(Reader(service.ledger.path))
     app.on_cleanup.append(_close)
     install(app, routes)
     return app
@@ -62,13 +65,19 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     gate = Gate(config, service.config.daemon)
     app = application(service, gate, routes)
     listening: list[asyncio.Server] = []
+    beside: list[web.AppRunner] = []
 
     async def stop_listening(_: web.Application) -> None:
         gate.connections.stop()
         for server in listening:
             server.close()
 
+    async def clean_up_beside(_: web.Application) -> None:
+        for other in beside:
+            await other.cleanup()
+
     app.on_shutdown.append(stop_listening)
+    app.on_cleanup.append(clean_up_beside)
     app.on_cleanup.append(gate.closed)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_QUIET)
     await runner.setup()
@@ -94,11 +103,28 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
         except (OSError, ValueError, OverflowError) as error:
             await runner.cleanup()
             raise ConfigError(f"cannot listen on {config.tcp}: {error}; [api] tcp is host:port") from None
+    if service.config.web.listen:
+        try:
+            other, server = await listen_web(
+                service.config.web, gate.connections, WEB_ROUTES, lambda it: _share(app, it)
+            )
+        except ConfigError:
+            await runner.cleanup()
+            raise
+        beside.append(other)
+        listening.append(server)
     return runner
+
+
+def _share(app: web.Application, other: web.Application) -> None:
+    """Give the application of the web page what its handlers need of the API's."""
+    other[SERVICE], other[PAGES], other[SCRAPES] = app[SERVICE], app[PAGES], app[SCRAPES]
+    other.middlewares.insert(0, counting(app[SERVICE].meters, path_of))
 
 
 async def _close(app: web.Application) -> None:
     app[OVERVIEWS].close()
+    app[PAGES].close()
     app[HISTORY].close()
     app[SCRAPES].close()
 

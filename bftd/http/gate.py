@@ -20,6 +20,7 @@ from bftd.http import peer
 from bftd.http.budget import BYTES_PER_UNIT, Budgets
 from bftd.http.caller import Caller, Callers
 from bftd.http.connections import Connections
+from bftd.http.hosts import is_own_name
 from bftd.http.munge_gate import MungeGate
 from bftd.http.reading import BodyRefused, read
 from bftd.keys import ApiConfig, DaemonConfig
@@ -66,7 +67,7 @@ class Gate:
         self._munge: MungeGate | None = None
         self._strangers: Counter[str] = Counter()
         if api.tcp and api.auth == "token":
-            self._token = _read_token(api.token_file)
+            self._token = read_token(api.token_file, "[api] token_file")
             log.warning(
                 '[api] auth = "token": whoever has the token may do all; this is for private test clusters only'
             )
@@ -101,7 +102,7 @@ class Gate:
 
     async def _let_in(self, request: web.Request, handler: Handler, units: float) -> web.StreamResponse:
         caller, said = await self._identify(request)
-        request[_CALLER] = caller
+        as_caller(request, caller)
         response: web.StreamResponse | None = self._over_budget(caller, request, units)
         if response is not None:
             await asyncio.sleep(PUT_OFF_S)
@@ -129,6 +130,7 @@ class Gate:
         if transport is None or connection is None:
             raise NotKnown("the connection is gone")
         if connection.family == socket.AF_UNIX:
+            _refuse_sites(request)
             return await self._named(peer.uid_of(connection)), None
         shown = request.headers.get(REQUEST_HEADER, "")
         if self._token:
@@ -182,6 +184,17 @@ class Gate:
         return response
 
 
+def _refuse_sites(request: web.Request) -> None:
+    """Refuse what a web site makes a browser ask on the unix socket, to which `ssh -L` leads from a desktop.
+
+    Commands and drivers send no Origin, and a browser sends one with whatever changes anything.
+    """
+    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        raise NotKnown("a web site may ask nothing here", 403)
+    if not is_own_name(request.host):
+        raise NotKnown("ask for localhost: under another name a web site could ask", 403)
+
+
 class _Queue:
     """Threads that ask one service of the host, and what waits for them."""
 
@@ -214,16 +227,22 @@ def caller_of(request: web.Request) -> Caller:
     return caller
 
 
-def _read_token(path: str) -> str:
+def as_caller(request: web.Request, caller: Caller) -> None:
+    """Let a request's handler know who sent it: for doors."""
+    request[_CALLER] = caller
+
+
+def read_token(path: str, key: str) -> str:
+    """The token in a file that only its owner and group may read; raises ConfigError, which names the `key`."""
     try:
         file = Path(path)
         token = file.read_text(encoding="utf-8").strip()
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(f"cannot read [api] token_file {path}: {reason}") from None
+        raise ConfigError(f"cannot read {key} {path}: {reason}") from None
     if not token:
-        raise ConfigError(f"[api] token_file {path} is empty: write a long random line into it")
+        raise ConfigError(f"{key} {path} is empty: write a long random line into it")
     if mode & 0o007:
-        raise ConfigError(f"[api] token_file {path} is open to all users of this host: chmod 600 it")
+        raise ConfigError(f"{key} {path} is open to all users of this host: chmod 600 it")
     return token

@@ -14,7 +14,15 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import control_handlers, driver_handlers, metrics_handlers, usage_handlers, user_handlers
+from bftd.http import (
+    control_handlers,
+    driver_handlers,
+    history_handlers,
+    metrics_handlers,
+    usage_handlers,
+    user_handlers,
+    web_handlers,
+)
 from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -26,6 +34,8 @@ OVERVIEW_UNITS = 20.0
 USAGE_UNITS = 10.0
 # Made in a thread, and shared for a moment.
 METRICS_UNITS = 2.0
+# A page is made in a thread, and shared for some seconds.
+PAGE_UNITS = 5.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 
@@ -41,6 +51,12 @@ class Route:
     offload: bool = False
 
 
+# What people and Prometheus look at, on the unix socket and on [web] listen; nothing here changes anything.
+WEB_ROUTES = (
+    Route("GET", "/", web_handlers.page, PAGE_UNITS),
+    Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
+    Route("GET", "/metrics", metrics_handlers.metrics, METRICS_UNITS),
+)
 ROUTES = (
     Route("POST", "/v1/trainers", driver_handlers.register),
     Route("GET", "/v1/trainers/{id}/leases", driver_handlers.leases),
@@ -52,8 +68,9 @@ ROUTES = (
     Route("POST", "/v1/pause", control_handlers.pause),
     Route("POST", "/v1/resume", control_handlers.resume),
     Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
+    Route("GET", "/v1/history", history_handlers.history, OVERVIEW_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
-    Route("GET", "/metrics", metrics_handlers.metrics, METRICS_UNITS),
+    *WEB_ROUTES,
 )
 
 

@@ -17,8 +17,8 @@ from bftd.core import pausing, timing
 from bftd.core.domain import Lease, State, TrainerState
 from bftd.core.pause import PauseKind
 from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import kinds
 from bftd.core.turn import growth_allowed, is_silent
-from bftd.metrics.node_states import state_of
 from bftd.service.meters import Figures
 
 # Classes of nodes that are told apart.
@@ -82,10 +82,8 @@ def blocks(figures: Figures) -> dict[str, bool]:
 
 def _pool(state: State) -> Iterator[Metric]:
     names = class_labels(state)
-    leased = {lease.node for lease in state.leases.values()}
-    counts: Counter[tuple[str, str]] = Counter()
-    for node in state.pool.nodes.values():
-        counts[state_of(node, node.name in leased), names.get(node.node_class, OTHERS)] += 1
+    seen = state.pool.nodes
+    counts = Counter((kind, names.get(seen[name].node_class, OTHERS)) for name, kind in kinds(state).items())
     told = {(kind, name): float(counts[kind, name]) for name in _distinct(names) for kind in NODE_STATES}
     yield _gauge("nodes", "Nodes of the harvested partitions by what they do.", told, "state", "node_class")
     yield _one("quarantined_nodes", "Nodes left alone because workers failed on them.", len(state.quarantined))

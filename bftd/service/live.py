@@ -39,13 +39,15 @@ from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
-from bftd.service import neighbours, status, steered, step_log
+from bftd.service import neighbours, saying, status, steered
 from bftd.service.clock import Clock
+from bftd.service.history import History
 from bftd.service.history_quota import HistoryQuota, is_history_of
 from bftd.service.ledger import GIVE_BACKS, Ledger
-from bftd.service.meters import NO_METERS, Figures, Meters, Window, metered
+from bftd.service.meters import NO_METERS, Figures, Meters, metered
 from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
+from bftd.service.windows import Window
 from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
 
@@ -112,7 +114,8 @@ class Service:
         self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
         if self.core != loaded:
             ledger.owe(loaded, self.core, ())
-        self._history = HistoryQuota()
+        self._quota = HistoryQuota()
+        self.history = History(ledger, self.core)
         self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
         for pause in steered.pauses(self.core):
@@ -213,10 +216,15 @@ class Service:
         way = "forward" if by_s > 0 else "back"
         log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
         self._memory = self._memory.moved(by_s)
-        self._history.move(by_s)
+        self._quota.move(by_s)
+        self.history.move(by_s)
         if self._held_since_s is not None:
             self._held_since_s += by_s
         self.apply(ClockSet(now_s, by_s))
+
+    def windows(self) -> tuple[Window, ...]:
+        """What was made of the pool in the last hour, day and week as of a minute ago; () before that is known."""
+        return self.history.windows
 
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
@@ -233,10 +241,6 @@ class Service:
         now_s = self.now()  # before anything else is looked at: all times move where the clock was set
         trainer = self.state.trainers[trainer_id]
         return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
-
-    def windows(self) -> Sequence[Window]:
-        """What the pool brought over the last hour, day and week; cheap."""
-        return ()
 
     def figures(self) -> Figures:
         """What is shown as metrics beside what is measured; cheap."""
@@ -256,6 +260,7 @@ class Service:
         more = {
             "held_s": now_s - (self._held_since_s or now_s),
             "tuned": status.tuned(self._tuned, self.config),
+            "windows": [window.to_json() for window in self.history.windows],
             "ledger": self.ledger.size() | {"failure": self._unwritten or None},
         }
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
@@ -288,11 +293,13 @@ class Service:
                 self._tell_unwritten(str(error))
             else:
                 self._tell_written()
+                self.history.note(self.core)
                 self._tend()
                 return
         if any(isinstance(event, Registered) for event in events):
             raise LedgerError(self._unwritten)
         self._take(events, now_s, owed=True)
+        self.history.note(self.core, owed=True)
 
     def _timed(self, event: Event, now_s: float) -> Event:
         """The event by the clock as it is now, which may have been set since; of an old snapshot nothing is left."""
@@ -306,14 +313,14 @@ class Service:
         after, actions = self._folded(before, events)
         took_s, written_down = time.perf_counter() - begun_s, actions
         user, written = self._teller(events, after), self.ledger.history_bytes
-        if user is not None and self._history.is_spent(user, now_s):
+        if user is not None and self._quota.is_spent(user, now_s):
             written_down = tuple(action for action in actions if not is_history_of(user, action, after))
         self._settle(before, after, written_down, owed)
         if user is not None:
-            self._history.spend(user, self.ledger.history_bytes - written, now_s)
+            self._quota.spend(user, self.ledger.history_bytes - written, now_s)
         self.meters.stepped(before, after, events, actions, took_s)
         if after.pool.classes is not before.pool.classes:
-            step_log.classes(before.pool.classes, after.pool.classes)
+            saying.classes(before.pool.classes, after.pool.classes)
 
     def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
         """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
@@ -342,6 +349,7 @@ class Service:
         self._tended_s = now_s
         try:
             self.ledger.maintain(now_s)
+            self.history.tend(now_s)
         except LedgerError as error:
             if str(error) != self._untended:
                 log.warning("old events are not dropped: %s", error)
@@ -365,7 +373,7 @@ class Service:
         for action in actions:
             if isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
-            step_log.tell(action, self._cancelling)
+            saying.tell(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
         # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
         for ours in (True, False):
@@ -391,8 +399,9 @@ class Service:
         return self._changed.setdefault(trainer, asyncio.Event())
 
     def stop(self) -> None:
-        """Let every waiting driver go."""
+        """Let every waiting driver go, and note how it is at the end."""
         self.stopping = True
+        self.history.note(self.core, owed=bool(self._unwritten), last=True)
         for trainer in list(self._changed):
             self._wake(trainer)
 

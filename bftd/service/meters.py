@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bftd.core.domain import Action, State
 from bftd.core.events import Event
 from bftd.core.planning import Solve
+from bftd.service.windows import Window
 from milp import Plan, Problem
 
 
@@ -39,25 +40,6 @@ class Meters:
 
 
 NO_METERS = Meters()
-
-
-class Window(Protocol):
-    """What the pool brought over the last `window_s` seconds, None where it is not known; see `Service.windows`."""
-
-    @property
-    def window_s(self) -> float:
-        """How long it is."""
-        ...
-
-    @property
-    def u(self) -> float | None:
-        """The paper's U: outcome over that of as many dedicated nodes."""
-        ...
-
-    @property
-    def recovered(self) -> float | None:
-        """The share of the pool's node-seconds on which a pilot ran."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

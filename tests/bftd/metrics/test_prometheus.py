@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from prometheus_client import Gauge
 from bftd.core.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
 from bftd.core.outsiders import ElasticJob, Stray
 from bftd.metrics.measured import Measured
+from bftd.service.windows import Window
 from tests.bftd.builders import trainer
 from tests.bftd.http.test_api import Served, serving
 from tests.prometheus import free_port, watching
@@ -34,23 +34,14 @@ WHILE_HELD = {"BftdSnapshotStale", "BftdSlurmUnreadable", "BftdNothingGrows", "B
 TOKEN = "a-token-for-prometheus"
 
 
-@dataclass(frozen=True)
-class Brought:
-    """A window as history tells it."""
-
-    window_s: float
-    u: float | None
-    recovered: float | None
-
-
 def faulty(now_s: float) -> State:
     """Nearly all that can be wrong at once while growing is allowed."""
     nodes = {name: PoolNode(name, "IDLE", True, "is idle") for name in ("n1", "n2", "n3")}
     held = Lease("n3.1", "n3", "1", now_s - 60.0, 600.0, "", asked_back_s=now_s - 30.0, revoked_s=now_s, alarmed=True)
     wants = dataclasses.replace(trainer("1", nodes_max=8), heard_s=now_s)
     silent = dataclasses.replace(trainer("2"), heard_s=now_s - 300.0)
-    return dataclasses.replace(
-        State(),
+    return State(
+        time_s=now_s,
         pool=PoolView(1, now_s, nodes=nodes),
         trainers={"1": wants, "2": silent},
         leases={held.id: held},
@@ -84,7 +75,7 @@ async def watched(tmp_path: Path) -> None:
         assert isinstance(measured, Measured)
         measured._clock = lambda: time.monotonic() + sum(ahead_s)
         restarted(measured)
-        brought = (Brought(3600.0, None, 0.2), Brought(86400.0, 0.3, 0.2))
+        brought = (Window(3600, None, 0.2, 100.0, 20.0, 10.0), Window(86400, 0.3, 0.2, 100.0, 20.0, 10.0))
         served.service.windows = lambda: brought  # type: ignore[method-assign]
         misbehaving = asyncio.create_task(misbehave(served, measured, ahead_s))
         try:

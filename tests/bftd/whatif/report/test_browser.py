@@ -13,7 +13,7 @@ from bftd.whatif.replay import Options
 from bftd.whatif.report import Provenance, page
 from bftd.whatif.report.gather import Named, gather
 from bftd.whatif.report.style import PAPER
-from tests.bftd.whatif.report import browser
+from tests import browser
 from tests.bftd.whatif.report.making import SITE, trace, trainers
 
 pytestmark = [pytest.mark.browser, pytest.mark.plot]

@@ -1,4 +1,4 @@
-"""What the daemon's log says of a step: decisions, leases, cancellations and classes of nodes."""
+"""What of a step is told in the daemon's log, and how loud: decisions, leases, cancellations, classes of nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SAID_BY_DRIVERS = (Noted, Saved)
 def tell(action: Action, cancelling: Collection[str]) -> None:
     """Log one action; `cancelling` are the jobs of which it was said already that they are cancelled."""
     if isinstance(action, Decided):
-        log.log(_level(action.decision), "%s", action.text)
+        log.log(level(action.decision), "%s", action.text)
     elif isinstance(action, LeaseChanged):
         log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
     elif isinstance(action, CancelPilot):
         whose = f"pilot {action.job_id} of trainer {action.trainer}" if action.trainer else f"job {action.job_id}"
         # one that Slurm does not let us end comes again and again
-        level = logging.DEBUG if action.job_id in cancelling else logging.WARNING
-        log.log(level, "cancelling %s: %s", whose, action.reason)
+        again = action.job_id in cancelling
+        log.log(logging.DEBUG if again else logging.WARNING, "cancelling %s: %s", whose, action.reason)
 
 
 def classes(before: Classes, after: Classes) -> None:
@@ -38,7 +38,8 @@ def classes(before: Classes, after: Classes) -> None:
     log.info("classes of the harvested nodes: %s%s", sizes, one)
 
 
-def _level(decision: Decision) -> int:
+def level(decision: Decision) -> int:
+    """The level at which a decision is logged."""
     if isinstance(decision, _ALARMS):
         return logging.WARNING
     return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO

@@ -1,0 +1,135 @@
+"""What the web page shows, gathered in a thread: state, history and usage, each as far as its caller may know it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.core import sampling
+from bftd.core.domain import State
+from bftd.core.sample import AWAY, LEASED
+from bftd.errors import BftError
+from bftd.http.caller import Caller
+from bftd.http.overview import Folds, folded
+from bftd.http.privacy import Privacy
+from bftd.service import history_reading
+from bftd.service import usage as kept
+from bftd.service.reader import Reader
+from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
+from bftd.web.past import Drawn, drawn
+
+# Charts are of points that come once a minute, and of all that the page has they take longest to make.
+DRAWN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One page: for whom, of how many hours (0: as many as there is a record of, up to a day), at which moment."""
+
+    caller: Caller
+    hours: int
+    private: bool
+    state: State
+    now_s: float
+    place: str
+    later: Callable[[], dict[str, Any]]
+    windows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What the ledger told at a moment, drawn; `missing` says why it told nothing."""
+
+    at_s: float
+    hours: int
+    drawn: Drawn
+    missing: str = ""
+
+
+class Gathering:
+    """Makes pages of one ledger; not for several threads at a time. What was drawn is kept for half a minute."""
+
+    def __init__(self, ledger: Reader) -> None:
+        self._ledger = ledger
+        self._folds = Folds()
+        self._pasts: dict[tuple[str, int], _Past] = {}
+
+    def gather(self, asked: Asked) -> Shown:
+        """All of one page."""
+        privacy = Privacy(asked.caller, asked.state, asked.private)
+        past = self._past(asked, privacy)
+        usage, missing = None, past.missing
+        try:
+            usage = self._usage(asked, past.hours)
+        except BftError as error:
+            missing = str(error)
+        seen = privacy.overview(asked.later())
+        status = folded(seen, self._folds)
+        groups = grouped(seen["nodes"], sampling.kinds(asked.state), status["trainers"], self._folds)
+        return Shown(
+            asked.place, status, groups, past.drawn, asked.windows, usage, asked.caller.admin, past.hours, missing
+        )
+
+    def _past(self, asked: Asked, privacy: Privacy) -> _Past:
+        """The charts, which are the same for all from whom nothing is hidden."""
+        self._pasts = {key: past for key, past in self._pasts.items() if 0.0 <= asked.now_s - past.at_s < DRAWN_S}
+        key = (asked.caller.user if privacy.hides else "", asked.hours)
+        known = self._pasts.get(key)
+        if known is None:
+            known = self._pasts[key] = self._drawn(asked, privacy)
+        return known
+
+    def _drawn(self, asked: Asked, privacy: Privacy) -> _Past:
+        hours = asked.hours or DEFAULT_HOURS
+        try:
+            history = self._history(asked, privacy, hours)
+            if not asked.hours and (enough := _enough(history)) != hours:
+                hours = enough
+                history = self._history(asked, privacy, hours)
+        except BftError as error:
+            return _Past(asked.now_s, hours, drawn({"points": []}, hours), str(error))
+        return _Past(asked.now_s, hours, drawn(history, hours))
+
+    def _usage(self, asked: Asked, hours: int) -> dict[str, Any] | None:
+        """Everybody's for administrators, his own for a user, none for who has no name."""
+        if not asked.caller.admin and not asked.caller.user:
+            return None
+        whose = None if asked.caller.admin else asked.caller.user
+        since_s = asked.now_s - hours * 3600
+        return kept.read(self._ledger.path, kept.Asked(since_s, asked.now_s, ("user",), whose))
+
+    def _history(self, asked: Asked, privacy: Privacy, hours: int) -> dict[str, Any]:
+        now_s = asked.now_s
+        since_s = max(0.0, now_s - hours * 3600)
+        return history_reading.read(
+            self._ledger, history_reading.Asked(since_s, now_s, now_s, STEPS[hours], True, privacy.sees)
+        )
+
+
+def grouped(
+    nodes: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], trainers: Sequence[Mapping[str, Any]], folds: Folds
+) -> list[dict[str, Any]]:
+    """Nodes of a status by what they are and why; those that are lent by trainer."""
+    names = {item["id"]: item["name"] for item in trainers}
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in nodes:
+        state, why = kinds.get(node["name"], AWAY), node["why"]
+        if state == LEASED and node["trainer"]:
+            name = names.get(node["trainer"], "")
+            whose = f"{name} ({node['trainer']})" if name and name != node["trainer"] else node["trainer"]
+            why = f"{whose}: {why if node['lease_state'] in (None, 'working') else node['lease_state']}"
+        found[state, why].append(node["name"])
+    return [
+        {"state": state, "why": why, "nodes": folds.fold(names), "count": len(names)}
+        for (state, why), names in found.items()
+    ]
+
+
+def _enough(history: Mapping[str, Any]) -> int:
+    """The shortest range that has all that was recorded, up to the default."""
+    if not history["points"]:
+        return min(STEPS)
+    recorded_s = history["until_s"] - history["points"][0]["at_s"]
+    return next((hours for hours in sorted(STEPS) if recorded_s <= hours * 3600), DEFAULT_HOURS)

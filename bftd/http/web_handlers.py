@@ -1,0 +1,93 @@
+"""The web page's handler: made in a thread, and shared for some seconds by all who may see the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from bftd import __version__
+from bftd.http.asked import SERVICE
+from bftd.http.caller import Caller
+from bftd.http.gate import caller_of
+from bftd.http.web_gathering import Asked, Gathering
+from bftd.service.live import Service
+from bftd.service.reader import Reader
+from bftd.web import page as pages
+from bftd.web.page import STEPS
+
+# So old a page may be, beside what its making takes.
+KEPT_S = 5.0
+_COMPRESSION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A page as it is sent, also compressed."""
+
+    body: bytes
+    zipped: bytes
+
+
+class Pages:
+    """One page at a time is made, in a thread; who asks for the same meanwhile gets the same."""
+
+    def __init__(self, ledger: Reader) -> None:
+        self._thread = ThreadPoolExecutor(1, "page")
+        self._gathering = Gathering(ledger)
+        self._made: dict[tuple[str, bool, bool, int], tuple[float, asyncio.Future[Made]]] = {}
+
+    async def answer(self, service: Service, caller: Caller, hours: int) -> Made:
+        """The page of the last `hours` for this caller, of as many as there is a record of where it is 0."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S}
+        # each user has usage of his own
+        key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
+        made = self._made.get(key)
+        if made is None:
+            asked = _asked(service, caller, hours)
+            work = loop.run_in_executor(self._thread, lambda: _made(self._gathering, asked))
+            made = self._made[key] = (now_s, work)
+        return await asyncio.shield(made[1])
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)
+
+
+async def page(request: web.Request) -> web.Response:
+    """The web page: the last `hours` (1, 6, 24 or 168), else a day or as much of it as was recorded."""
+    asked = request.query.get("hours", "")
+    hours = int(asked) if asked in {str(each) for each in STEPS} else 0
+    made = await request.app[PAGES].answer(request.app[SERVICE], caller_of(request), hours)
+    headers = dict(pages.HEADERS)
+    body = made.body
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        body, headers["Content-Encoding"] = made.zipped, "gzip"
+    return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
+
+
+def _asked(service: Service, caller: Caller, hours: int) -> Asked:
+    """What is of this very moment: only the loop may look at it."""
+    return Asked(
+        caller,
+        hours,
+        service.private,
+        service.state,
+        service.now(),
+        ", ".join(service.partitions),
+        service.overview_later(__version__),
+        [window.to_json() for window in service.windows()],
+    )
+
+
+def _made(gathering: Gathering, asked: Asked) -> Made:
+    body = pages.render(gathering.gather(asked))
+    return Made(body, gzip.compress(body, _COMPRESSION, mtime=0))

@@ -1,0 +1,109 @@
+"""Charts by pygal, without all that a page has already: no ids, no scripts, no styles, whole pixels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.web.series import Picture
+from bftd.web.words import amount, text
+
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_PLOT = re.compile(r'<g transform="translate\((\d+), (\d+)\)" class="plot">(.*?)</g><g class="titles"', re.S)
+_DROPPED = re.compile(r"<title>[^<]*</title>|<rect [^>]*/>|<g class=\"series [^\"]*\" />")
+# A line through many more decades than it has ticks says nothing on a linear axis.
+_LOGARITHMIC_FROM = 30.0
+# pygal leaves 1/52 of its plot free on each side of the first and the last value.
+_FREE = 1 / 52
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A drawing for one width of screen: its own units, of which texts have `letters`."""
+
+    role: str
+    width: int
+    height: int
+    letters: int
+    ticks: int
+
+
+LARGE = (Size("big", 1160, 300, 13, 13), Size("small", 360, 240, 12, 4))
+FLAT = (Size("big", 1160, 190, 13, 13), Size("small", 360, 170, 12, 4))
+SMALL = (Size("big", 640, 240, 13, 7), Size("small", 360, 200, 12, 4))
+
+
+def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
+    """Areas upon each other, with `about` as what is read out instead; a drawing for each size of screen."""
+    tops = [
+        sum(values) for values in zip(*([value or 0 for value in each.values] for each in picture.series), strict=True)
+    ]
+    scale = _scale(max(tops, default=0), 3 if sizes is FLAT else 5)
+    return "".join(_drawn(picture, size, about, scale, filled=True) for size in sizes)
+
+
+def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | None = None) -> str:
+    """Lines that break where nothing is known; their axis ends at `most`, if given, and is logarithmic if it has to."""
+    values = [value for each in picture.series for value in each.values if value is not None]
+    low, high = min((value for value in values if value > 0), default=1.0), max(values, default=0)
+    logarithmic = most is None and 0 not in values and high / low > _LOGARITHMIC_FROM
+    scale = _decades(low, high) if logarithmic else _scale(high if most is None else most)
+    return "".join(_drawn(picture, size, about, scale, logarithmic=logarithmic) for size in sizes)
+
+
+def _drawn(
+    picture: Picture, size: Size, about: str, scale: Sequence[float], filled: bool = False, logarithmic: bool = False
+) -> str:
+    import pygal  # takes its time to load, and only the thread that makes pages needs it
+
+    kind = pygal.StackedLine if filled else pygal.Line
+    style = pygal.style.Style(label_font_size=size.letters, major_label_font_size=size.letters)
+    ticks = picture.ticks(size.ticks)
+    chart: Any = kind(
+        width=size.width, height=size.height, style=style, css=[], js=[], no_prefix=True, margin=4, margin_top=10,
+        fill=filled, show_dots=False, show_legend=False, allow_interruptions=not filled, logarithmic=logarithmic,
+        show_minor_x_labels=False, truncate_label=-1, y_labels=list(scale), range=(scale[0], scale[-1]),
+        formatter=_figure,
+    )  # fmt: skip
+    # pygal finds major labels by their text: those between have none
+    chart.x_labels = [ticks.get(at, "") for at in range(len(picture.times_s))]
+    chart.x_labels_major = [label for label in ticks.values() if label]
+    for each in picture.series:
+        chart.add(each.name, [each.values[at] for at in range(len(picture.times_s))])
+    drawn = _PLOT.search(chart.render(is_unicode=True))
+    if drawn is None:
+        return ""
+    left, top, plot = int(drawn[1]), int(drawn[2]), _DROPPED.sub("", drawn[3])
+    for at, each in enumerate(picture.series):
+        plot = plot.replace(f'class="series serie-{at} color-{at}"', f'class="{each.role}"', 1)
+    plot = plot.replace(' class="line reactive nofill"', "").replace(' class="line reactive"', "")
+    plot = plot.replace(' class=""', "").replace(' class="major"', "").replace(" always_show", "")
+    plot = _NUMBER.sub(lambda found: f"{float(found[0]):.0f}", plot)
+    inner = size.width - left - 4
+    ends = f"{left + inner * _FREE:.0f},{left + inner * (1 - _FREE):.0f}"
+    return (
+        f'<svg class={size.role} viewBox="0 0 {size.width} {size.height}" role=img aria-label="{text(about)}" '
+        f'data-ends="{ends}"><g class="{"areas" if filled else "lines"}" transform="translate({left},{top})">'
+        f"{plot}</g></svg>"
+    )
+
+
+def _scale(most: float, steps: int = 5) -> list[float]:
+    """About so many round steps from 0 to at least `most`."""
+    rough = max(most, 1e-9) / steps
+    base = 10.0 ** math.floor(math.log10(rough))
+    step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough)
+    if most >= 1 and step < 1:
+        step = 1.0  # there is no half node
+    return [at * step for at in range(math.ceil(max(most, 1e-9) / step - 1e-9) + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def _figure(value: float) -> str:
+    return f"{value / 1e6:g} M" if value >= 1e6 else amount(value)

@@ -1,0 +1,118 @@
+"""The whole page of one moment. Pure but for its style and script, which are files beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.web import sections
+from bftd.web.assets import CSP, SCRIPT, STYLE
+from bftd.web.past import Drawn
+from bftd.web.words import clock, span, text, zone
+
+# The ranges that the page shows, and how fine: hours -> seconds of a step.
+STEPS: Mapping[int, float] = {1: 60.0, 6: 180.0, 24: 600.0, 168: 3600.0}
+DEFAULT_HOURS = 24
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Vary": "Accept-Encoding",
+}
+
+# A browser without JavaScript asks for all of the page again after so long.
+_AGAIN_S = 60
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
+    "%3Cpath fill='%236b7785' d='M0 0h8v8H0z'/%3E%3Cpath fill='%2356b4e9' d='M0 5l3-3 2 2 3-2v6H0z'/%3E%3C/svg%3E"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one page is made of, as the API answers it for the same caller.
+
+    `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
+    (folded) and `count`. `usage` is None for a caller who has no name; `all_` says that he sees everybody's. `missing`
+    says why there is no history, where that is a fault.
+    """
+
+    place: str
+    status: Mapping[str, Any]
+    groups: Sequence[Mapping[str, Any]]
+    past: Drawn
+    windows: Sequence[Mapping[str, Any]]
+    usage: Mapping[str, Any] | None
+    all_: bool
+    hours: int
+    missing: str = ""
+
+
+def render(shown: Shown) -> bytes:
+    """The page as UTF-8."""
+    title = f"bftd · {text(shown.place)}"
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<title>{title}</title><link rel="icon" href="{_ICON}"><style>{STYLE}</style>'
+        f'<noscript><meta http-equiv="refresh" content="{_AGAIN_S}"></noscript></head>'
+    )
+    return f"{head}<body>{_body(shown)}<script>{SCRIPT}</script></body></html>\n".encode()
+
+
+def _body(shown: Shown) -> str:
+    status, past, hours = shown.status, shown.past, shown.hours
+    states = Counter[str]()
+    for group in shown.groups:
+        states[group["state"]] += group["count"]
+    parts = [
+        ("now", "Now", sections.tiles(status, states, shown.windows)),
+        ("machine", "The machine", past.machine),
+        ("trainers", "Trainers", past.trainers + sections.trainers(status, past.roles)),
+        ("efficiency", "Efficiency", sections.efficiency(past.recovered, shown.windows)),
+        ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_, shown.missing)),
+        ("decisions", "Last decisions", sections.decisions(status)),
+        ("nodes", "Nodes now", sections.nodes(shown.groups)),
+    ]
+    made = "".join(f"<section id={id_} aria-labelledby=h-{id_}><h2 id=h-{id_}>{name}</h2>{part}</section>"
+                   for id_, name, part in parts)  # fmt: skip
+    return (
+        "<a class=skip href=#main>Skip to the machine's state</a>"
+        f"<header><div><h1>bftd <span>{text(shown.place)}</span></h1>{_mood(status)}</div>{_ranges(hours)}</header>"
+        "<p id=gone role=status aria-live=polite></p>"
+        f"<main id=main tabindex=-1>{sections.notices(status, shown.missing)}{made}</main>"
+        f"<footer><p>bftd {text(status['version'])}. Times are {text(zone(status['time_s']))}, those of the daemon's "
+        "host. Nothing can be changed here: <code>bft --help</code>.</footer>"
+    )
+
+
+def _mood(status: Mapping[str, Any]) -> str:
+    """What the daemon does, and how old what it knows is."""
+    age_s = status["snapshot_age_s"]
+    read = "Slurm was not read yet" if age_s is None else f"Slurm was read {age_s:.1f} s before"
+    at = f"<span id=asof>As of <time>{clock(status['time_s'])}</time>; {read}.</span>"
+    if status["mode"] == "shadow":
+        return (
+            "<p class=mood><b class=shadow>Shadow mode</b> Nothing is submitted, lent or cancelled: imaginary trainers "
+            f"show what would be. {at}"
+        )
+    if status.get("hold"):
+        return f"<p class=mood><b class=held>On hold</b> {at}"
+    return f"<p class=mood><b class=live>Harvesting</b> {at}"
+
+
+def _ranges(hours: int) -> str:
+    """Links to the ranges of time."""
+    links = "".join(
+        f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{span(each * 3600)}</a>'
+        for each in STEPS
+    )
+    return f'<nav aria-label="Time shown">{links}</nav>'

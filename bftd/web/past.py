@@ -1,0 +1,105 @@
+"""The past as the page draws it: charts with their legends, and their numbers as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.web import charts
+from bftd.web.series import Charted, Picture, charted
+from bftd.web.words import amount, clock, count, moment, span, text
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A history as HTML, by section; `roles` names the colours of the trainers that have one."""
+
+    machine: str
+    trainers: str
+    recovered: str
+    roles: Mapping[str, str]
+
+
+def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
+    """An answer of `GET /v1/history` over the last `hours`."""
+    if not history["points"]:
+        nothing = "<p class=quiet>Nothing was recorded in this time: a point comes about once a minute."
+        return Drawn(nothing, "", "", {})
+    shown = charted(history)
+    return Drawn(_machine(shown, hours), _trainers(shown, hours), _recovered(shown, hours), shown.roles)
+
+
+def _machine(shown: Charted, hours: int) -> str:
+    """The picture of all nodes over the hours, and of those that no regular job had once more by itself."""
+    over = f"over the last {span(hours * 3600)}, as areas upon each other"
+    about = f"All nodes by use {over}. At the end: {_last(shown.machine)}."
+    made = _figure(shown.machine, charts.areas(shown.machine, charts.FLAT, about), "All nodes", shown.step_s)
+    if shown.pool.series:
+        about = f"Nodes without a regular job by who has them, {over}. At the end: {_last(shown.pool)}."
+        drawn = charts.areas(shown.pool, charts.LARGE, about)
+        made += _figure(shown.pool, drawn, "Nodes without a regular job", shown.step_s)
+    return made
+
+
+def _last(picture: Picture) -> str:
+    """What a picture ends with, in words."""
+    told = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
+    return ", ".join(f"{name} {count(value)}" for name, value in told if value is not None) or "no record"
+
+
+def _trainers(shown: Charted, hours: int) -> str:
+    """Sizes and rates of the largest trainers over the hours."""
+    if not shown.roles:
+        return "<p class=quiet>No trainer had nodes in this time."
+    over = f"over the last {span(hours * 3600)}"
+    who = "the trainer that had most" if len(shown.roles) == 1 else f"the {len(shown.roles)} trainers that had most"
+    sizes = charts.lines(shown.sizes, charts.SMALL, f"Nodes at work of {who}, {over}.")
+    rates = charts.lines(shown.rates, charts.SMALL, f"Samples per second of {who}, {over}.")
+    return (
+        f"<div class=two>{_figure(shown.sizes, sizes, 'Nodes at work', shown.step_s)}"
+        f"{_figure(shown.rates, rates, 'Samples per second', shown.step_s)}</div>"
+    )
+
+
+def _recovered(shown: Charted, hours: int) -> str:
+    """Which part of the idle time was lent."""
+    if all(value is None for value in shown.recovered.series[0].values):
+        return ""
+    about = f"Share of idle node time that trainers had, in percent, over the last {span(hours * 3600)}."
+    made = charts.lines(shown.recovered, charts.SMALL, about, most=100.0)
+    return _figure(shown.recovered, made, "Recovered, %", shown.step_s)
+
+
+def _figure(picture: Picture, drawn: str, title: str, step_s: float) -> str:
+    """A chart with its legend, and its numbers as a table for who cannot see or point at it."""
+    last = len(picture.times_s) - 1
+    legend = "".join(
+        f"<li><i class={each.role}></i>{text(each.name)}{_value(each.values[-1])}" for each in picture.series
+    )
+    only = len(picture.series) == 1
+    apart = _apart(picture)
+    rows = []
+    for at in range(last, -1, -1):
+        values = [each.values[at] for each in picture.series]
+        cells = "".join(f"<td>{'–' if value is None else amount(round(value, 2))}" for value in values)
+        rows.append(f"<tr><th scope=row>{apart[at]}{cells}")
+    heads = "".join(f"<th scope=col>{text(each.name)}" for each in picture.series)
+    name = f"{title}: numbers"
+    return (
+        f"<figure><figcaption><b>{title}</b> <span class=quiet>averages of {span(step_s)}</span></figcaption>"
+        f"<div class=plot>{drawn}</div>{'' if only else f'<ul class=legend>{legend}</ul>'}"
+        f"<details><summary>{title} as a table</summary>"
+        f'<div class="wide tall" role=region tabindex=0 aria-label="{name}"><table class=data><caption>{name}</caption>'
+        f"<thead><tr><th scope=col>time{heads}<tbody>{''.join(rows)}</table></div></details></figure>"
+    )
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f" <b>{amount(round(value, 2))}</b>"
+
+
+def _apart(picture: Picture) -> list[str]:
+    """The time of each step, with its day where there are several."""
+    several = picture.times_s[-1] - picture.times_s[0] > 86400
+    return [moment(at_s)[5:] if several else clock(at_s)[:5] for at_s in picture.times_s]

@@ -1,0 +1,196 @@
+"""The parts of the page, each a function from what the API answers to HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bftd.web.words import amount, clock, count, cut, moment, node_hours, share, span, table, text
+
+# Rows of a table; what is beyond is in `bft status`, and says so.
+ROWS_MOST = 120
+# Those that are seen at once: it is a page, not a listing.
+ROWS_OPEN = 24
+# Reasons of one state of nodes; the rest is summed up.
+REASONS_MOST = 40
+_STATES = {
+    "regular": "run regular jobs",
+    "planned": "are kept for regular jobs",
+    "leased": "are lent to trainers",
+    "idle": "are idle in the pool",
+    "away": "are away",
+}
+
+
+def notices(status: Mapping[str, Any], missing: str = "") -> str:
+    """What somebody should know before anything else, the worst first."""
+    bad = [alarm["text"] for alarm in status.get("alarms", ())]
+    if missing:
+        bad.append(f"there is no history: {missing}")
+    if status.get("hold"):
+        bad.append(f"nothing grows: {status['hold']}")
+    bad += [
+        f"no lease stands behind job {stray['job_id']} of {stray['user']} since {moment(stray['since_s'])}"
+        for stray in status.get("strays", ())
+    ]
+    ledger = status.get("ledger", {})
+    if ledger.get("failure"):
+        bad.append(ledger["failure"])
+    notes = [f"{pause['text']} (since {moment(pause['since_s'])})" for pause in status.get("pauses", ())]
+    notes += [item["text"] for item in (status.get("hours"), status.get("bound")) if item and item["text"]]
+    notes += [cap["text"] for cap in status.get("caps", ())]
+    silent = len(status.get("silent", ()))
+    if silent:
+        notes.append(f"{silent} driver{'s are' if silent > 1 else ' is'} silent: bft status names them")
+    notes += [
+        f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}"
+        for name, told in status.get("tuned", {}).items()
+        if told["value"] != told["file"]
+    ]
+    if ledger.get("full"):
+        notes.append(f"the ledger has reached its bound: it has events from {moment(ledger['oldest_event_s'])} on")
+    if not bad and not notes:
+        return "<p class=quiet>No alarms, nothing paused."
+    lines = [f"<li class=bad><b>Alarm:</b> {text(line)}" for line in bad[:ROWS_MOST]]
+    lines += [f"<li>{text(line)}" for line in notes[:ROWS_MOST]]
+    return f"<ul class=notices>{''.join(lines)}</ul>"
+
+
+def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequence[Mapping[str, Any]]) -> str:
+    """The few figures that are looked at first."""
+    trainers = [item for item in status["trainers"] if item["state"] != "finished"]
+    running = sum(item["working"] > 0 for item in trainers)
+    day = next((window for window in windows if window["window_s"] == 86400), None)
+    backs = status["give_back_s"]
+    total = sum(states.values())
+    told = [
+        ("Nodes", count(total), f"{count(states.get('regular', 0))} run regular jobs"),
+        ("Lent now", count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
+        ("Trainers", count(running), f"{count(len(trainers) - running)} waiting or starting"),
+        (
+            "Recovered",
+            share(day["recovered"] if day else None),
+            "of idle node time, 24 hours",
+        ),
+        ("U", share(day["u"] if day else None), "of what as many own nodes make"),
+        (
+            "Give-back",
+            f"{backs['p50']:.2f} s" if backs["count"] else "–",
+            f"median of {count(backs['count'])}, {backs['max']:.2f} s at most" if backs["count"] else "none so far",
+        ),
+    ]
+    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
+    return f"<dl class=tiles>{made}</dl>"
+
+
+def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
+    """All trainers, those at work first."""
+    listed = sorted(status["trainers"], key=lambda item: (item["state"] == "finished", -item["working"], item["name"]))
+    accounts = any(item.get("account") for item in listed)
+    ends = any(item.get("expected_end_s") for item in listed)
+    rows = []
+    for item in listed[:ROWS_MOST]:
+        size = str(item["working"])
+        if item["requested"] != item["working"]:
+            size += f" → {item['requested']}"
+        ended = "" if item["exit_code"] is None else f" ({item['exit_code']})"
+        row = [
+            f"<span class=who><i class={roles.get(item['id'], 'none')}></i>{text(item['name'])}</span>",
+            text(item["user"]),
+            *([text(item.get("account") or "")] if accounts else []),
+            text(item["state"] + ended),
+            size,
+            f"{item['nodes_min']}–{item['nodes_max']}",
+            amount(item["samples_per_s"]),
+            count(item["step"]),
+            *([_end(item)] if ends else []),
+            f"<span class=on>{text(cut(item.get('on') or ''))}</span>",
+        ]
+        rows.append(row)
+    head = ["trainer", "user", *(["account"] if accounts else []), "state", "nodes", "range", "samples/s", "step"]
+    head += [*(["ends"] if ends else []), "on"]
+    numbers = [at for at, name in enumerate(head) if name in ("nodes", "range", "samples/s", "step")]
+    made = table("Trainers now", head, rows[:ROWS_OPEN], numbers) or "<p class=quiet>No trainer is registered."
+    if folded := rows[ROWS_OPEN:]:
+        rest = table("More trainers now", head, folded, numbers)
+        made += f"<details id=more-trainers><summary>{len(folded)} more trainers</summary>{rest}</details>"
+    return made + _more(listed)
+
+
+def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
+    """What became of the idle time: over the hours as a picture, and by window."""
+    rows = [
+        [
+            f"last {span(window['window_s'])}",
+            share(window["recovered"]),
+            share(window["u"]),
+            *(node_hours(window[f"{what}_node_seconds"]) for what in ("pool", "used", "training")),
+        ]
+        for window in windows
+    ]
+    head = ["window", "recovered", "U", "pool", "lent", "training"]
+    told = table("Efficiency by window, in node-hours", head, rows, range(1, 6))
+    if not told:
+        return picture or "<p class=quiet>Nothing was recorded yet."
+    told += (
+        "<p class=quiet>Recovered: node time lent to trainers, of all that Slurm left idle and bftd could use. "
+        "U: what trainers made of it, of what they would make of as many nodes of their own."
+    )
+    return f"<div class=two>{picture}<div>{told}</div></div>" if picture else told
+
+
+def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
+    """Node-hours by user."""
+    if told is None and missing:
+        return f"<p class=quiet>Not known: {text(missing)}"
+    if told is None:
+        return "<p class=quiet>Who used how much is for those with the token; on a shell <code>bft usage</code> tells."
+    total = sum(item["used_node_seconds"] for item in told["usage"])
+    rows = []
+    for item in told["usage"][:ROWS_MOST]:
+        part = item["used_node_seconds"] / total if total else 0
+        bar = f'<svg class=bar aria-hidden=true><rect width="{100 * part:.0f}%" height="100%"/></svg>'
+        shown = [node_hours(item["used_node_seconds"]), node_hours(item["training_node_seconds"])]
+        rows.append([text(item["user"]), *shown, share(part), *([bar] if all_ else [])])
+    head = ["user", "lent", "training", "share", *(["of all that was lent"] if all_ else [])]
+    made = table(f"Node-hours of the last {span(hours * 3600)}, whole hours", head, rows, (1, 2, 3))
+    return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(told["usage"])
+
+
+def decisions(status: Mapping[str, Any]) -> str:
+    """The last decisions in words, the newest first."""
+    told = [
+        f"<li><time>{clock(item['at_s'])}</time> {text(item['text'])}" for item in reversed(list(status["decisions"]))
+    ]
+    return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>Nothing was decided yet."
+
+
+def nodes(groups: Sequence[Mapping[str, Any]]) -> str:
+    """All nodes now, folded by state, with the reasons of each state below it; `groups` name state, why and nodes."""
+    made = []
+    for state, says in _STATES.items():
+        own = sorted((group for group in groups if group["state"] == state), key=lambda group: -group["count"])
+        if not own:
+            continue
+        number = sum(group["count"] for group in own)
+        rows = [
+            [count(group["count"]), text(group["why"]), f"<span class=on>{text(group['nodes'])}</span>"]
+            for group in own[:REASONS_MOST]
+        ]
+        if left := own[REASONS_MOST:]:
+            rows.append([count(sum(group["count"] for group in left)), "for other reasons: see bft nodes", ""])
+        verb = says if number > 1 else says.replace("are ", "is ", 1).replace("run ", "runs ", 1)
+        made.append(
+            f"<details id=nodes-{state}><summary><i class={state}></i>{count(number)} {verb}</summary>"
+            f"{table(f'Nodes that {says}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
+        )
+    return "".join(made) or "<p class=quiet>Slurm was not read yet."
+
+
+def _end(item: Mapping[str, Any]) -> str:
+    return moment(item["expected_end_s"]) if item.get("expected_end_s") else "–"
+
+
+def _more(listed: Sequence[object]) -> str:
+    left = len(listed) - ROWS_MOST
+    return f"<p class=quiet>{count(left)} more are not shown here." if left > 0 else ""

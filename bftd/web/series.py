@@ -1,0 +1,173 @@
+"""A history made into what charts draw: one value a step of time, a gap where nothing is known."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+# Trainers that have a colour of their own; all others are summed up.
+COLOURED = 4
+# How far apart two times below a chart may be.
+_TICKS_S = (600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800)
+_DAY_S = 86400
+# A step that began so short a time ago may have no point yet.
+LATE_S = 180.0
+
+_STATES = (
+    ("regular", "regular jobs"),
+    ("planned", "kept for regular jobs"),
+    ("idle", "idle in the pool"),
+    ("away", "away"),
+)
+"""Role and name of each state but leased, which is told by trainer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One value a step, None where nothing is known; `role` names the colour in the style sheet."""
+
+    role: str
+    name: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All series of one chart over the same times (unix seconds, the middle of each step)."""
+
+    times_s: tuple[float, ...]
+    series: tuple[Series, ...]
+
+    def ticks(self, most: int) -> dict[int, str]:
+        """At most so many steps with the time that stands below them."""
+        if len(self.times_s) < 2:
+            return {}
+        first_s, last_s = self.times_s[0], self.times_s[-1]
+        step_s = self.times_s[1] - first_s
+        apart_s = next((each for each in _TICKS_S if (last_s - first_s) / each < most), _TICKS_S[-1])
+        offset_s = time.localtime(first_s).tm_gmtoff
+        words = "%a %d" if apart_s >= _DAY_S else "%H:%M"
+        found = {}
+        tick_s = math.ceil((first_s + offset_s) / apart_s) * apart_s - offset_s
+        while tick_s <= last_s:
+            found[round((tick_s - first_s) / step_s)] = time.strftime(words, time.localtime(tick_s))
+            tick_s += apart_s
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Charted:
+    """The charts of a history, and which trainers have a colour: id -> role."""
+
+    machine: Picture
+    pool: Picture
+    sizes: Picture
+    rates: Picture
+    recovered: Picture
+    roles: Mapping[str, str]
+    step_s: float
+
+
+def charted(history: Mapping[str, Any]) -> Charted:
+    """The charts of an answer of `GET /v1/history`."""
+    step_s = float(history["step_s"])
+    since_s = history["since_s"] // step_s * step_s
+    slots = max(1, math.ceil((history["until_s"] - since_s) / step_s))
+    points: list[Mapping[str, Any] | None] = [None] * slots
+    for point in history["points"]:
+        at = int((point["at_s"] - since_s) // step_s)
+        points[min(max(at, 0), slots - 1)] = point
+    # the point of the last minutes is yet to come
+    while (
+        len(points) > 1 and points[-1] is None and history["until_s"] - (since_s + (len(points) - 1) * step_s) < LATE_S
+    ):
+        del points[-1]
+    slots = len(points)
+    times_s = tuple(since_s + (at + 0.5) * step_s for at in range(slots))
+    names = {id_: known["name"] for id_, known in history["trainers"].items()}
+    largest = _largest(points)
+    roles = {id_: f"t{at}" for at, id_ in enumerate(largest[:COLOURED])}
+    told = {id_: names.get(id_) or id_ for id_ in roles}
+    twice = {name for name in told.values() if list(told.values()).count(name) > 1}
+    told = {id_: f"{name} ({id_})" if name in twice else name for id_, name in told.items()}
+    bands = _machine(points, told, roles, len(largest) - len(roles))
+    return Charted(
+        Picture(times_s, bands),
+        Picture(times_s, _pool(bands)),
+        Picture(times_s, tuple(Series(roles[id_], told[id_], _of(points, id_, "working")) for id_ in roles)),
+        Picture(times_s, tuple(Series(roles[id_], told[id_], _rates(points, id_)) for id_ in roles)),
+        Picture(times_s, (Series("t0", "recovered", _recovered(points)),)),
+        roles,
+        step_s,
+    )
+
+
+def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
+    """Trainers by what they had of the machine, most first."""
+    held: dict[str, float] = defaultdict(float)
+    for point in points:
+        for id_, trainer in (point or {}).get("trainers", {}).items():
+            held[id_] += trainer["leased"]
+    return sorted((id_ for id_ in held if held[id_] > 0), key=lambda id_: (-held[id_], id_))
+
+
+def _machine(
+    points: Sequence[Mapping[str, Any] | None], told: Mapping[str, str], roles: Mapping[str, str], others: int
+) -> tuple[Series, ...]:
+    """Bands that add up to all nodes: where nothing is known, one that says so."""
+    totals = [sum(point["nodes"].values()) for point in points if point]
+    most = max(totals, default=0)
+    leased = tuple(Series(roles[id_], told[id_], _of(points, id_, "leased")) for id_ in roles)
+    rest = tuple(
+        None
+        if point is None
+        else max(0.0, point["nodes"].get("leased", 0) - sum(each.values[at] or 0 for each in leased))
+        for at, point in enumerate(points)
+    )
+    states = [
+        Series(role, name, tuple(None if point is None else point["nodes"].get(role, 0) for point in points))
+        for role, name in _STATES
+    ]
+    bands = [*states[:2], *leased]
+    if any(rest):
+        bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
+    bands += states[2:]
+    if None in points and most:
+        bands.append(Series("gap", "no record", tuple(most if point is None else None for point in points)))
+    return tuple(bands)
+
+
+def _pool(bands: Sequence[Series]) -> tuple[Series, ...]:
+    """The bands of nodes without a regular job, those of trainers at the bottom."""
+    free = [each for each in bands if each.role not in ("regular", "away", "planned", "gap")]
+    free += [each for each in bands if each.role == "planned"]
+    tops = [sum(values) for values in zip(*([value or 0 for value in each.values] for each in free), strict=True)]
+    most = max(tops, default=0)
+    gaps = [
+        replace(each, values=tuple(value and most for value in each.values)) for each in bands if each.role == "gap"
+    ]
+    return tuple(free + gaps) if most else ()
+
+
+def _of(points: Sequence[Mapping[str, Any] | None], id_: str, what: str) -> tuple[float | None, ...]:
+    """A number of one trainer: 0 while it is not there."""
+    return tuple(None if point is None else point["trainers"].get(id_, {}).get(what, 0) for point in points)
+
+
+def _rates(points: Sequence[Mapping[str, Any] | None], id_: str) -> tuple[float | None, ...]:
+    """Its samples/s, not known where it does not train."""
+    return tuple(value or None for value in _of(points, id_, "samples_per_s"))
+
+
+def _recovered(points: Sequence[Mapping[str, Any] | None]) -> tuple[float | None, ...]:
+    """The share of the pool's node-seconds of each step that trainers had, in percent."""
+    return tuple(
+        100.0 * min(1.0, point["used_node_seconds"] / point["pool_node_seconds"])
+        if point and point["pool_node_seconds"] > 0
+        else None
+        for point in points
+    )
