@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.core.classes import NodeClass
@@ -139,6 +139,7 @@ def test_the_age_of_the_snapshot_goes_by_a_clock_that_nobody_sets() -> None:
     assert measured.snapshot_age_s == 2.0
 
 
+@settings(max_examples=25)
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
 def test_no_label_is_what_a_user_chooses(name: str, backend: str) -> None:
     """The series of a strange trainer, route and command are those of any other."""
