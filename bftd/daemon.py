@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import logging
 import os
-import pwd
 import secrets
 import signal
 import sqlite3
@@ -28,6 +27,7 @@ from bftd.core.events import Tick
 from bftd.errors import BftError, ConfigError, LedgerError, UsageError
 from bftd.http import api
 from bftd.keys import Config
+from bftd.metrics.measured import Measured
 from bftd.notify import notify, watchdog_s
 from bftd.service import dry_run as dry_runs
 from bftd.service import neighbours
@@ -80,16 +80,6 @@ def ledger_path(settings: Config) -> Path:
     return path.with_name(f"{path.stem}.shadow{path.suffix}") if settings.daemon.mode == "shadow" else path
 
 
-def uids_of(user: str) -> set[int]:
-    """The uid of a user, by name or number; none of one that is not known here."""
-    if user.isdecimal():
-        return {int(user)}
-    try:
-        return {pwd.getpwnam(user).pw_uid}
-    except KeyError:
-        return set()
-
-
 class Daemon:
     """One running daemon; `run` returns its exit code."""
 
@@ -100,7 +90,9 @@ class Daemon:
         self._shadow = settings.daemon.mode == "shadow"
         reading = PyslurmClient if settings.slurm.backend == "pyslurm" else SlurmClient
         client = ReadingClient if self._shadow else reading
+        self._meters = Measured()
         self._client = client(conf, settings.slurm.timeout_s)
+        self._client.watch = self._meters.slurm_called
         self._visibility = Visibility(self._client)
         self._preemption = None if self._shadow else Preemption(self._client, settings.slurm.harvested)
         # one thread reads, one cancels: a slow snapshot must not delay a give-back
@@ -123,6 +115,7 @@ class Daemon:
         try:
             await self._check_partition()
             self._service = self._made_service()
+            self._service.meters = self._meters
             self._service.private = self._visibility.keeps_jobs_private
             await self._meet_others()
             runner = await api.listen(self._service, self._config.api)
@@ -184,6 +177,7 @@ class Daemon:
                 self._service.apply(Tick(self._service.now()))
             self._garbage.collect()
             took_s = time.monotonic() - begun
+            self._meters.snapshot(read_s, took_s - read_s if snapshot else None)
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
             # What this process takes to read the answers says nothing of slurmctld.
             delay_s = next_delay_s(self._service.poll_s, self._client.waited_s, max(0, failures - 1)) - took_s
@@ -302,7 +296,7 @@ class Daemon:
         if self._claimed or self._preemption is None or not self._preemption.known:
             return
         self._claimed = True
-        believed = {os.geteuid(), *uids_of(self._config.daemon.user)}
+        believed = {os.geteuid(), *neighbours.uids_of(self._config.daemon.user)}
         for name in self._config.slurm.harvested:
             if (claim := await neighbours.claim(self._preemption.cluster, name, believed)) is not None:
                 self._claims.append(claim)

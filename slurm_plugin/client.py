@@ -29,6 +29,8 @@ _ALL_HERE = ("--all", "--local")
 # What they start inherits their environment.
 _STARTING = frozenset({"sbatch", "salloc", "srun"})
 _MOST_LEFT = 8  # commands that hang in the kernel, before no more are started to join them
+# How a call of a command can end: well, with an error of Slurm's, without an answer in time, or not begun at all.
+OUTCOMES = ("ok", "failed", "unanswered", "not_run")
 _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
@@ -57,7 +59,8 @@ class SlurmClient:
 
     The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and two seconds.
     `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not. `before_exec` is called
-    in each command's process before it is one: sbatch hands the limits that it runs under on to the job.
+    in each command's process before it is one: sbatch hands the limits that it runs under on to the job. `watch` is
+    told of every call, in the thread that makes it: the command, one of OUTCOMES, and seconds.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class SlurmClient:
     ) -> None:
         self.timeout_s = timeout_s
         self.waited_s = 0.0
+        self.watch: Callable[[str, str, float], None] = lambda command, outcome, took_s: None
         self._conf = conf
         self._commands_dir = commands_dir
         self._before_exec = before_exec
@@ -186,7 +190,21 @@ class SlurmClient:
 
         Raises CommandError where it cannot be run at all.
         """
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        outcome, begun_s = "not_run", time.monotonic()
+        try:
+            answer = self._run(command, arguments, stdin, env, self.timeout_s if timeout_s is None else timeout_s)
+            is_well = answer.code == 0 or _ALREADY_OVER.search(answer.err)
+            outcome = "ok" if is_well else "unanswered" if answer.is_unheard else "failed"
+        except NoAnswer:
+            outcome = "unanswered"
+            raise
+        finally:
+            self.watch(command, outcome, time.monotonic() - begun_s)
+        return answer
+
+    def _run(
+        self, command: str, arguments: Sequence[str], stdin: str, env: Mapping[str, str] | None, limit_s: float
+    ) -> Answer:
         argv = [self.path(command), *arguments]
         pipe = subprocess.PIPE
         try:

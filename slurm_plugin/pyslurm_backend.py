@@ -71,14 +71,16 @@ class PyslurmClient(SlurmClient):
                 self._child = _Child(self.environ())
             except OSError as error:
                 raise SnapshotError(f"pyslurm's process cannot be started: {error.strerror}") from error
-        begun_s = time.monotonic()
+        outcome, begun_s = "ok", time.monotonic()
         try:
             text = self._child.ask(request, self.timeout_s)
         except SnapshotError:
+            outcome = "unanswered"
             self.close()
             raise
         finally:
             self.waited_s = time.monotonic() - begun_s
+            self.watch("pyslurm", outcome, self.waited_s)
         try:
             answer = json.loads(text)
         except ValueError as error:

@@ -16,13 +16,15 @@ from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
 from bftd.http.connections import IDLE_S
 from bftd.http.driver_handlers import NOTES, POLLS
 from bftd.http.gate import Gate
+from bftd.http.metrics_handlers import SCRAPES, Scrapes, counting
 from bftd.http.notes import Notes
 from bftd.http.overview import Overviews
-from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, units_of
+from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_of, units_of
 from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
 from bftd.http.web_gate import listen_web
 from bftd.http.web_handlers import PAGES, Pages
 from bftd.keys import ApiConfig
+from bftd.metrics.measured import Measured
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
 from bftd.service.live import Service
@@ -40,7 +42,10 @@ _TAKEN_AT_ONCE = 8
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
     """The API as an aiohttp application for callers that `gate` knows."""
-    app = web.Application(middlewares=[gate.middleware(units_of), _errors_as_json], client_max_size=BODY_BYTES_MOST)
+    if not isinstance(service.meters, Measured):
+        service.meters = Measured()
+    doors = [counting(service.meters, path_of), gate.middleware(units_of), _errors_as_json]
+    app = web.Application(middlewares=doors, client_max_size=BODY_BYTES_MOST)
     app[SERVICE] = service
     app[BUDGETS] = gate.budgets
     app[CONNECTIONS] = gate.connections
@@ -48,6 +53,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
     app[NOTES] = Notes()
     app[OVERVIEWS] = Overviews()
     app[HISTORY] = History(Reader(service.ledger.path))
+    app[SCRAPES] = Scrapes(service.meters)
     app[PAGES] = Pages(Reader(service.ledger.path))
     app.on_cleanup.append(_close)
     install(app, routes)
@@ -112,13 +118,15 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
 
 def _share(app: web.Application, other: web.Application) -> None:
     """Give the application of the web page what its handlers need of the API's."""
-    other[SERVICE], other[PAGES] = app[SERVICE], app[PAGES]
+    other[SERVICE], other[PAGES], other[SCRAPES] = app[SERVICE], app[PAGES], app[SCRAPES]
+    other.middlewares.insert(0, counting(app[SERVICE].meters, path_of))
 
 
 async def _close(app: web.Application) -> None:
     app[OVERVIEWS].close()
     app[PAGES].close()
     app[HISTORY].close()
+    app[SCRAPES].close()
 
 
 @web.middleware

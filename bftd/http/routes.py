@@ -18,6 +18,7 @@ from bftd.http import (
     control_handlers,
     driver_handlers,
     history_handlers,
+    metrics_handlers,
     usage_handlers,
     user_handlers,
     web_handlers,
@@ -31,6 +32,8 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 OVERVIEW_UNITS = 20.0
 # Months of usage are read in a thread, which takes its time but not the loop's.
 USAGE_UNITS = 10.0
+# Made in a thread, and shared for a moment.
+METRICS_UNITS = 2.0
 # A page is made in a thread, and shared for some seconds.
 PAGE_UNITS = 5.0
 
@@ -52,6 +55,7 @@ class Route:
 WEB_ROUTES = (
     Route("GET", "/", web_handlers.page, PAGE_UNITS),
     Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
+    Route("GET", "/metrics", metrics_handlers.metrics, METRICS_UNITS),
 )
 ROUTES = (
     Route("POST", "/v1/trainers", driver_handlers.register),
@@ -85,6 +89,12 @@ def units_of(request: web.Request) -> float:
     """What a request costs its caller beside its body; one for which there is no route costs as much as a status."""
     route = request.app[_ROUTE].get(request.match_info.handler)
     return OVERVIEW_UNITS if route is None else route.units
+
+
+def path_of(request: web.Request) -> str:
+    """The path of a request's route as the table has it, "" where there is no route."""
+    route = request.app[_ROUTE].get(request.match_info.handler)
+    return "" if route is None else route.path
 
 
 def _offloaded(work: Any) -> Handler:

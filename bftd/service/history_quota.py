@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from bftd.core.domain import Action, Decided, Happened, State
+
 log = logging.getLogger("bftd")
 
 # A day's share of a user, of which he may have saved up one more: the file grows by at most twice this in any day.
@@ -42,3 +44,12 @@ class HistoryQuota:
     def _filled(self, user: str, now_s: float) -> float:
         left, at_s = self._left.get(user, (float(BYTES_A_DAY), now_s))
         return min(float(BYTES_A_DAY), left + max(0.0, now_s - at_s) / _DAY_S * BYTES_A_DAY)
+
+
+def is_history_of(user: str, action: Action, state: State) -> bool:
+    """Whether an action only tells of a user's trainer; what the daemon measures itself is kept."""
+    if not isinstance(action, (Decided, Happened)) or action.trainer is None:
+        return False
+    if isinstance(action, Happened) and action.kind in ("registered", "give_back", "alarm"):
+        return False
+    return action.trainer in state.trainers and state.trainers[action.trainer].user == user

@@ -10,15 +10,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import milp
 from bftd import keys
 from bftd.core import clock as stored_times
 from bftd.core import leaving
 from bftd.core.domain import (
     Action,
     CancelPilot,
-    Decided,
     Happened,
-    LeaseChanged,
     State,
 )
 from bftd.core.events import (
@@ -43,8 +42,9 @@ from bftd.protocol.registration import Welcome
 from bftd.service import neighbours, saying, status, steered
 from bftd.service.clock import Clock
 from bftd.service.history import History
-from bftd.service.history_quota import HistoryQuota
+from bftd.service.history_quota import HistoryQuota, is_history_of
 from bftd.service.ledger import GIVE_BACKS, Ledger
+from bftd.service.meters import NO_METERS, Figures, Meters, metered
 from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
 from bftd.service.windows import Window
@@ -62,15 +62,6 @@ UNWRITTEN = "bftd cannot write its ledger"
 RETRY_S = 5.0
 # How often the ledger's size is looked at.
 TEND_EVERY_S = 1.0
-
-
-def _is_history_of(user: str, action: Action, state: State) -> bool:
-    """Whether an action only tells of a user's trainer; what the daemon measures itself is kept."""
-    if not isinstance(action, (Decided, Happened)) or action.trainer is None:
-        return False
-    if isinstance(action, Happened) and action.kind in ("registered", "give_back", "alarm"):
-        return False
-    return action.trainer in state.trainers and state.trainers[action.trainer].user == user
 
 
 def _without_growth(event: Event) -> Event:
@@ -92,6 +83,8 @@ class Service:
     private = False
     # What drivers are told at registration beside their leases; nothing where it is empty.
     greeting = ""
+    # Whoever measures it.
+    meters: Meters = NO_METERS
 
     def __init__(
         self,
@@ -249,6 +242,12 @@ class Service:
         trainer = self.state.trainers[trainer_id]
         return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
 
+    def figures(self) -> Figures:
+        """What is shown as metrics beside what is measured; cheap."""
+        ledger, failure = self.ledger.size(), self._unwritten
+        now_s = self.now()
+        return Figures(self.state, now_s, self.mode, ledger, failure, self.ledger.written_bytes, self.windows())
+
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
         return self.overview_later(version)()
@@ -310,14 +309,16 @@ class Service:
 
     def _take(self, events: Sequence[Event], now_s: float, owed: bool = False) -> None:
         """Fold events into the state, and write down what comes of it as far as its teller's share of history goes."""
-        before = self.core
+        before, begun_s = self.core, time.perf_counter()
         after, actions = self._folded(before, events)
+        took_s, written_down = time.perf_counter() - begun_s, actions
         user, written = self._teller(events, after), self.ledger.history_bytes
         if user is not None and self._quota.is_spent(user, now_s):
-            actions = tuple(action for action in actions if not _is_history_of(user, action, after))
-        self._settle(before, after, actions, owed)
+            written_down = tuple(action for action in actions if not is_history_of(user, action, after))
+        self._settle(before, after, written_down, owed)
         if user is not None:
             self._quota.spend(user, self.ledger.history_bytes - written, now_s)
+        self.meters.stepped(before, after, events, actions, took_s)
         if after.pool.classes is not before.pool.classes:
             saying.classes(before.pool.classes, after.pool.classes)
 
@@ -327,7 +328,8 @@ class Service:
             before = dataclasses.replace(before, pool=dataclasses.replace(before.pool, hold=UNWRITTEN))
             events = [_without_growth(event) for event in events]
         few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
-        return fold(before, events, plan=few or any(not isinstance(event, Registered) for event in events))
+        solve = metered(milp.solve, self.meters)
+        return fold(before, events, solve, plan=few or any(not isinstance(event, Registered) for event in events))
 
     def _tell_unwritten(self, error: str) -> None:
         if error != self._unwritten:
@@ -369,19 +371,9 @@ class Service:
         self.core = after
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.time_s
         for action in actions:
-            if isinstance(action, Decided):
-                log.log(saying.level(action.decision), "%s", action.text)
-            elif isinstance(action, Happened) and action.kind == "give_back":
+            if isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
-            elif isinstance(action, LeaseChanged):
-                log.debug("%s %s: %s", action.kind, action.lease.id, action.reason)
-            elif isinstance(action, CancelPilot):
-                whose = (
-                    f"pilot {action.job_id} of trainer {action.trainer}" if action.trainer else f"job {action.job_id}"
-                )
-                # one that Slurm does not let us end comes again and again
-                level = logging.DEBUG if action.job_id in self._cancelling else logging.WARNING
-                log.log(level, "cancelling %s: %s", whose, action.reason)
+            saying.tell(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
         # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
         for ours in (True, False):

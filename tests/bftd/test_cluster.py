@@ -93,11 +93,11 @@ def sandbox() -> Iterator[Sandbox]:
         yield cluster
 
 
-def start(root: Path, sandbox: Sandbox) -> tuple[subprocess.Popen[bytes], Client]:
-    """A daemon that answers: its socket is there before it does."""
+def start(root: Path, sandbox: Sandbox, more: str = "") -> tuple[subprocess.Popen[bytes], Client]:
+    """A daemon that answers: its socket is there before it does. `more` goes into its configuration below [slurm]."""
     config = root / "bftd.toml"
     config.write_text(
-        f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.5\n[api]\nsocket = "{root}/socket"\n'
+        f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.5\n{more}[api]\nsocket = "{root}/socket"\n'
         f'[ledger]\npath = "{root}/ledger"\n'
     )
     process = subprocess.Popen(

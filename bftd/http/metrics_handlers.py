@@ -1,0 +1,82 @@
+"""What Prometheus scrapes: made beside the loop from what is immutable, and for all who ask at once the same.
+
+It needs neither Slurm nor the ledger, so that it tells also of a Slurm that hangs and of a ledger that is full. Nothing
+in it is private: no label is a user's, a job's or a trainer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from bftd import __version__
+from bftd.http.asked import SERVICE
+from bftd.metrics.exposition import Exposition
+from bftd.metrics.measured import Measured
+from bftd.service.live import Service
+from bftd.service.meters import Meters
+
+# Who asks more often gets the same again: what strangers ask for must not cost more than one answer in so long.
+KEPT_S = 0.5
+# The two formats that there are, as the client library is asked for them.
+_OPENMETRICS, _PROMETHEUS = "application/openmetrics-text; version=1.0.0", "text/plain"
+
+
+class Scrapes:
+    """Makes one answer at a time, in a thread."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self._thread = ThreadPoolExecutor(1, "metrics")
+        self._made: dict[str, tuple[float, asyncio.Future[tuple[bytes, str]]]] = {}
+
+    async def answer(self, service: Service, accept: str) -> tuple[bytes, str]:
+        """The text of all metrics and its content type."""
+        loop = asyncio.get_running_loop()
+        form, now_s = _OPENMETRICS if "application/openmetrics-text" in accept else _PROMETHEUS, loop.time()
+        made = self._made.get(form)
+        if made is None or now_s - made[0] >= KEPT_S:
+            exposition = Exposition(self._measured, service.figures(), __version__)
+            work = loop.run_in_executor(self._thread, exposition.encoded, form)
+            made = self._made[form] = (now_s, work)
+        return await asyncio.shield(made[1])
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+SCRAPES: web.AppKey[Scrapes] = web.AppKey("scrapes", Scrapes)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """All metrics, as Prometheus scrapes them, or as OpenMetrics where that is accepted."""
+    accept = request.headers.get("Accept", "")
+    body, content_type = await request.app[SCRAPES].answer(request.app[SERVICE], accept)
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def counting(meters: Meters, path_of: Callable[[web.Request], str]) -> Middleware:
+    """What stands before all else and counts answers; `path_of` is the path of a request's route, "" without one."""
+
+    @web.middleware
+    async def counted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        status = 500
+        try:
+            answer = await handler(request)
+            status = answer.status
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        except (ConnectionResetError, asyncio.CancelledError):
+            status = 499  # as web servers call a client that went away
+            raise
+        finally:
+            meters.answered(request.method, path_of(request), status)
+        return answer
+
+    return counted
