@@ -11,7 +11,7 @@ job is cancelled by somebody else, and the study goes on with others. Where the 
 time limit, a lost service node), it goes on in another job from the state that is saved.
 
 End it with Ctrl-C, which cancels the jobs of the trials that run; a study that is killed leaves them running. Either
-way the same command goes on with them, and with all that is done. All of it is in --folder, which all nodes have to see.
+way the same command goes on with them, and with all that is done. All of it is in --folder, which all nodes see.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ class Hpo:
             one = Running(Trial(self.study, frozen._trial_id), self.folder_of(frozen.number))
             if one.job is None and (job := named.get(self.job_name(frozen.number))):
                 one.note(job=job)  # it was submitted, and the study killed before it had noted so
+            one.reported = frozen.last_step or 0
             self.running[frozen.number] = one
             if one.job is None:
                 self.submit(one)
@@ -348,11 +349,12 @@ def made(options: argparse.Namespace, storage: JournalStorage | None) -> optuna.
         "halving": optuna.pruners.SuccessiveHalvingPruner(min_resource=32),
         "none": optuna.pruners.NopPruner(),
     }[options.pruner]
+    study = optuna.create_study(storage=storage, study_name=options.name, load_if_exists=True, pruner=pruner)
+    # a study that goes on must not draw the same once more
+    seed = None if options.seed is None else options.seed + len(study.get_trials(deepcopy=False))
     # constant_liar keeps trials that run at once apart
-    sampler = optuna.samplers.TPESampler(seed=options.seed, constant_liar=True)
-    return optuna.create_study(
-        storage=storage, study_name=options.name, load_if_exists=True, sampler=sampler, pruner=pruner
-    )
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    return study
 
 
 def main() -> int:
