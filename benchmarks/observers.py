@@ -4,7 +4,7 @@
 
 The cluster is that of `benchmarks.impact_scale`. In every other round `bft top`, the web page and Prometheus ask as
 they do, each screen and page from a process that gives way to the daemon (nice 19), since they would be on other hosts:
-they read the answers and draw nothing. A day of history is in the ledger, so that there is something to draw; history is
+they read the answers and draw nothing. A day of history is in the ledger, so that there is something to draw; it is
 sampled all the time, also while nobody looks.
 """
 
