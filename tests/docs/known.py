@@ -32,23 +32,17 @@ _OTHER = {word for words in OTHERS.values() for word in words.split()}
 
 # Blocks without commands that do not say by a language that they have none, by how they begin.
 NOT_COMMANDS = {
-    "slurmctld ──snapshot": "the picture of the parts",
-    "PreemptType=": "slurm.conf",
-    "PartitionName=": "slurm.conf",
-    "JobSubmitPlugins=": "slurm.conf",
-    "optional /usr/local": "plugstack.conf",
-    "# /etc/bftd/bftd.toml": "bftd.toml",
-    "BFTD WARNING": "what a command prints",
-    "INFO shadow mode": "the daemon's log",
-    "bftd 0.1.0 ": "what a command prints",
-    "bftd runs in shadow": "what a command prints",
-    "bftd: ": "what the daemon prints",
-    "bft: ": "a job's output",
-    "train-d waits": "what a command prints",
-    "sum over stages": "a formula",
-    "samples/s by CPUs": "what a command prints",
-    "time_s,node,idle": "a file's first lines",
-    '{"vgg"': "a file",
+    r"\w[\w-]*: ?\S*$": "YAML",
+    r"\[\w+\]$": "bftd.toml, or a unit",
+    r"[A-Z]\w+=\S*": "slurm.conf",
+    r"# /etc/bftd/bftd.toml": "bftd.toml",
+    r"optional /usr/local": "plugstack.conf",
+    r"time_s,node,idle": "a file's first lines",
+    r'\{"': "JSON",
+    r"slurmctld ──snapshot": "the picture of the parts",
+    r"sum over stages": "a formula",
+    r"(BFTD|INFO|bftd|bftd:|bft:|bftd runs in) (?!-)": "what the daemon, a driver or a command prints",
+    r"train-d waits|samples/s by CPUs": "what a command prints",
 }
 
 # Words in backquotes that begin as a command does and are none.
@@ -58,8 +52,14 @@ SENTENCES = {
     "bftd is left out": "what slurmctld's log says",
 }
 
+_NOT_COMMANDS = re.compile("|".join(NOT_COMMANDS))
 _PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$|\.\.\.|^\$|SUBSTITUTED|^<.*>$")
 _MEMO: dict[str, Problem] = {}
+
+
+def is_no_command(line: str) -> bool:
+    """Whether a block that begins with this line has no commands."""
+    return _NOT_COMMANDS.match(line) is not None
 
 
 def is_command(word: str) -> bool:

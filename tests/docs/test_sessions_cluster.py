@@ -45,7 +45,7 @@ INSTEAD = {
     "administrators": [
         (r"^\. \.venv/bin/activate$", "true", "the shell is in the environment already"),
         (r"--no-daemon", "--no-daemon --tuned", "Slurm's own settings let a job wait for half a minute"),
-        (r"127\.0\.0\.1:6825", "127.0.0.1:{port}", "somebody may have the port"),
+        (r"127\.0\.0\.1:8470", "127.0.0.1:{port}", "somebody may have the port"),
         _DOWN,
     ],
     "scientists": [
