@@ -37,6 +37,7 @@ DAY_S = 86_400
 _CONF = "SlurmdTimeout=0\nMaxJobCount=100000\nSchedulerParameters=bf_max_job_test=1000,max_rpc_cnt=150\n"
 _TICK = re.compile(r"tick: read in ([0-9.]+) s, taken in within ([0-9.]+) s")
 _SETTLED = 3  # polls in a row after which as many nodes are lent as before
+_MOST = 8  # nodes of a trainer
 
 # What each asks, and how often, in seconds: bftd/top/watching.py, bftd/web/page.js, and Prometheus as it is set up
 # in docs/monitoring.md.
@@ -80,7 +81,7 @@ def measure(options: argparse.Namespace, log: Callable[[str], None]) -> dict[str
         site.start_daemon()
         assert site.daemon_pid is not None
         process = ProcessWatch(site.daemon_pid)
-        with Drivers(site, options.trainers, options.nodes) as drivers, Probe(site, only="leases") as light:
+        with Drivers(site, options.trainers, 16 * _MOST) as drivers, Probe(site, only="leases") as light:
             _settle(site, drivers, log)
             found: dict[bool, list[Round]] = {False: [], True: []}
             answers: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
@@ -105,7 +106,8 @@ def measure(options: argparse.Namespace, log: Callable[[str], None]) -> dict[str
         "bound": BOUND,
         "alone": _told(found[False]),
         "looked_at": _told(found[True]),
-        "growth": compared(found[False], found[True]),
+        "growth": compared(found[False], found[True], lambda each: statistics.median(each.whole)),
+        "growth_of_processor_time": compared(found[False], found[True], lambda each: each.cpu_s),
         "answers": {name: _answered(rows) for name, rows in sorted(answers.items())},
         "load": os.getloadavg(),
     }
@@ -201,16 +203,10 @@ def look(path: str, port: str, kind: str) -> None:
     print(json.dumps(rows))
 
 
-def compared(alone: list[Round], looked_at: list[Round]) -> dict[str, Any]:
-    """By how much a tick grows: of all medians, and of each round against the one beside it, with the range."""
-    pairs = [
-        statistics.median(one.whole) / statistics.median(other.whole) - 1
-        for one, other in zip(looked_at, alone, strict=True)
-    ]
-    medians = [statistics.median(tick for each in rounds for tick in each.whole) for rounds in (alone, looked_at)]
-    return {"of_medians": medians[1] / medians[0] - 1, "of_pairs": statistics.median(pairs), "least": min(pairs)} | {
-        "most": max(pairs)
-    }
+def compared(alone: list[Round], looked_at: list[Round], figure: Callable[[Round], float]) -> dict[str, float]:
+    """By how much a figure grows, of each round against the one beside it: median, least and most."""
+    pairs = [figure(one) / figure(other) - 1 for one, other in zip(looked_at, alone, strict=True)]
+    return {"median": statistics.median(pairs), "least": min(pairs), "most": max(pairs)}
 
 
 def _told(rounds: list[Round]) -> dict[str, Any]:
@@ -300,9 +296,11 @@ def main() -> None:
         )
         waited = f"{1e3 * light['median']:.1f} ms (most {1e3 * light['most']:.0f})"
         print(f" (most {taken['most']:.3f}), a light request {waited}")
-    growth = result["growth"]
-    told = f"{growth['of_pairs']:+.1%} ({growth['least']:+.1%} to {growth['most']:+.1%})"
-    print(f"a tick grows by {told}; bound {BOUND:.0%}")
+    for name in ("growth", "growth_of_processor_time"):
+        growth = result[name]
+        told = f"{growth['median']:+.1%} ({growth['least']:+.1%} to {growth['most']:+.1%})"
+        print(f"{name.replace('_', ' ')} of a tick: {told}")
+    print(f"bound of the growth: {BOUND:.0%}")
     for name, row in result["answers"].items():
         print(f"{name:30} {row['answered']} of {row['asked']} in {1e3 * row['median_s']:.0f} ms, {row['bytes']} bytes")
 
