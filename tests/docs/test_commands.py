@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs import known, written
 
-RUN = {"administrators", "scientists"}
+RUN = {"administrators", "scientists", "solvers"}
 """The sessions that test_sessions_cluster.py runs."""
 
 
