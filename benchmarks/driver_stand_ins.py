@@ -151,7 +151,8 @@ def _told(lease: str, state: str, job: str | None, reason: str = "") -> dict[str
 class Probe(_Threads):
     """Asks the daemon for its status once a second and for one trainer's leases twenty times, and times the answers."""
 
-    def __init__(self, site: SandboxSite) -> None:
+    def __init__(self, site: SandboxSite, only: str = "") -> None:
+        """`only`: one of both, "status" or "leases"."""
         self._api = site.client
         self._stop = threading.Event()
         self._took_s: dict[str, list[float]] = {"status": [], "leases": []}
@@ -159,11 +160,17 @@ class Probe(_Threads):
         epoch = self._api.request("POST", "/v1/trainers", request)["epoch"]
         leases = f"/v1/trainers/run-scale-probe/leases?epoch={epoch}&version=0&wait_s=0"
         asked = (("status", "/v1/status", _STATUS_EVERY_S), ("leases", leases, _LEASES_EVERY_S))
-        self._threads = [threading.Thread(target=self._ask, args=asking) for asking in asked]
+        chosen = [asking for asking in asked if only in ("", asking[0])]
+        self._threads = [threading.Thread(target=self._ask, args=asking) for asking in chosen]
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Median, 99th percentile and maximum of each request, in seconds."""
         return {name: _summary(list(values)) for name, values in self._took_s.items() if values}
+
+    def take(self, name: str) -> list[float]:
+        """The seconds of each answer since this was asked last."""
+        taken, self._took_s[name] = self._took_s[name], []
+        return taken
 
     def _ask(self, name: str, path: str, every_s: float) -> None:
         while not self._stop.wait(every_s):
