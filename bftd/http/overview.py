@@ -84,6 +84,7 @@ def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
     listed = [
         {
             "nodes": folds.fold(names),
+            "count": len(names),
             "class": kind,
             "trainer": trainer,
             "lease_state": state,

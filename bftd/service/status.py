@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, classes, sentences, timing
+from bftd.core import caps, classes, learn, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
@@ -66,6 +66,7 @@ def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
     """One trainer with its planned, requested, observed and working node counts; `leases_of` has those of all."""
     own = _by_trainer(state).get(item.id, ()) if leases_of is None else leases_of.get(item.id, ())
+    working = sum(lease.phase == "working" for lease in own)
     return {
         "id": item.id,
         "name": item.name,
@@ -78,10 +79,11 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "planned": len(state.planned.assignment.get(item.id, ())),
         "requested": sum(lease.live for lease in own),
         "observed": sum(lease.observed for lease in own),
-        "working": sum(lease.phase == "working" for lease in own),
+        "working": working,
         "step": item.step,
         "samples": item.samples,
         "samples_per_s": item.samples_per_s,
+        "efficiency": learn.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
         "loss": item.loss,
         "resizes": item.resizes,
         "suspends": item.suspends,
@@ -114,6 +116,7 @@ def curve(item: Trainer) -> dict[str, Any]:
     return {
         "estimates": [estimate.to_json() for estimate in known.estimates.values()],
         "measured": [{"class": name, **to_fields(points)} for name, points in seen.items() if points],
+        "learned": to_fields(learn.learned(known, item.sizes.high)),
         "text": sentences.curve(known),
     }
 
