@@ -192,6 +192,18 @@ class Explanation(Shown):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeExplanation(Shown):
+    """One node, and the last sentences about it, oldest first."""
+
+    node: Node = Node()
+    decisions: tuple[Decision, ...] = ()
+
+    def sheets(self) -> Sequence[Sheet]:
+        """The node, and a row a sentence."""
+        return (*self.node.sheets(), sheet("Decisions", self.decisions))
+
+
+@dataclass(frozen=True, slots=True)
 class Pause(Shown):
     """What is paused: all, nodes, a user or an account; since when, by whom and why."""
 

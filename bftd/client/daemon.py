@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
-from bftd.client.answers import Event, Explanation, Node, Pause, Status, Trainer
+from bftd.client.answers import Event, Explanation, Node, NodeExplanation, Pause, Status, Trainer
 from bftd.client.past import History, Usage
 from bftd.client.shapes import read
 from bftd.client.shown import Rows
@@ -72,6 +72,10 @@ class Client:
     def explain(self, id_: str, limit: int = 50) -> Explanation:
         """One trainer and the last sentences about it; ApiError with status 404 where nobody knows it."""
         return read(Explanation, self._get(f"/v1/trainers/{quote(str(id_), safe='')}/explain?limit={limit}"))
+
+    def explain_node(self, name: str) -> NodeExplanation:
+        """Why one node is or is not lent, and what was decided about it; ApiError with status 404 where there is none."""
+        return read(NodeExplanation, self._get(f"/v1/nodes/{quote(name, safe='')}/explain"))
 
     def history(self, since: When | None = None, until: When | None = None, step_s: float | None = None) -> History:
         """Nodes by state and trainers over time, averaged over `step_s`; without times as the daemon has it."""
