@@ -74,7 +74,7 @@ class Client:
         return read(Explanation, self._get(f"/v1/trainers/{quote(str(id_), safe='')}/explain?limit={limit}"))
 
     def explain_node(self, name: str) -> NodeExplanation:
-        """Why one node is or is not lent, and what was decided about it; ApiError with status 404 where there is none."""
+        """Why one node is or is not lent, and what was decided about it; ApiError (404) where there is none."""
         return read(NodeExplanation, self._get(f"/v1/nodes/{quote(name, safe='')}/explain"))
 
     def history(self, since: When | None = None, until: When | None = None, step_s: float | None = None) -> History:

@@ -16,7 +16,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import DataTable, Footer, Input, Static
 
 from bftd.client import Client, Decision, Explanation, Status, Trainer
-from bftd.errors import BftError
+from bftd.errors import ApiError, BftError
 from bftd.protocol.fields import printable
 from bftd.top import parts, style
 from bftd.top.dialogs import Confirm, PauseDialog, Reader, TuneDialog
@@ -325,9 +325,12 @@ class Top(App[None]):
         self.push_screen(page)
 
         def ask() -> Done:
-            told = self._client.explain_node(name)
-            shown = Text(f"{name} {told.node.why}\n" if told.node.why else "")
-            shown.append_text(parts.told(told.decisions))
+            try:
+                told = self._client.explain_node(name)
+                shown = parts.node(told.node).append("\n\n").append_text(parts.told(told.decisions))
+            except ApiError as error:  # a daemon of before tells no more of a node than this
+                known = next((each for each in self._client.nodes() if each.name == name), None)
+                shown = Text(str(error)) if known is None else parts.node(known)
             return Done("", then=lambda: page.tell(shown))
 
         self._beside(ask)

@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Checkbox, Input, RadioButton, RadioSet, Static
 
@@ -26,16 +27,24 @@ class _Tick(Checkbox):
     """A box to tick, drawn with what every terminal has."""
 
     BUTTON_LEFT = "["
-    BUTTON_INNER = "x"
     BUTTON_RIGHT = "]"
+
+    def render(self) -> Content:
+        """Empty where it is not ticked: a colour would not be seen everywhere."""
+        self.BUTTON_INNER = "x" if self.value else " "
+        return super().render()
 
 
 class _Choice(RadioButton):
     """One of several, drawn in the same way."""
 
     BUTTON_LEFT = "("
-    BUTTON_INNER = "*"
     BUTTON_RIGHT = ")"
+
+    def render(self) -> Content:
+        """The same."""
+        self.BUTTON_INNER = "*" if self.value else " "
+        return super().render()
 
 
 class Reader(ModalScreen[None]):
@@ -103,7 +112,7 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
             yield Static(Text("Pause: lend no more nodes", style="bold"), classes="heading")
             with RadioSet(id="what"):
                 for at, label in enumerate(self._choices):
-                    yield _Choice(Text(printable(label)), value=at == 0)
+                    yield _Choice(Content(printable(label)), value=at == 0)
             yield Input(placeholder="why: users read it in bft status", id="why", max_length=200)
             yield _Tick("also ask back what is lent", id="release")
             yield Static("", classes="hint", id="hint")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from bftd.client import Curve, CurvePoints, Decision, NodeGroup, Status, Trainer
+from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, Status, Trainer
 from bftd.protocol.fields import printable
 from bftd.top import charts, words
 from bftd.top.glyphs import Glyphs
@@ -145,7 +145,7 @@ def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs:
     lines = charts.curve(estimate, measured, trainer.working, (width, height - 1), glyphs, trainer.nodes_max)
     if not lines:
         return Text("nothing is known of its speed yet", style="dim")
-    about = f"samples/s: {glyphs.measured} measured {glyphs.estimate} expected {glyphs.current} now"
+    about = f"samples/s: {glyphs.measured} seen {glyphs.estimate} expected {glyphs.current} now"
     return Text("\n".join([about[:width], *lines]), no_wrap=True)
 
 
@@ -163,6 +163,16 @@ def decisions(found: Sequence[Decision], most: int) -> Text:
         line.append(printable(each.text), "bold" if at == 0 else "")
         lines.append(line)
     return Text("\n").join(lines) if lines else Text("no decision yet", style="dim")
+
+
+def node(one: Node) -> Text:
+    """What is known of a node without its past."""
+    line = Text(printable(f"{one.name} {one.why} (Slurm: {one.state.lower() or 'not known'})"))
+    if one.trainer:
+        line.append(printable(f"\nit serves trainer {one.trainer}: {one.lease_state}"))
+    if one.window_s is not None:
+        line.append(f"\nSlurm plans to use it in {words.span(one.window_s)}")
+    return line
 
 
 def told(found: Sequence[Decision]) -> Text:
