@@ -85,6 +85,13 @@ class Client:
         """Node-seconds of that time by user, account or both."""
         return self.request("GET", f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}")
 
+    def history(
+        self, since_s: float, until_s: float, step_s: float | None = None, *, trainers: bool = True
+    ) -> dict[str, Any]:
+        """What nodes and trainers were over that time, as means of steps; without a step one that fits."""
+        step = "" if step_s is None else f"&step={step_s}"
+        return self.request("GET", f"/v1/history?since={since_s}&until={until_s}{step}&trainers={int(trainers)}")
+
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""
         connection, caller = self._connection(self._timeout_s if timeout_s is None else timeout_s)

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bftd.core.domain import Action, Charged, Lease, State, Trainer
 from bftd.errors import LedgerError
@@ -31,7 +31,7 @@ from bftd.service.thinning import Thinning
 from bftd.service.upkeep import KEEP_EVENTS_S, Upkeep
 
 log = logging.getLogger("bftd")
-
+_T = TypeVar("_T")
 
 # Give-backs that the percentiles of `bft status` look back on.
 GIVE_BACKS = 10_000
@@ -71,6 +71,7 @@ class Ledger:
         # What this process has written so far: all bodies; and those of events, which stay, as soon as they are owed.
         self.written_bytes = 0
         self.history_bytes = 0
+        self.max_bytes = max_bytes
         self._mode = mode
         if kind := filesystem.network_type(self.path):
             raise LedgerError(
@@ -209,7 +210,21 @@ class Ledger:
     def keep(self, name: str, data: Mapping[str, Any]) -> None:
         """Keep a JSON object that a restart goes on with."""
         with self._transaction():
-            self._set_meta(f"kept.{name}", dict(data))
+            self.put_kept(name, data)
+
+    def put_kept(self, name: str, data: Mapping[str, Any]) -> None:
+        """The same as a part of what `write` does."""
+        self._set_meta(f"kept.{name}", dict(data))
+
+    def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What `work` returns, which writes to tables of its own; raises LedgerError, with nothing of it done."""
+        with self._transaction():
+            return work(self._db)
+
+    def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What `work` finds there; raises LedgerError."""
+        with self._reading():
+            return work(self._db)
 
     def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Events with a rowid above `after`, oldest first; those of `trainers` only, where they are given."""

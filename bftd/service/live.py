@@ -13,8 +13,6 @@ from typing import Any
 from bftd import keys
 from bftd.core import clock as stored_times
 from bftd.core import leaving
-from bftd.core.classes import Classes
-from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -42,12 +40,14 @@ from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
-from bftd.service import neighbours, status, steered
+from bftd.service import neighbours, saying, status, steered
 from bftd.service.clock import Clock
+from bftd.service.history import History
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.ledger import GIVE_BACKS, Ledger
 from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
+from bftd.service.windows import Window
 from bftd.service.zone import local_zone
 from slurm_plugin.types import Snapshot
 
@@ -56,9 +56,6 @@ log = logging.getLogger("bftd")
 # Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
 # others for too long to be done for each of many that come together: they wait for the next snapshot.
 PLANNED_AT_ONCE_MOST = 500
-# Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
-_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
-_SAID_BY_DRIVERS = (Noted, Saved)
 # Why nothing grows then, as drivers and users are told.
 UNWRITTEN = "bftd cannot write its ledger"
 # How often a ledger that could not be written is tried again; each try may hold up the loop for a moment.
@@ -76,25 +73,10 @@ def _is_history_of(user: str, action: Action, state: State) -> bool:
     return action.trainer in state.trainers and state.trainers[action.trainer].user == user
 
 
-def _say_classes(before: Classes, after: Classes) -> None:
-    """Log which classes the harvested nodes are of, where that is news."""
-    if dict(before) == dict(after):
-        return
-    sizes = ", ".join(f"{kind.size} of {name}" for name, kind in after.items())
-    one = " (a trainer runs on one class unless it says mix)" if len(after) > 1 else ""
-    log.info("classes of the harvested nodes: %s%s", sizes, one)
-
-
 def _without_growth(event: Event) -> Event:
     if not isinstance(event, PoolObserved):
         return event
     return dataclasses.replace(event, view=dataclasses.replace(event.view, hold=UNWRITTEN))
-
-
-def _level(decision: Decision) -> int:
-    if isinstance(decision, _ALARMS):
-        return logging.WARNING
-    return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO
 
 
 class Service:
@@ -139,7 +121,8 @@ class Service:
         self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
         if self.core != loaded:
             ledger.owe(loaded, self.core, ())
-        self._history = HistoryQuota()
+        self._quota = HistoryQuota()
+        self.history = History(ledger, self.core)
         self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
         for pause in steered.pauses(self.core):
@@ -240,10 +223,15 @@ class Service:
         way = "forward" if by_s > 0 else "back"
         log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
         self._memory = self._memory.moved(by_s)
-        self._history.move(by_s)
+        self._quota.move(by_s)
+        self.history.move(by_s)
         if self._held_since_s is not None:
             self._held_since_s += by_s
         self.apply(ClockSet(now_s, by_s))
+
+    def windows(self) -> tuple[Window, ...]:
+        """What was made of the pool in the last hour, day and week as of a minute ago; () before that is known."""
+        return self.history.windows
 
     def job_user(self, job_id: str) -> str | None:
         """Whose job that is, None when the last snapshot does not have it."""
@@ -273,6 +261,7 @@ class Service:
         more = {
             "held_s": now_s - (self._held_since_s or now_s),
             "tuned": status.tuned(self._tuned, self.config),
+            "windows": [window.to_json() for window in self.history.windows],
             "ledger": self.ledger.size() | {"failure": self._unwritten or None},
         }
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
@@ -305,11 +294,13 @@ class Service:
                 self._tell_unwritten(str(error))
             else:
                 self._tell_written()
+                self.history.note(self.core)
                 self._tend()
                 return
         if any(isinstance(event, Registered) for event in events):
             raise LedgerError(self._unwritten)
         self._take(events, now_s, owed=True)
+        self.history.note(self.core, owed=True)
 
     def _timed(self, event: Event, now_s: float) -> Event:
         """The event by the clock as it is now, which may have been set since; of an old snapshot nothing is left."""
@@ -322,13 +313,13 @@ class Service:
         before = self.core
         after, actions = self._folded(before, events)
         user, written = self._teller(events, after), self.ledger.history_bytes
-        if user is not None and self._history.is_spent(user, now_s):
+        if user is not None and self._quota.is_spent(user, now_s):
             actions = tuple(action for action in actions if not _is_history_of(user, action, after))
         self._settle(before, after, actions, owed)
         if user is not None:
-            self._history.spend(user, self.ledger.history_bytes - written, now_s)
+            self._quota.spend(user, self.ledger.history_bytes - written, now_s)
         if after.pool.classes is not before.pool.classes:
-            _say_classes(before.pool.classes, after.pool.classes)
+            saying.classes(before.pool.classes, after.pool.classes)
 
     def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
         """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
@@ -356,6 +347,7 @@ class Service:
         self._tended_s = now_s
         try:
             self.ledger.maintain(now_s)
+            self.history.tend(now_s)
         except LedgerError as error:
             if str(error) != self._untended:
                 log.warning("old events are not dropped: %s", error)
@@ -378,7 +370,7 @@ class Service:
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.time_s
         for action in actions:
             if isinstance(action, Decided):
-                log.log(_level(action.decision), "%s", action.text)
+                log.log(saying.level(action.decision), "%s", action.text)
             elif isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
             elif isinstance(action, LeaseChanged):
@@ -415,8 +407,9 @@ class Service:
         return self._changed.setdefault(trainer, asyncio.Event())
 
     def stop(self) -> None:
-        """Let every waiting driver go."""
+        """Let every waiting driver go, and note how it is at the end."""
         self.stopping = True
+        self.history.note(self.core, owed=bool(self._unwritten), last=True)
         for trainer in list(self._changed):
             self._wake(trainer)
 

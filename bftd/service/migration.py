@@ -20,6 +20,8 @@ from bftd.service.thinning import EVERY_S
 # The newest rows that are looked at: about as many as the default size of a ledger holds.
 MOST_EVENTS = 4_000_000
 _BATCH = 100_000
+# The first version with usage by hour.
+_USAGE_SINCE = 3
 
 # Of the progress of a trainer only the last in each minute, as it is written today.
 _COPY = f"""
@@ -58,7 +60,7 @@ def _copy(db: sqlite3.Connection, version: int, keep_s: float, working: Callable
     db.execute("BEGIN")
     for statement in filter(str.strip, schema.TABLES.split(";")):
         db.execute(statement)
-    for table in ("meta", "trainers", "leases"):
+    for table in ("meta", "trainers", "leases", *(("usage",) if version >= _USAGE_SINCE else ())):
         db.execute(f"INSERT INTO {table} SELECT * FROM old.{table}")
     schema.upgrade(db, version)
     for after, up_to in _batches(db, keep_s):

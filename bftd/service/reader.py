@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bftd.errors import BftError
+from bftd.errors import BftError, LedgerError
 
 # A query that would read most of a large ledger is ended; one answer holds no more, whatever its limit.
 QUERY_S = 5.0
@@ -29,6 +29,7 @@ class Reader:
     """Queries of the ledger at `path`; each opens the file for itself, so that any thread may ask."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
 
     def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -73,22 +74,28 @@ class Reader:
         )
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """The ledger to be read, for QUERY_S at most; raises TooSlow where that is not enough, and LedgerError."""
+        try:
+            with closing(sqlite3.connect(self._uri, uri=True)) as db:
+                db.set_progress_handler(_ender(), _STEPS)
+                yield db
+        except sqlite3.Error as error:
+            if "interrupt" not in str(error):
+                raise LedgerError(f"the ledger {self.path} cannot be read ({error})") from None
+            raise TooSlow(f"the ledger was read for {QUERY_S:g} s without an end: ask for less") from None
+
     def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """All rows, as far as their data (the last column) fit into one answer; at least one."""
         found: list[tuple[Any, ...]] = []
         size = 0
-        with closing(sqlite3.connect(self._uri, uri=True)) as db:
-            db.set_progress_handler(_ender(), _STEPS)
-            try:
-                for row in db.execute(query, values):
-                    size += len(row[-1])
-                    if found and size > ANSWER_BYTES_MOST:
-                        break
-                    found.append(row)
-            except sqlite3.OperationalError as error:
-                if "interrupt" not in str(error):
-                    raise
-                raise TooSlow(f"the ledger was read for {QUERY_S:g} s without an end: ask for less") from None
+        with self.opened() as db:
+            for row in db.execute(query, values):
+                size += len(row[-1])
+                if found and size > ANSWER_BYTES_MOST:
+                    break
+                found.append(row)
         return found
 
 

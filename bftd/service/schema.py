@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
-VERSION = 3
+VERSION = 4
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -22,6 +22,21 @@ CREATE TABLE usage (
     used_s REAL NOT NULL, training_s REAL NOT NULL, leaving_s REAL NOT NULL,
     PRIMARY KEY (hour_s, user, account)
 ) WITHOUT ROWID;
+CREATE TABLE history (
+    at_s INTEGER PRIMARY KEY, span_s INTEGER NOT NULL,
+    regular REAL NOT NULL, planned REAL NOT NULL, leased REAL NOT NULL, idle REAL NOT NULL, away REAL NOT NULL,
+    pool_s REAL NOT NULL, used_s REAL NOT NULL, training_s REAL NOT NULL,
+    gained REAL NOT NULL, points INTEGER NOT NULL, coarse INTEGER NOT NULL
+);
+CREATE TABLE history_points (
+    at_s INTEGER NOT NULL, trainer INTEGER NOT NULL, working REAL NOT NULL, leased REAL NOT NULL, rate REAL NOT NULL,
+    step INTEGER NOT NULL, samples REAL NOT NULL, gained REAL NOT NULL, present REAL NOT NULL,
+    PRIMARY KEY (at_s, trainer)
+) WITHOUT ROWID;
+CREATE TABLE history_trainers (
+    key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, user TEXT NOT NULL, last_s INTEGER NOT NULL,
+    curve TEXT NOT NULL
+);
 """
 INDICES = """
 CREATE INDEX events_of_trainer ON events (trainer, kind);

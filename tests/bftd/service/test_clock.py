@@ -165,7 +165,7 @@ def test_regression_after_a_step_of_the_clock_growth_seemed_held_for_as_long_as_
 def test_regression_after_a_step_of_the_clock_a_users_history_was_lost_for_as_long_as_that(
     host: Host, by_s: float
 ) -> None:
-    history = host.service._history
+    history = host.service._quota
     history.spend("ann", BYTES_A_DAY + 1, host.service.now())
     host.wall_s += by_s
     assert history.is_spent("ann", host.service.now())

@@ -10,7 +10,7 @@ import pytest
 
 from bftd.core.invariants import validate_state
 from bftd.errors import LedgerError
-from bftd.service import migration, schema
+from bftd.service import migration, schema, usage
 from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.service.test_ledger import Clock, see, start
@@ -81,6 +81,27 @@ def test_a_ledger_of_the_second_schema_is_opened_with_all_that_it_holds(path: Pa
     assert all(item.live and item.observed for item in service.state.leases.values())
     # the numbers of events go on behind the last that the older bftd gave
     assert min(event["rowid"] for event in service.ledger.events(31, 1000)) == 32
+    service.ledger.close()
+
+
+def test_regression_usage_and_counters_of_the_third_schema_outlive_the_upgrade_and_history_begins_with_it(
+    path: Path,
+) -> None:
+    written(path, 3)
+    clock = Clock()
+    clock.now = 7250.0
+    service = start(path, clock)
+    assert service.state.usage.used_node_seconds == 15.0
+    told = usage.read(path, usage.Asked(0.0, 1e9, ("user",)))["usage"]
+    assert [(row["user"], row["used_node_seconds"]) for row in told] == [("ann", 10.0), ("bob", 5.0)]
+    for _ in range(80):
+        see(service, clock, "n1 n2 n3", n1="71", n2="72", n3="73")
+    service.history.settle()
+    # what the counters had counted before there was any history is none of it
+    counted_s = service.state.usage.used_node_seconds - 15.0
+    service.stop()
+    service.history.settle()
+    assert service.windows()[0].used_node_seconds == counted_s > 200.0
     service.ledger.close()
 
 

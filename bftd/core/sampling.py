@@ -1,0 +1,82 @@
+"""The state of the core as a sample: what each node is just now, and what each trainer makes of its own. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from bftd.core.domain import PoolNode, State, Trainer
+from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, Sample, TrainerPoint
+
+# Slurm's flags of an idle node that may have a job at once, and those of one that regular work has or is about to get.
+_HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+_FLAGS = {"PLANNED": PLANNED, "RESERVED": PLANNED, "COMPLETING": REGULAR}
+_BUSY = ("ALLOCATED", "MIXED")
+# Who has finished is in the samples for so long, so that what it did last is in one of them.
+FINISHED_FOR_S = 120.0
+
+
+def sample(state: State) -> Sample:
+    """Nodes by state, trainers that are active or have just finished, and the counters, as of the last event.
+
+    Of a pool whose last snapshot is older than `stale_after_s` nobody knows what the nodes are: they are all away but
+    for those that are leased.
+    """
+    usage, pool = state.usage, state.pool
+    known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
+    leased = {lease.node for lease in state.leases.values()}
+    states: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
+    states[LEASED] = len(leased)
+    for name, node in pool.nodes.items():
+        if name in leased:
+            continue
+        if not known:
+            states[AWAY] += 1
+        elif node.in_pool:
+            states[IDLE] += 1
+        else:
+            states[AWAY if name in pool.barred or name in state.quarantined else _kind(node)] += 1
+    return Sample(
+        state.time_s,
+        dict(states),
+        _trainers(state),
+        usage.pool_node_seconds,
+        usage.used_node_seconds,
+        usage.training_node_seconds,
+    )
+
+
+def _kind(node: PoolNode) -> str:
+    """What a node is that nobody has of ours and that is not in the pool."""
+    kind = _of_slurm(node.state)
+    # without a flag it is a job's that is to come, one of the spares, or idle for too short a time to be lent
+    return PLANNED if kind == IDLE else kind
+
+
+@lru_cache(maxsize=1 << 10)
+def _of_slurm(state: str) -> str:
+    """What Slurm's state of a node, with its flags behind plus signs, says about it."""
+    base, *flags = state.split("+")
+    if base in _BUSY:
+        return REGULAR
+    told = {_FLAGS.get(flag, AWAY) for flag in flags if flag not in _HARMLESS}
+    if base != "IDLE" or AWAY in told:
+        return AWAY
+    return REGULAR if REGULAR in told else PLANNED if told else IDLE
+
+
+def _trainers(state: State) -> dict[str, TrainerPoint]:
+    leased: Counter[str] = Counter()
+    working: Counter[str] = Counter()
+    for lease in state.leases.values():
+        leased[lease.trainer] += lease.live
+        working[lease.trainer] += lease.phase == "working"
+    return {
+        id_: TrainerPoint(working[id_], leased[id_], item.samples_per_s, item.step, item.samples)
+        for id_, item in state.trainers.items()
+        if _counts(item, state.time_s)
+    }
+
+
+def _counts(item: Trainer, now_s: float) -> bool:
+    return item.finished_s is None or now_s - item.finished_s <= FINISHED_FOR_S

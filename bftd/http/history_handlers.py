@@ -1,0 +1,39 @@
+"""What the nodes and trainers were over time, for pictures and tables."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from bftd.http.asked import SERVICE, Refused, number_of
+from bftd.http.encoding import answered, encoded
+from bftd.http.gate import caller_of
+from bftd.http.privacy import Privacy
+from bftd.http.user_handlers import HISTORY
+from bftd.service import history_reading
+from bftd.service.reader import Reader
+
+# Far beyond what is kept, and what SQLite's integers hold exactly.
+_LATEST_S = 1e11
+_DAY_S = 86_400.0
+
+
+async def history(request: web.Request) -> web.Response:
+    """Nodes by state, trainers' sizes and node-seconds over time, as means of steps; and what became of the pool."""
+    service = request.app[SERVICE]
+    privacy = Privacy(caller_of(request), service.state, service.private)
+    now_s = service.now()
+    until_s = number_of(request, "until", now_s, _LATEST_S)
+    since_s = number_of(request, "since", max(0.0, until_s - _DAY_S), _LATEST_S)
+    if since_s >= until_s:
+        raise Refused(400, "since must be before until")
+    step_s = number_of(request, "step", 0.0, _LATEST_S) or None
+    trainers = request.query.get("trainers", "1")
+    if trainers not in ("0", "1"):
+        raise Refused(400, f"trainers must be 0 or 1, not {trainers!r}")
+    asked = history_reading.Asked(since_s, until_s, now_s, step_s, trainers == "1", privacy.sees)
+    windows = [window.to_json() for window in service.windows()]
+
+    def look_up(ledger: Reader) -> bytes:
+        return encoded(history_reading.read(ledger, asked) | {"windows": windows})
+
+    return answered(await request.app[HISTORY].look_up(request, look_up))

@@ -1,0 +1,144 @@
+"""What was made of the pool in the last hour, day and week: the share of it that was used, and the paper's U.
+
+U = A_e / A_s. A_e are the samples that the trainers made. A_s is what the trainers that were there at each time would
+have made of N_eq dedicated nodes, the mean of the pool, by their curves as learned by now.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from bftd.core import learn
+from bftd.core.dedicated import Wanting, best_rate
+from bftd.core.domain import Trainer
+from bftd.service.reader import Reader
+
+WINDOWS_S = (3_600, 86_400, 604_800)
+# Who is there is looked up in one record of each of so many parts of a window.
+PARTS = 60
+# Parts in which a trainer had nodes whose curve is not known tell nothing; there must be this share of others.
+KNOWN_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Aims:
+    """What the daemon plans by: its objective, how many trainers at once, and whether curves are known to be right."""
+
+    objective: str
+    pj_max: int
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The last `window_s` seconds, as far as there are records of them.
+
+    `u` is A_e / A_s (docs/history.md), None where the curves of trainers are not known; `recovered` is the part of the
+    pool's node-seconds in which pilots ran, None where there were none.
+    """
+
+    window_s: int
+    u: float | None
+    recovered: float | None
+    pool_node_seconds: float
+    used_node_seconds: float
+    training_node_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As `GET /v1/history` and `GET /v1/status` tell it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def curve_of(trainer: Trainer) -> Mapping[str, Any]:
+    """What a trainer is to a plan, as JSON: its sizes, its weight, and its curve as learned (null: not known)."""
+    known, sizes = trainer.knowledge, trainer.sizes
+    points = learn.curve(known, sizes.high) if known.rate_per_node is not None else None
+    return {"low": sizes.low, "high": sizes.high, "only": sizes.only, "weight": trainer.request.weight, "curve": points}
+
+
+def reckoned(reader: Reader, at_s: int, aims: Aims) -> tuple[Window, ...]:
+    """The windows that end at `at_s`, read from the ledger; raises LedgerError and TooSlow."""
+    return tuple(_window(reader, at_s, length_s, aims) for length_s in WINDOWS_S)
+
+
+@dataclass
+class _Part:
+    """A part of a window: seconds of which there are records, node-seconds of the pool, samples, one of its records."""
+
+    record_s: int
+    covered_s: float = 0.0
+    pool_s: float = 0.0
+    gained: float = 0.0
+
+
+def _window(reader: Reader, at_s: int, length_s: int, aims: Aims) -> Window:
+    with reader.opened() as db:
+        rows = db.execute(
+            "SELECT at_s, span_s, pool_s, used_s, training_s, gained FROM history WHERE at_s > ? AND at_s <= ? "
+            "ORDER BY at_s",
+            (at_s - length_s, at_s),
+        ).fetchall()
+        pool_s, used_s, training_s = (sum(row[place] for row in rows) for place in (2, 3, 4))
+        parts = _parts(rows, length_s // PARTS)
+        there = [_there(db, part.record_s, aims.pj_max) for part in parts]
+    recovered = used_s / pool_s if pool_s > 0 else None
+    return Window(length_s, _efficiency(parts, there, aims), recovered, pool_s, used_s, training_s)
+
+
+def _parts(rows: Sequence[tuple[Any, ...]], part_s: int) -> list[_Part]:
+    # at whole multiples of their length: from one time to the next, all but the first and the last are the same
+    parts: dict[int, _Part] = {}
+    for at_s, span_s, pool_s, _, _, gained in rows:
+        part = parts.setdefault((at_s - 1) // part_s, _Part(at_s))
+        part.covered_s += span_s
+        part.pool_s += pool_s
+        part.gained += gained
+    return list(parts.values())
+
+
+def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[Wanting] | None], aims: Aims) -> float | None:
+    known = [(part, trainers) for part, trainers in zip(parts, there, strict=True) if trainers is not None]
+    covered_s = sum(part.covered_s for part, _ in known)
+    if covered_s <= 0 or covered_s < KNOWN_SHARE * sum(part.covered_s for part in parts):
+        return None
+    nodes = sum(part.pool_s for part, _ in known) / covered_s
+    best = sum(
+        part.covered_s * best_rate(trainers, nodes, aims.objective, measured=aims.measured) for part, trainers in known
+    )
+    return sum(part.gained for part, _ in known) / best if best > 0 else None
+
+
+def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | None:
+    """The trainers of one record that a plan would be for, None where one of them had nodes and is not known.
+
+    Of more than pj_max those that had nodes, then those that came first.
+    """
+    rows = db.execute(
+        "SELECT leased > 0, curve FROM history_points JOIN history_trainers ON key = trainer "
+        "WHERE at_s = ? AND present >= 0.5 ORDER BY leased > 0 DESC, key LIMIT ?",
+        (at_s, pj_max),
+    )
+    there = []
+    for had_nodes, text in rows:
+        wanting = _wanting(text)
+        if wanting is not None:
+            there.append(wanting)
+        elif had_nodes:
+            return None
+    return there
+
+
+@lru_cache(maxsize=1 << 12)
+def _wanting(text: str) -> Wanting | None:
+    """What `curve_of` wrote; None where no curve was known."""
+    told = json.loads(text)
+    if told["curve"] is None:
+        return None
+    only = None if told["only"] is None else tuple(told["only"])
+    curve = tuple((int(nodes), float(rate)) for nodes, rate in told["curve"])
+    return Wanting(told["low"], told["high"], only, told["weight"], curve)
