@@ -23,19 +23,13 @@ def sample(state: State) -> Sample:
     for those that are leased.
     """
     usage, pool = state.usage, state.pool
-    known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
+    known = is_known(state)
     leased = {lease.node for lease in state.leases.values()}
     states: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
     states[LEASED] = len(leased)
     for name, node in pool.nodes.items():
-        if name in leased:
-            continue
-        if not known:
-            states[AWAY] += 1
-        elif node.in_pool:
-            states[IDLE] += 1
-        else:
-            states[AWAY if name in pool.barred or name in state.quarantined else _kind(node)] += 1
+        if name not in leased:
+            states[unleased(state, node, known)] += 1
     return Sample(
         state.time_s,
         dict(states),
@@ -44,6 +38,20 @@ def sample(state: State) -> Sample:
         usage.used_node_seconds,
         usage.training_node_seconds,
     )
+
+
+def is_known(state: State) -> bool:
+    """Whether the last snapshot is fresh enough to say what nodes are."""
+    return state.time_s - state.pool.time_s <= state.settings.pool.stale_after_s
+
+
+def unleased(state: State, node: PoolNode, known: bool) -> str:
+    """What a node is that has no lease; `known` says whether the snapshot is fresh."""
+    if not known:
+        return AWAY
+    if node.in_pool:
+        return IDLE
+    return AWAY if node.name in state.pool.barred or node.name in state.quarantined else _kind(node)
 
 
 def _kind(node: PoolNode) -> str:

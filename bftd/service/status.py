@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, classes, learn, sentences, timing
+from bftd.core import caps, classes, learn, sampling, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.core.sample import LEASED
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
@@ -131,6 +132,7 @@ def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
 def nodes(state: State) -> list[dict[str, Any]]:
     """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
+    known = sampling.is_known(state)
     shown = []
     for name, node in state.pool.nodes.items():
         held = by_node.get(name)
@@ -139,6 +141,7 @@ def nodes(state: State) -> list[dict[str, Any]]:
                 "name": name,
                 "state": node.state,
                 "class": node.node_class,
+                "kind": LEASED if held else sampling.unleased(state, node, known),
                 "in_pool": node.in_pool,
                 "window_s": node.window_s,
                 "trainer": held.trainer if held else None,

@@ -36,7 +36,8 @@ def client(served: Daemon) -> Client:
 def test_a_status_has_types(client: Client) -> None:
     status = client.status()
     assert status.mode == "live"
-    assert sum(group.count or 0 for group in status.groups) == 3
+    assert {(group.kind, group.count) for group in status.groups} == {("leased", 2), ("idle", 1)}
+    assert [window.window_s for window in status.windows] == [3600.0, 86400.0, 604800.0]
     (trainer,) = status.trainers
     assert (trainer.working, trainer.samples_per_s, trainer.nodes_min, trainer.nodes_max) == (2, 120.0, 1, 2)
     assert trainer.efficiency == pytest.approx(1.0)
@@ -73,6 +74,16 @@ def test_usage_takes_moments_of_any_kind(client: Client) -> None:
         assert [(row.user, row.account) for row in told.rows] == [("ann", "")]
     (by_user,) = client.usage().rows
     assert (by_user.user, by_user.account) == ("ann", None)
+
+
+def test_history_says_what_nodes_were_and_how_large_trainers(client: Client) -> None:
+    told = client.history(timedelta(minutes=5), step_s=60.0)
+    assert told.step_s == 60.0
+    assert set(told.points[-1].nodes) == {"regular", "planned", "leased", "idle", "away"}
+    assert [window.window_s for window in told.windows] == [3600.0, 86400.0, 604800.0]
+    assert client.history().points
+    assert all(at_s > told.since_s - 60 for at_s, _ in told.sizes("run-h-1"))
+    assert "leased" in told._repr_html_()
 
 
 def test_what_is_not_there_is_one_line(client: Client, tmp_path: Path) -> None:
