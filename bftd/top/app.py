@@ -97,6 +97,7 @@ class Top(App[None]):
         self._memory = Memory()
         self._watcher = Watcher(client, self._hear, every_s)
         self._said = 0
+        self._drawn: dict[str, Text] = {}
         self._status: Status | None = None
         self._problem = ""
         self._explained: Explanation | None = None
@@ -211,7 +212,10 @@ class Top(App[None]):
         return self.screen_stack[0].query_one(selector, kind)
 
     def _text(self, selector: str, text: Text) -> None:
-        self._home(selector).update(text)
+        """Another text for a part of the screen; one that is the same costs no new layout."""
+        if self._drawn.get(selector) != text:
+            self._drawn[selector] = text
+            self._home(selector).update(text)
 
     def _matches(self, item: Trainer) -> bool:
         words = f"{item.id} {item.name} {item.user} {item.account or ''} {item.state}".lower()
@@ -423,6 +427,6 @@ class PlainTop(Top):
     CSS = style.css(plain=True)
 
 
-def screen(client: Client, glyphs: Glyphs) -> Top:
+def screen(client: Client, glyphs: Glyphs, every_s: float = EVERY_S) -> Top:
     """The screen in the characters that the terminal has."""
-    return (PlainTop if glyphs.plain else Top)(client, glyphs)
+    return (PlainTop if glyphs.plain else Top)(client, glyphs, every_s)

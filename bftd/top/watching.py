@@ -69,7 +69,10 @@ class Watcher:
     def _run(self) -> None:
         while not self._stopped:
             self._wake.clear()
-            look = self.look()
+            try:
+                look = self.look()
+            except Exception as error:  # a screen that silently stands still would be worse
+                look = Look(problem=f"what the daemon answers is not understood: {type(error).__name__}: {error}")
             if not self._stopped:
                 self._tell(look)
             self._wake.wait(self._every_s)

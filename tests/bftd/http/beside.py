@@ -22,10 +22,12 @@ T = TypeVar("T")
 class Daemon:
     """A daemon without Slurm: `address` is its socket, and what is done to its service is done on its loop."""
 
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop, address: str) -> None:
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop, address: str, stop: Callable[[], None]) -> None:
         self._served = served
         self._loop = loop
         self.address = address
+        # Ends it before its time; returns when it has.
+        self.stop = stop
 
     def do(self, work: Callable[[Service], T]) -> T:
         """What `work` makes of the service, on its loop."""
@@ -90,9 +92,13 @@ def daemon(folder: Path) -> Iterator[Daemon]:
 
     async def inside() -> None:
         async with serving(folder) as served:
-            ready.append(Daemon(served, asyncio.get_running_loop(), str(folder / "socket")))
+            ready.append(Daemon(served, asyncio.get_running_loop(), str(folder / "socket"), stop))
             up.set()
             await asyncio.get_running_loop().run_in_executor(None, down.wait)
+
+    def stop() -> None:
+        down.set()
+        thread.join(30)
 
     thread = threading.Thread(target=lambda: asyncio.run(inside()))
     thread.start()
@@ -100,5 +106,4 @@ def daemon(folder: Path) -> Iterator[Daemon]:
         assert up.wait(30)
         yield ready[0]
     finally:
-        down.set()
-        thread.join(30)
+        stop()
