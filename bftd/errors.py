@@ -27,6 +27,10 @@ class DaemonUnreachable(BftError):
     """No daemon answers where the client looked for it."""
 
 
+class TimedOut(BftError, TimeoutError):
+    """What was waited for did not come about in time."""
+
+
 class ApiError(BftError):
     """The daemon refused a request; `status` is the HTTP status it answered with."""
 

@@ -15,6 +15,7 @@ _COMMANDS = {
     "run": ("bftd.cli.submit", "run", "Run an elastic training job with its driver in the foreground."),
     "state": ("bftd.cli.state", "state", "Show and remove the saved states of your trainers."),
     "status": ("bftd.cli.daemon", "status", "Show nodes, trainers and the last decisions."),
+    "top": ("bftd.cli.top", "top", "Show nodes, trainers and decisions live, with keys to pause, tune and explain."),
     "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
     "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
     "pause": ("bftd.cli.control", "pause", "Lend no more nodes: to anybody, on some nodes, or to a user or account."),

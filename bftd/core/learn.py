@@ -260,6 +260,17 @@ def _ratios(seen: Points, estimate: Points) -> list[tuple[int, float]]:
     return [(nodes, rate / _shape_at(estimate, nodes)) for nodes, rate in seen]
 
 
+def learned(knowledge: Knowledge, nodes_max: int) -> Points:
+    """The curve where it ran last, () where nothing is known of its speed and a plan takes a guess."""
+    return () if knowledge.rate_per_node is None else curve(knowledge, nodes_max)
+
+
+def efficiency(knowledge: Knowledge, nodes_max: int, nodes: int, rate: float) -> float | None:
+    """The rate on so many nodes over that of as many single ones by the curve as learned; None where that is none."""
+    alone = interpolate(known, 1) if (known := learned(knowledge, nodes_max)) else 0.0
+    return rate / (nodes * alone) if nodes and rate > 0 and alone > 0 else None
+
+
 def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
     """The curves of a trainer on classes of nodes, at least one, and the rate of one node of the fastest of them."""
     guess = median_rate_per_node((knowledge,))

@@ -78,19 +78,22 @@ def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)
     for node in shown["nodes"]:
-        groups[node["class"], node["trainer"], node["lease_state"], node["in_pool"], node["why"]].append(node["name"])
+        does = (node["trainer"], node["lease_state"], node["in_pool"], node["why"])
+        groups[(node["class"], node["kind"], *does)].append(node["name"])
         if node["trainer"] and node["lease_state"] != "revoked":
             on[node["trainer"]].append(node["name"])
     listed = [
         {
             "nodes": folds.fold(names),
-            "class": kind,
+            "count": len(names),
+            "class": node_class,
+            "kind": kind,
             "trainer": trainer,
             "lease_state": state,
             "in_pool": in_pool,
             "why": why,
         }
-        for (kind, trainer, state, in_pool, why), names in groups.items()
+        for (node_class, kind, trainer, state, in_pool, why), names in groups.items()
     ]
     rooms = [item | {name: folds.fold(item[name]) for name in ("nodes", "leaving")} for item in shown["rooms"]]
     trainers = [item | {"on": folds.fold(on.get(item["id"], ()))} for item in shown["trainers"]]

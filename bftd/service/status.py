@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, classes, ending, sentences, timing
+from bftd.core import caps, classes, ending, learn, sampling, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
@@ -67,6 +67,7 @@ def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
     """One trainer with its planned, requested, observed and working node counts; `leases_of` has those of all."""
     own = _by_trainer(state).get(item.id, ()) if leases_of is None else leases_of.get(item.id, ())
+    working = sum(lease.phase == "working" for lease in own)
     return {
         "id": item.id,
         "name": item.name,
@@ -79,12 +80,13 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "planned": len(state.planned.assignment.get(item.id, ())),
         "requested": sum(lease.live for lease in own),
         "observed": sum(lease.observed for lease in own),
-        "working": sum(lease.phase == "working" for lease in own),
+        "working": working,
         "step": item.step,
         "samples": item.samples,
         "samples_per_s": item.samples_per_s,
         "total_steps": item.total_steps,
         "expected_end_s": ending.expected_end_s(item, state.time_s),
+        "efficiency": learn.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
         "loss": item.loss,
         "resizes": item.resizes,
         "suspends": item.suspends,
@@ -123,6 +125,7 @@ def curve(item: Trainer) -> dict[str, Any]:
     return {
         "estimates": [estimate.to_json() for estimate in known.estimates.values()],
         "measured": [{"class": name, **to_fields(points)} for name, points in seen.items() if points],
+        "learned": to_fields(learn.learned(known, item.sizes.high)),
         "text": sentences.curve(known),
     }
 
@@ -137,6 +140,7 @@ def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
 def nodes(state: State) -> list[dict[str, Any]]:
     """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
+    counted = sampling.kinds(state)
     shown = []
     for name, node in state.pool.nodes.items():
         held = by_node.get(name)
@@ -145,6 +149,7 @@ def nodes(state: State) -> list[dict[str, Any]]:
                 "name": name,
                 "state": node.state,
                 "class": node.node_class,
+                "kind": counted[name],
                 "in_pool": node.in_pool,
                 "window_s": node.window_s,
                 "trainer": held.trainer if held else None,

@@ -1,0 +1,35 @@
+"""`bft top`: the live screen of the daemon."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import click
+
+from bftd.cli import options
+from bftd.errors import UsageError
+
+
+@click.command()
+@click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters alone.")
+@options.config
+def top(plain: bool, config_path: str | None) -> None:
+    """Show nodes, trainers and decisions live; keys pause, tune and explain.
+
+    It needs a terminal, 80 x 24 or larger; over ssh and without a mouse too. $NO_COLOR takes the colours away.
+    """
+    term = os.environ.get("TERM", "")
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) or term in ("", "dumb"):
+        raise UsageError("top needs a terminal: `bft status` prints what is there, `bft status --json` for programs")
+    from bftd.client import Client
+    from bftd.top import app, glyphs
+
+    client = Client(config=config_path)
+    client.status()  # what is wrong from the beginning is said on a line, not on a screen
+    suited = glyphs.ASCII if plain else glyphs.suited(sys.stdout.encoding, term)
+    if suited.plain and isinstance(sys.__stderr__, io.TextIOWrapper):
+        # where the screen is written; a name that the terminal has no letters for must not become an escape of Python's
+        sys.__stderr__.reconfigure(errors="replace")
+    app.screen(client, suited).run()

@@ -1,0 +1,55 @@
+"""bftd for notebooks and scripts: `from bftd.client import Client`.
+
+>>> Client().trainers()            # a table, in a terminal with rich and in a notebook
+>>> Client().wait("4711", until=8, timeout_s=600)
+"""
+
+from bftd.client.answers import (
+    Alarm,
+    Curve,
+    CurvePoints,
+    Decision,
+    Event,
+    Explanation,
+    GiveBack,
+    Node,
+    NodeExplanation,
+    NodeGroup,
+    Notice,
+    Pause,
+    ResizeCosts,
+    Status,
+    Stray,
+    Trainer,
+    Window,
+)
+from bftd.client.daemon import Client
+from bftd.client.past import History, HistoryPoint, TrainerPoint, Usage, UsageRow
+from bftd.client.shown import Rows
+
+__all__ = [
+    "Alarm",
+    "Client",
+    "Curve",
+    "CurvePoints",
+    "Decision",
+    "Event",
+    "Explanation",
+    "GiveBack",
+    "History",
+    "HistoryPoint",
+    "Node",
+    "NodeExplanation",
+    "NodeGroup",
+    "Notice",
+    "Pause",
+    "ResizeCosts",
+    "Rows",
+    "Status",
+    "Stray",
+    "Trainer",
+    "TrainerPoint",
+    "Usage",
+    "UsageRow",
+    "Window",
+]

@@ -1,0 +1,357 @@
+"""What the daemon answers, as frozen dataclasses: nodes, trainers, decisions, history, usage.
+
+Seconds end in `_s`; moments are unix seconds. A field that is None was not known to the daemon, or to one as old as it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bftd.client.shapes import key
+from bftd.client.shown import Sheet, Shown, moment, sheet
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Shown):
+    """One node of the harvested partition: whom it serves, and why it is or is not in the pool."""
+
+    name: str = ""
+    state: str = ""
+    node_class: str = key("class", "")
+    kind: str | None = None
+    in_pool: bool = False
+    window_s: float | None = None
+    trainer: str | None = None
+    lease: str | None = None
+    lease_state: str | None = None
+    why: str = ""
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "node": self.name,
+            "state": self.lease_state or self.state,
+            "trainer": self.trainer,
+            "class": self.node_class,
+            "window_s": self.window_s,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup(Shown):
+    """Nodes that do the same for the same reason: `nodes` is their folded set, n[1-3]; `kind` says what they are.
+
+    A kind is regular, planned, leased, idle or away; None from a daemon that does not tell.
+    """
+
+    nodes: str = ""
+    count: int | None = None
+    node_class: str = key("class", "")
+    kind: str | None = None
+    trainer: str | None = None
+    lease_state: str | None = None
+    in_pool: bool = False
+    why: str = ""
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        does = self.lease_state if self.trainer else self.why
+        return {"nodes": self.nodes, "does": does, "count": self.count, "trainer": self.trainer, "kind": self.kind}
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoints:
+    """Samples/s by number of nodes on the nodes of one class; `origin` and `basis` say where an estimate is from."""
+
+    node_class: str = key("class", "")
+    nodes: tuple[int, ...] = ()
+    samples_per_s: tuple[float, ...] = ()
+    origin: str = "measured"
+    basis: str = ""
+
+    @property
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """The same as pairs."""
+        return tuple(zip(self.nodes, self.samples_per_s, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What is known of a trainer's speed: estimated, measured, and the one curve that bftd plans with."""
+
+    estimates: tuple[CurvePoints, ...] = ()
+    measured: tuple[CurvePoints, ...] = ()
+    learned: CurvePoints | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeCosts:
+    """What a resize at the present size is reckoned to cost, in seconds without training."""
+
+    nodes: int | None = None
+    up_s: float | None = None
+    down_s: float | None = None
+    resume_s: float | None = None
+    save_s: float | None = None
+    state_bytes: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer(Shown):
+    """One elastic training job.
+
+    `planned` nodes are wanted by the last plan, `requested` are leased, `observed` have a pilot that Slurm shows, and
+    on `working` ones its workers train. `efficiency` is samples/s over those of as many single nodes. `expected_end_s`
+    is when `total_steps` would be done at the present speed. Of another user's trainer there is no loss, and where
+    Slurm keeps jobs private no id either.
+    """
+
+    id: str = ""
+    name: str = ""
+    user: str = ""
+    account: str | None = None
+    backend: str = ""
+    state: str = ""
+    nodes_min: int = 0
+    nodes_max: int = 0
+    planned: int = 0
+    requested: int = 0
+    observed: int = 0
+    working: int = 0
+    step: int = 0
+    total_steps: int | None = None
+    expected_end_s: float | None = None
+    samples: float = 0.0
+    samples_per_s: float = 0.0
+    efficiency: float | None = None
+    loss: float | None = None
+    resizes: int = 0
+    suspends: int = 0
+    steps_lost: int = 0
+    exit_code: int | None = None
+    on: str | None = None
+    curve: Curve | None = None
+    resize_costs: ResizeCosts | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it wants no more nodes."""
+        return self.state == "finished"
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "user": self.user,
+            "state": self.state if self.exit_code is None else f"{self.state} ({self.exit_code})",
+            "nodes": str(self.working) if self.working == self.requested else f"{self.working} -> {self.requested}",
+            "range": f"{self.nodes_min}-{self.nodes_max}",
+            "step": self.step,
+            "samples/s": self.samples_per_s,
+            "efficiency": self.efficiency,
+            "ends": moment(self.expected_end_s),
+            "loss": self.loss,
+            "resizes": self.resizes,
+            "on": self.on,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Shown):
+    """One sentence of the daemon; `trainer` is None where it is about none, `decision` the same as data."""
+
+    at_s: float = 0.0
+    trainer: str | None = None
+    text: str = ""
+    decision: Any = None
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {"time": moment(self.at_s), "decision": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Shown):
+    """One trainer and the last sentences about it, oldest first; None where only the ledger remembers it."""
+
+    trainer: Trainer | None = None
+    decisions: tuple[Decision, ...] = ()
+
+    def sheets(self) -> Sequence[Sheet]:
+        """The trainer, and a row a sentence."""
+        of = () if self.trainer is None else self.trainer.sheets()
+        return (*of, sheet("Decisions", self.decisions))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation(Shown):
+    """One node, and the last sentences about it, oldest first."""
+
+    node: Node = Node()
+    decisions: tuple[Decision, ...] = ()
+
+    def sheets(self) -> Sequence[Sheet]:
+        """The node, and a row a sentence."""
+        return (*self.node.sheets(), sheet("Decisions", self.decisions))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Shown):
+    """What is paused: all, nodes, a user or an account; since when, by whom and why."""
+
+    kind: str = ""
+    names: tuple[str, ...] = ()
+    by: str = ""
+    since_s: float = 0.0
+    why: str = ""
+    release: bool = False
+    text: str = ""
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {"since": moment(self.since_s), "by": self.by, "what": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What somebody has to look at."""
+
+    kind: str = ""
+    node: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Hours of harvesting, a bound or a cap, in words."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A job of the harvested partition that no lease stands behind."""
+
+    job_id: str = ""
+    user: str = ""
+    account: str = ""
+    nodes: tuple[str, ...] = ()
+    since_s: float = 0.0
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """How long nodes took from being asked back to idle, in seconds."""
+
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Shown):
+    """How well the last `window_s` seconds were used: U of the paper, and used over pool node-seconds."""
+
+    window_s: float = 0.0
+    u: float | None = None
+    recovered: float | None = None
+    pool_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
+    training_node_seconds: float = 0.0
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "hours": self.window_s / _HOUR_S,
+            "U": self.u,
+            "recovered": self.recovered,
+            "pool node-hours": self.pool_node_seconds / _HOUR_S,
+            "used node-hours": self.used_node_seconds / _HOUR_S,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Shown):
+    """The daemon now: nodes in groups, trainers, what steers it, the last decisions and the counters so far."""
+
+    time_s: float = 0.0
+    version: str = ""
+    mode: str = ""
+    snapshot_age_s: float | None = None
+    hold: str | None = None
+    groups: tuple[NodeGroup, ...] = key("node_groups", ())
+    nodes: tuple[Node, ...] = ()
+    trainers: tuple[Trainer, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    caps: tuple[Notice, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    hours: Notice | None = None
+    bound: Notice | None = None
+    alarms: tuple[Alarm, ...] = ()
+    silent: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    give_back_s: GiveBack = GiveBack()
+    pool_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
+    training_node_seconds: float = 0.0
+    windows: tuple[Window, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def recovered(self) -> float | None:
+        """Node-seconds used of those in the pool since the ledger began; None before there were any."""
+        return self.used_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
+
+    def cells(self) -> Mapping[str, Any]:
+        """The daemon itself."""
+        return {
+            "version": self.version,
+            "mode": self.mode,
+            "time": moment(self.time_s),
+            "snapshot age (s)": self.snapshot_age_s,
+            "recovered": self.recovered,
+            **({"hold": self.hold} if self.hold else {}),
+            **{f"pause {at}": pause.text for at, pause in enumerate(self.pauses, 1)},
+            **{f"alarm {at}": alarm.text for at, alarm in enumerate(self.alarms, 1)},
+        }
+
+    def sheets(self) -> Sequence[Sheet]:
+        """The daemon, its nodes, its trainers and its last decisions."""
+        own = Sheet("bftd", ("", ""), Shown.sheets(self)[0].rows)
+        nodes: Sequence[Shown] = self.groups or self.nodes
+        return (own, sheet("Nodes", nodes), sheet("Trainers", self.trainers), sheet("Decisions", self.decisions))
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Shown):
+    """One row of the ledger; `rowid` is what to ask on behind."""
+
+    rowid: int = 0
+    at_s: float = 0.0
+    kind: str = ""
+    trainer: str | None = None
+    node: str | None = None
+    data: Any = None
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        data = self.data if isinstance(self.data, Mapping) else {}
+        told = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
+        return {
+            "time": moment(self.at_s),
+            "kind": self.kind,
+            "trainer": self.trainer,
+            "node": self.node,
+            "what": str(told),
+        }

@@ -1,0 +1,111 @@
+"""What the daemon answers about the past: history in steps, and who used how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bftd.client.answers import Window
+from bftd.client.shapes import key
+from bftd.client.shown import Sheet, Shown, moment, sheet
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerPoint:
+    """One trainer in one step of history, averaged: nodes that work, leases, samples/s, and its progress by then."""
+
+    working: float = 0.0
+    leased: float = 0.0
+    samples_per_s: float = 0.0
+    step: int = 0
+    samples: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint(Shown):
+    """One step of history: nodes by state (regular, planned, leased, idle, away), trainers by id, node-seconds."""
+
+    at_s: float = 0.0
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    trainers: Mapping[str, TrainerPoint] = field(default_factory=dict)
+    pool_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
+    training_node_seconds: float = 0.0
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "time": moment(self.at_s),
+            **self.nodes,
+            "trainers": len(self.trainers),
+            "pool node-hours": self.pool_node_seconds / _HOUR_S,
+            "used node-hours": self.used_node_seconds / _HOUR_S,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a trainer of the past was called, and whose it was."""
+
+    name: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History(Shown):
+    """Steps of `step_s` seconds, oldest first; while the daemon was down there is none."""
+
+    since_s: float = 0.0
+    until_s: float = 0.0
+    step_s: float = 0.0
+    points: tuple[HistoryPoint, ...] = ()
+    trainers: Mapping[str, Named] = field(default_factory=dict)
+    windows: tuple[Window, ...] = ()
+
+    def sheets(self) -> Sequence[Sheet]:
+        """A row a step, and a row a window."""
+        return (sheet("History", self.points), sheet("Windows", self.windows))
+
+    def sizes(self, trainer: str) -> tuple[tuple[float, float], ...]:
+        """When a trainer had how many working nodes, for those steps in which it was there."""
+        return tuple(
+            (point.at_s, point.trainers[trainer].working) for point in self.points if trainer in point.trainers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow(Shown):
+    """Node-seconds of one user, one account or one of both; the other is None."""
+
+    user: str | None = None
+    account: str | None = None
+    used_node_seconds: float = 0.0
+    training_node_seconds: float = 0.0
+    leaving_node_seconds: float = 0.0
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "user": self.user or "",
+            "account": self.account or "",
+            "node-hours": self.used_node_seconds / _HOUR_S,
+            "training": self.training_node_seconds / _HOUR_S,
+            "leaving": self.leaving_node_seconds / _HOUR_S,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Shown):
+    """Who used how much; `first_s` is the first hour that is kept."""
+
+    since_s: float = 0.0
+    until_s: float = 0.0
+    first_s: float | None = None
+    rows: tuple[UsageRow, ...] = key("usage", ())
+
+    def sheets(self) -> Sequence[Sheet]:
+        """A row a user, account or both, those with most first."""
+        return (sheet("Usage", self.rows),)

@@ -1,0 +1,1 @@
+"""`bft top`: the live screen."""

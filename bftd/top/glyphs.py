@@ -1,0 +1,64 @@
+"""The characters that pictures are made of: Unicode's where the terminal has them, else those of a typewriter."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of characters; each state of nodes has one of its own, so that it can be told without colour."""
+
+    levels: str
+    states: Mapping[str, str]
+    estimate: str
+    measured: str
+    current: str
+    here: str
+    across: str
+    up: str
+    corner: str
+    to: str
+    plain: bool
+
+
+UNICODE = Glyphs(
+    levels="▁▂▃▄▅▆▇█",
+    states={"regular": "█", "planned": "▒", "leased": "▓", "idle": "░", "away": "x"},
+    estimate="·",
+    measured="○",
+    current="●",
+    here="┊",
+    across="─",
+    up="│",
+    corner="└",
+    to="→",
+    plain=False,
+)
+ASCII = Glyphs(
+    levels="_.:-=+*#",
+    states={"regular": "#", "planned": "=", "leased": "*", "idle": ".", "away": "x"},
+    estimate=".",
+    measured="o",
+    current="@",
+    here=":",
+    across="-",
+    up="|",
+    corner="+",
+    to=">",
+    plain=True,
+)
+
+# Consoles whose fonts lack most of what Unicode has, whatever the locale says.
+_POOR = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
+
+
+def suited(encoding: str | None, term: str) -> Glyphs:
+    """What a terminal of this encoding and $TERM can show."""
+    try:
+        unicode = codecs.lookup(encoding or "ascii").name in ("utf-8", "utf-16", "utf-32", "gb18030")
+    except LookupError:
+        unicode = False
+    return UNICODE if unicode and term not in _POOR else ASCII

@@ -1,0 +1,117 @@
+"""The thread that asks the daemon: the screen itself never waits for an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bftd.client import Client, Explanation, History, Status
+from bftd.errors import ApiError, BftError, DaemonUnreachable
+from bftd.top.memory import PAST_S
+
+# The daemon looks at Slurm once a second; more often there is nothing new.
+EVERY_S = 1.0
+# Of one trainer, more is read from the ledger: on another selection at once, else less often.
+_EXPLAIN_EVERY_S = 5.0
+# A point of the history is a minute.
+_HISTORY_EVERY_S = 60.0
+_HISTORY_STEP_S = 60.0
+_SENTENCES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one round of questions has brought; `problem` is one line when the daemon did not answer."""
+
+    status: Status | None = None
+    explanation: Explanation | None = None
+    history: History | None = None
+    problem: str = ""
+
+
+class Watcher:
+    """Asks every second until it is stopped, and hands on what it hears; `tell` is called in its thread."""
+
+    def __init__(self, client: Client, tell: Callable[[Look], None], every_s: float = EVERY_S) -> None:
+        self._client = client
+        self._tell = tell
+        self._every_s = every_s
+        self._selected = ""
+        self._wake = threading.Event()
+        self._stopped = False
+        self._asked: dict[str, float] = {}
+        # one that is waiting for an answer must not keep the program from ending
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; does not wait for an answer that is on its way."""
+        self._stopped = True
+        self._wake.set()
+
+    def select(self, trainer: str) -> None:
+        """Explain this trainer from now on; "" is none."""
+        if trainer != self._selected:
+            self._selected = trainer
+            self._asked.pop("explain", None)
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Ask at once: something was changed."""
+        self._asked.pop("explain", None)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.clear()
+            try:
+                look = self.look()
+            except Exception as error:  # a screen that silently stands still would be worse
+                look = Look(problem=f"what the daemon answers is not understood: {type(error).__name__}: {error}")
+            if not self._stopped:
+                self._tell(look)
+            self._wake.wait(self._every_s)
+
+    def look(self) -> Look:
+        """One round of questions."""
+        try:
+            status = self._client.status()
+        except BftError as error:
+            return Look(problem=_problem(error))
+        return Look(status, self._explained(), self._remembered(status))
+
+    def _explained(self) -> Explanation | None:
+        trainer = self._selected
+        if not trainer or not self._due("explain", _EXPLAIN_EVERY_S):
+            return None
+        try:
+            return self._client.explain(trainer, _SENTENCES)
+        except BftError:  # it has just gone, or the ledger is busy: the screen keeps what it has
+            return None
+
+    def _remembered(self, status: Status) -> History | None:
+        if not self._due("history", _HISTORY_EVERY_S):
+            return None
+        try:
+            return self._client.history(status.time_s - PAST_S, status.time_s, _HISTORY_STEP_S)
+        except BftError:  # an older daemon has none
+            return None
+
+    def _due(self, what: str, every_s: float) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._asked.get(what, float("-inf")) < every_s:
+            return False
+        self._asked[what] = now_s
+        return True
+
+
+def _problem(error: BftError) -> str:
+    """One line on why there is no answer."""
+    if isinstance(error, DaemonUnreachable):
+        return f"{error} (trying again)"
+    return f"the daemon refuses: {error} (trying again)" if isinstance(error, ApiError) else str(error)

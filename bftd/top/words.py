@@ -1,0 +1,72 @@
+"""Numbers and moments in as few characters as a screen of 80 columns has for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from bftd.client import NodeGroup, Status, Trainer
+
+# The order in which states of nodes are drawn and counted.
+STATES = ("regular", "planned", "leased", "idle", "away")
+
+
+def clock(at_s: float | None) -> str:
+    """The time of day."""
+    return "--:--:--" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def span(seconds: float) -> str:
+    """A duration: 45 s, 12 min, 3.5 h, 2.1 d."""
+    if seconds < 90:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent; "-" where it is not known."""
+    return "-" if value is None else f"{value:.0%}"
+
+
+def ends(trainer: Trainer, now_s: float) -> str:
+    """In how long it is expected to end."""
+    if trainer.exit_code is not None:
+        return f"rc {trainer.exit_code}"
+    return "-" if trainer.expected_end_s is None else span(trainer.expected_end_s - now_s)
+
+
+def state_of(group: NodeGroup) -> str:
+    """Which of the states nodes of a group are in: as the daemon says, else by why they are not in the pool."""
+    if group.kind in STATES:
+        return group.kind
+    if group.trainer:
+        return "leased"
+    if group.in_pool:
+        return "idle"
+    if group.why.startswith(("runs a job", "has job ")):
+        return "regular"
+    words = ("is planned", "is left to", "is needed", "is idle", "stays free", "runs")
+    return "planned" if group.why.startswith(words) else "away"
+
+
+def size_of(group: NodeGroup) -> int:
+    """How many nodes a group has; a daemon of before does not count them."""
+    if group.count is not None:
+        return group.count
+    from slurm_plugin.errors import SlurmError
+    from slurm_plugin.nodeset import expand
+
+    try:
+        return len(expand(group.nodes))
+    except SlurmError:
+        return 0
+
+
+def counts(status: Status) -> Mapping[str, int]:
+    """Nodes by state, in the order of STATES."""
+    found = dict.fromkeys(STATES, 0)
+    for group in status.groups:
+        found[state_of(group)] += size_of(group)
+    return found
