@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # As wide as no line is: what goes into a file or a pipe is neither cut nor folded.
 _UNBOUNDED = 100_000
+# Of what `--json` prints: raised where a field that was there is taken away or means something else.
+JSON_FORMAT = 1
 
 
 def slurm_client(settings: Config) -> SlurmClient:
@@ -55,6 +58,16 @@ def echo(lines: Iterable[str]) -> None:
     """Print lines in which others' names may be, without what a terminal would take for a command."""
     for line in lines:
         click.echo(printable(line))
+
+
+def json_text(told: Mapping[str, Any]) -> str:
+    """What a command tells as JSON: one object of ASCII, the number of its form (docs/json.md) first."""
+    return json.dumps({"format": JSON_FORMAT} | {name: told[name] for name in told if name != "format"}, indent=2)
+
+
+def echo_json(told: Mapping[str, Any]) -> None:
+    """Print it."""
+    click.echo(json_text(told))
 
 
 def refuse_unwritable(path: Path) -> None:

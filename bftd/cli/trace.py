@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
@@ -78,7 +77,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
         read = read.first(hours)
     found = computed(read)
     if as_json:
-        click.echo(json.dumps(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()}, indent=2))
+        common.echo_json(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()})
         return
     common.echo([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))])
 
