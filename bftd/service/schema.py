@@ -26,6 +26,7 @@ CREATE TABLE usage (
 INDICES = """
 CREATE INDEX events_of_trainer ON events (trainer, kind);
 CREATE INDEX events_of_kind ON events (kind);
+CREATE INDEX events_of_node ON events (node) WHERE node IS NOT NULL;
 """
 
 _REQUESTED = ("id", "name", "user", "backend", "partition", "weight", "workers_per_node")

@@ -8,7 +8,7 @@ from typing import Any
 
 from bftd import keys
 from bftd.core import caps, classes, sentences, timing
-from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.core.domain import Lease, PoolNode, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
@@ -128,23 +128,22 @@ def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
 def nodes(state: State) -> list[dict[str, Any]]:
     """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
-    shown = []
-    for name, node in state.pool.nodes.items():
-        held = by_node.get(name)
-        shown.append(
-            {
-                "name": name,
-                "state": node.state,
-                "class": node.node_class,
-                "in_pool": node.in_pool,
-                "window_s": node.window_s,
-                "trainer": held.trainer if held else None,
-                "lease": held.id if held else None,
-                "lease_state": None if held is None else held.phase if held.live else "revoked",
-                "why": node.why,
-            }
-        )
-    return shown
+    return [node(item, by_node.get(name)) for name, item in state.pool.nodes.items()]
+
+
+def node(item: PoolNode, held: Lease | None) -> dict[str, Any]:
+    """One node of the harvested partition, and the lease of it."""
+    return {
+        "name": item.name,
+        "state": item.state,
+        "class": item.node_class,
+        "in_pool": item.in_pool,
+        "window_s": item.window_s,
+        "trainer": held.trainer if held else None,
+        "lease": held.id if held else None,
+        "lease_state": None if held is None else held.phase if held.live else "revoked",
+        "why": item.why,
+    }
 
 
 def rooms(state: State) -> list[dict[str, Any]]:
