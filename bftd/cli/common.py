@@ -16,14 +16,11 @@ from bftd.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bftd.keys import Config
     from bftd.tables import Column
+    from bftd.words import Drawn
     from slurm_plugin.client import SlurmClient
 
-# As wide as no line is: what goes into a file or a pipe is neither cut nor folded.
-_UNBOUNDED = 100_000
 # Of what `--json` prints: raised where a field that was there is taken away or means something else.
 JSON_FORMAT = 1
 
@@ -40,11 +37,17 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def console() -> Console:
-    """Standard output for rich: as wide as the terminal, and without bounds where it is none."""
-    from rich.console import Console
+def draw(shown: Drawn) -> None:
+    """Print text in styles: with colours on a terminal that has some, unless $NO_COLOR is set."""
+    from bftd import words
 
-    return Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
+    term = os.environ.get("TERM", "")
+    if not sys.stdout.isatty() or term in ("", "dumb", "unknown"):
+        text = "\n".join(map(words.plain, shown.lines(terminal_width())))
+    else:
+        colours = not os.environ.get("NO_COLOR")
+        text = "\n".join(words.escaped(line, colours) for line in shown.lines(terminal_width()))
+    click.echo(text, color=True)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -34,10 +34,9 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
     elif watch:
         _watch(daemon, seen)
     else:
-        from bftd.cli.common import console
         from bftd.view import render
 
-        console().print(render(seen))
+        common.draw(render(seen))
 
 
 def _check(config_path: str | None, as_json: bool) -> None:
