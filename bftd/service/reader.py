@@ -56,11 +56,11 @@ class Reader:
                 "JOIN events AS e ON e.trainer = own.value AND e.rowid > ? ORDER BY e.rowid LIMIT ?) ORDER BY rowid"
             )
             values = [json.dumps(list(trainers)), after, limit]
-        return self.rows(query.format("rowid, at_s, kind, trainer, node, data"), values)
+        return self._rows(query.format("rowid, at_s, kind, trainer, node, data"), values)
 
     def decisions(self, trainer: str, limit: int) -> list[dict[str, Any]]:
         """The last decisions about one trainer, oldest first: each as a sentence and, if it has it, as data."""
-        rows = self.rows(
+        rows = self._rows(
             "SELECT at_s, data FROM events WHERE trainer = ? AND kind = 'decision' ORDER BY rowid DESC LIMIT ?",
             [trainer, limit],
         )
@@ -68,13 +68,17 @@ class Reader:
 
     def owner(self, trainer: str) -> str | None:
         """Whose trainer an id was last, None where the ledger does not say."""
-        rows = self.rows(
+        rows = self._rows(
             "SELECT data FROM events WHERE trainer = ? AND kind = 'registered' ORDER BY rowid DESC LIMIT 1", [trainer]
         )
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
     def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """All rows of a query, as far as their data (the last column) fit into one answer; at least one."""
+        """All rows of another's query, whose last column is a text, as far as one answer has room."""
+        return self._rows(query, values)
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """All rows, as far as their data (the last column) fit into one answer; at least one."""
         found: list[tuple[Any, ...]] = []
         size = 0
         with closing(sqlite3.connect(self._uri, uri=True)) as db:
