@@ -63,7 +63,9 @@ async def trainers(request: web.Request) -> web.Response:
     state = service.state
 
     def look_up(ledger: Reader) -> bytes:
-        found = [_present(privacy, ledger, item) for item in _shown(state)]
+        seen = [item.id for item in state.trainers.values() if privacy.sees(item.user)]
+        words = past.last_words(ledger, seen)
+        found = [privacy.trainer(item) | {"reason": privacy.text(words.get(item["id"], ""))} for item in _shown(state)]
         ended, more = past.finished(ledger, state.trainers, limit, privacy.sees) if every else ([], False)
         gone = [item if privacy.owns(item["user"]) else item | {"loss": None} for item in reversed(ended)]
         return encoded({"trainers": [*gone, *found], "more": more})
@@ -88,11 +90,6 @@ def _shown(state: State) -> list[dict[str, Any]]:
         | {"arrived_s": item.arrived_s, "finished_s": item.finished_s, "on": fold(on[id_]) if on[id_] else ""}
         for id_, item in state.trainers.items()
     ]
-
-
-def _present(privacy: Privacy, ledger: Reader, shown: dict[str, Any]) -> dict[str, Any]:
-    words = past.last_words(ledger, shown["id"]) if privacy.sees(shown["user"]) else ""
-    return privacy.trainer(shown) | {"reason": privacy.text(words)}
 
 
 def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:

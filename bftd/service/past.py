@@ -14,23 +14,23 @@ from bftd.service.reader import Reader
 # Rows of the ledger that are looked at at a time, and around a lease's event for the decisions of the same step.
 _BATCH = 500
 _STEP_ROWS = 500
-# Notes of its driver may stand behind the last decision about a trainer.
-_NOTED_MOST = 20
+# In the JSON of a decision; within a text its quotes would be escaped.
+_NOTED = '"kind": "noted"'
 # What happens to a lease.
 _LEASE_KINDS = ("granted", "adopted", "revoked", "ended", "give_back", "alarm")
 
 
-def last_words(reader: Reader, trainer: str) -> str:
-    """The last decision about a trainer as a sentence without its name in front; "" where there is none.
+def last_words(reader: Reader, trainers: Collection[str]) -> dict[str, str]:
+    """The last decision about each trainer as a sentence without its name in front; "" where there is none.
 
     What its driver noted says nothing of why it has its nodes.
     """
     rows = reader.rows(
-        "SELECT data FROM events WHERE trainer = ? AND kind = 'decision' ORDER BY rowid DESC LIMIT ?",
-        [trainer, _NOTED_MOST],
+        "SELECT own.value, coalesce((SELECT data FROM events WHERE trainer = own.value AND kind = 'decision' "
+        "AND NOT instr(data, ?) ORDER BY rowid DESC LIMIT 1), '') FROM json_each(?) AS own",
+        [_NOTED, json.dumps(list(trainers))],
     )
-    told = (json.loads(data) for (data,) in rows)
-    return next((_nameless(item) for item in told if (item.get("decision") or {}).get("kind") != "noted"), "")
+    return {id_: _nameless(json.loads(data)) if data else "" for id_, data in rows}
 
 
 def finished(
@@ -70,7 +70,7 @@ def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
     kinds = ", ".join(f"'{kind}'" for kind in _LEASE_KINDS)
     # a lease has four events at most, and an alarm now and then
     rows = reader.rows(
-        f"SELECT rowid, kind, trainer, at_s, data FROM events WHERE node = ? AND kind IN ({kinds}) "
+        f"SELECT rowid, kind, trainer, at_s, data FROM events WHERE node = ? AND +kind IN ({kinds}) "
         "ORDER BY rowid DESC LIMIT ?",
         [node, 5 * limit],
     )
@@ -97,20 +97,19 @@ def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
 def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
     """The last decisions that name a node, oldest first: those of the steps that changed its leases, and notices."""
     quoted = json.dumps(node)
-    rows: dict[int, tuple[Any, ...]] = {}
-    for rowid in {rowid for lease in leases for rowid in lease["rows"]}:
-        near = reader.rows(
-            "SELECT e.rowid, e.trainer, e.at_s, e.data FROM events AS e, events AS lease WHERE lease.rowid = ? "
-            "AND e.rowid BETWEEN ? AND ? AND e.kind = 'decision' AND e.at_s = lease.at_s AND instr(e.data, ?)",
-            [rowid, rowid - _STEP_ROWS, rowid + _STEP_ROWS, quoted],
-        )
-        rows |= {row[0]: row for row in near}
+    changed = json.dumps([rowid for lease in leases for rowid in lease["rows"]])
+    near = reader.rows(  # "+" keeps SQLite from going through all decisions by their kind
+        "SELECT DISTINCT e.rowid, e.trainer, e.at_s, e.data FROM json_each(?) AS own "
+        "JOIN events AS lease ON lease.rowid = own.value JOIN events AS e ON +e.kind = 'decision' "
+        "AND e.rowid BETWEEN own.value - ? AND own.value + ? AND e.at_s = lease.at_s AND instr(e.data, ?)",
+        [changed, _STEP_ROWS, _STEP_ROWS, quoted],
+    )
     notices = reader.rows(
         "SELECT rowid, trainer, at_s, data FROM (SELECT rowid, trainer, at_s, data FROM events "
         "WHERE trainer IS NULL AND kind = 'decision' ORDER BY rowid DESC LIMIT ?) WHERE instr(data, ?)",
         [4 * _BATCH, quoted],
     )
-    rows |= {row[0]: row for row in notices}
+    rows = {row[0]: row for row in (*near, *notices)}
     told = ((trainer, at_s, json.loads(data)) for _, trainer, at_s, data in (rows[rowid] for rowid in sorted(rows)))
     return [{"at_s": at_s, "trainer": trainer, "text": item["text"]} for trainer, at_s, item in told][-limit:]
 
