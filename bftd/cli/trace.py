@@ -41,7 +41,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
 
 
 def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    from bftd.whatif.trace.pipes import local
+    from slurm_plugin.dates import local
 
     if value is None:
         return None
