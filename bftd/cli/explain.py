@@ -100,13 +100,16 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
     if node["trainer"]:
         known = next((lease for lease in leases if lease["lease"] and lease["lease"] == node["lease"]), None)
         whose = "" if known is None or not known["user"] else f" ({known['name']}) of {known['user']}"
-        yield f"lent to {node['trainer']}{whose}: {node['lease_state']}"
+        whom = f"{node['trainer']}{whose}"
+        yield (
+            f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
+        )
     if node["beside"]:
         yield f"job {node['beside']} runs on a part of it"
     if node["room"] is not None:
         job = f"job {node['room']['job']}" if node["room"]["job"] else "a job"
         yield f"kept for {job} since {_moment(node['room']['since_s'])}"
-    yield from node["paused"]
+    yield from (text for text in node["paused"] if text not in node["why"])
     if node["quarantined_until_s"] is not None:
         yield f"left alone until {_moment(node['quarantined_until_s'])}: workers crashed there"
     elif node["failures"]:

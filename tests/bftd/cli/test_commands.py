@@ -92,6 +92,7 @@ def test_the_exit_codes_of_errors_are_those_of_the_page() -> None:
 LIGHT = ("--version", "status", "trainers", "explain 1", "tune --t-fwd 1", "usage --since 2026-11-01")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LIGHT)
 def test_a_command_loads_nothing_heavy_before_it_needs_it(line: str, tmp_path: Path) -> None:
     words = line.split()

@@ -49,6 +49,7 @@ def on_a_terminal(environ: dict[str, str]) -> str:
     return shown.decode(errors="replace").replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
@@ -63,6 +64,7 @@ def test_there_are_colours_where_the_terminal_has_some_and_nobody_minds(environ:
     assert ("\x1b" in shown) == ("\x1b" in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environ", [{"LANG": "C", "PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_letters_that_an_encoding_lacks_never_end_a_command(environ: dict[str, str]) -> None:
     ran = subprocess.run(
@@ -74,6 +76,7 @@ def test_letters_that_an_encoding_lacks_never_end_a_command(environ: dict[str, s
     assert json.loads(b"{" + ran.stdout.partition(b"{")[2]) == {"format": 1, "name": "müller"}
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM.replace("common.draw(SHOWN)", "[common.draw(SHOWN) for _ in range(20000)]")],
