@@ -55,7 +55,7 @@ def pause(
     back = told["asked_back"]
     count = "no node is" if not back else f"{back} node{'s are' if back > 1 else ' is'}"
     rest = f"; {count} asked back" + (f", to be free within {told['within_s']:g} s" if back else "")
-    click.echo(told["text"] + (rest if release else ""))
+    common.echo([told["text"] + (rest if release else "")])
 
 
 @click.command()
@@ -77,9 +77,7 @@ def resume(
     if as_json:
         common.echo_json(told)
         return
-    click.echo(told["text"])
-    for item in told["pauses"]:
-        click.echo(f"still in force: {item['text']}")
+    common.echo([told["text"], *(f"still in force: {item['text']}" for item in told["pauses"])])
 
 
 def _what(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:

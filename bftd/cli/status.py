@@ -50,7 +50,7 @@ def _check(config_path: str | None, as_json: bool) -> None:
     if as_json:
         common.echo_json(found.to_json())
     else:
-        click.echo(found.line)
+        common.echo([found.line])
     click.get_current_context().exit(found.code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -36,13 +37,16 @@ async def explain_node(request: web.Request) -> web.Response:
         leases = past.leases_on(ledger, name, min(limit, _LEASES_MOST))
         if shown is None and not leases:
             return None
+        gone = {lease["trainer"] for lease in leases} - state.trainers.keys()
+        known = past.registered(ledger, gone)
+        known |= {id_: {"name": item.name, "user": item.user} for id_, item in state.trainers.items()}
         told = past.said_of(ledger, name, leases, limit)
         if privacy.hides:
             told = [privacy.data(item) for item in told if privacy.sees_trainer(item["trainer"])]
         return encoded(
             {
                 "node": None if shown is None else _nameless_node(privacy, shown),
-                "leases": [_lease(privacy, state, ledger, lease) for lease in leases],
+                "leases": [_lease(privacy, known.get(lease["trainer"], {}), lease) for lease in leases],
                 "decisions": told,
             }
         )
@@ -102,12 +106,10 @@ def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:
     return node | hidden | {"room": room}
 
 
-def _lease(privacy: Privacy, state: State, ledger: Reader, lease: dict[str, Any]) -> dict[str, Any]:
+def _lease(privacy: Privacy, known: Mapping[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
     """One lease with whose it was; of others', where Slurm keeps them private, only when."""
     told = {name: value for name, value in lease.items() if name != "rows"}
-    trainer = state.trainers.get(lease["trainer"])
-    known = past.name_of(ledger, lease["trainer"]) or {} if trainer is None else {}
-    name, user = (known.get("name"), known.get("user")) if trainer is None else (trainer.name, trainer.user)
-    if privacy.sees(user):
-        return told | {"name": name, "user": user} | {key: privacy.text(told[key]) for key in ("why", "why_revoked")}
+    if privacy.sees(known.get("user")):
+        whose = {"name": known.get("name"), "user": known.get("user")}
+        return told | whose | {key: privacy.text(told[key]) for key in ("why", "why_revoked")}
     return told | {"lease": None, "trainer": NAMELESS, "name": NAMELESS, "user": "", "why": "", "why_revoked": ""}

@@ -52,11 +52,12 @@ def finished(
         if not rows:
             return list(found.values()), False
         before = rows[-1][0]
-        for _, id_, at_s, data in rows:
+        ends = [(id_, at_s, json.loads(data)) for _, id_, at_s, data in rows]
+        known = registered(reader, {id_ for id_, _, told in ends if "user" not in told})
+        for id_, at_s, told in ends:
             if id_ in found or id_ in skipped:  # it was requeued: its last end counts
                 continue
-            told = json.loads(data)
-            who = told if "user" in told else _registered(reader, id_)
+            who = told if "user" in told else known.get(id_)
             if who is None or not sees(who["user"]):
                 skipped.add(id_)
                 continue
@@ -114,19 +115,16 @@ def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: 
     return [{"at_s": at_s, "trainer": trainer, "text": item["text"]} for trainer, at_s, item in told][-limit:]
 
 
-def name_of(reader: Reader, trainer: str) -> dict[str, Any] | None:
-    """Name and user of a trainer as it registered last; None where the ledger does not say."""
-    return _registered(reader, trainer)
-
-
-def _registered(reader: Reader, trainer: str) -> dict[str, Any] | None:
+def registered(reader: Reader, trainers: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Name, user and `arrived_s` of trainers as they registered last, as far as the ledger says."""
+    if not trainers:
+        return {}
     rows = reader.rows(
-        "SELECT at_s, data FROM events WHERE trainer = ? AND kind = 'registered' ORDER BY rowid DESC LIMIT 1", [trainer]
+        "SELECT e.trainer, e.at_s, e.data FROM json_each(?) AS own JOIN events AS e ON e.rowid = "
+        "(SELECT rowid FROM events WHERE trainer = own.value AND kind = 'registered' ORDER BY rowid DESC LIMIT 1)",
+        [json.dumps(sorted(trainers))],
     )
-    if not rows:
-        return None
-    told: dict[str, Any] = json.loads(rows[0][1])
-    return {"arrived_s": rows[0][0]} | told
+    return {id_: {"arrived_s": at_s} | json.loads(data) for id_, at_s, data in rows}
 
 
 def _ended(id_: str, at_s: float, told: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,5 +137,24 @@ def test_of_very_many_that_ended_the_last_are_told(tmp_path: Path) -> None:
         assert [trainer["id"] for trainer in told["trainers"]] == ["run-here-2", "run-here-3"]
         assert told["more"] is True
         assert (await served.ask("GET", "/v1/trainers?all=1&limit=4"))[1]["more"] is False
+
+    run(test, tmp_path)
+
+
+def test_trainers_that_ended_under_an_older_bftd_have_what_it_wrote_down(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        for number in range(3):
+            id_ = f"run-here-{number}"
+            await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_})
+            await served.ask("POST", f"/v1/trainers/{id_}/finish", {"epoch": 1, "exit_code": number, "reason": ""})
+        service = served.service
+        with closing(sqlite3.connect(service.ledger.path)) as ledger:
+            ledger.execute("""UPDATE events SET data = '{"exit_code": 1, "reason": "x"}' WHERE kind = 'finished'""")
+            ledger.commit()
+        service.core = replace(service.core, trainers={})
+        _, told = await served.ask("GET", "/v1/trainers?all=1")
+        assert [(item["id"], item["name"], item["user"], item["step"]) for item in told["trainers"]] == [
+            (f"run-here-{number}", "train-a", "ann", None) for number in range(3)
+        ]
 
     run(test, tmp_path)
