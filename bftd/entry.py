@@ -27,6 +27,7 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter, of somebody's job name say, gets another
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace" if stream.errors == "strict" else stream.errors)
+    output = sys.stdout
     try:
         code = command.main(prog_name=program, standalone_mode=False)
         sys.stdout.flush()
@@ -42,6 +43,10 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
     except BrokenPipeError:  # the reader has seen enough
         _silence()
         code = 0
+    except SystemExit:
+        if sys.stdout is output:
+            raise
+        code = 0  # the same, seen by click, which then wraps the streams
     except Exception as error:
         known, told = getattr(error, "exit_code", None), str(error)
         if isinstance(error, OSError) and error.errno in _FULL:

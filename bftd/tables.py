@@ -1,21 +1,17 @@
 """Tables that fit the width they are given: no header is ever cut, and whole columns go before a value is.
 
-`fit` decides, `lines` is the table as plain text, and `Fitted` the same for rich, which tells it the width.
+`fit` decides, `lines` is the table as plain text, and `Fitted` the same in styles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
 
 from bftd.protocol.fields import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.text import Text
+from bftd.words import ByRich, Line, Words, folded, restyled
 
 _GAP = 2
 _CUT = "+"  # as Slurm marks a value that is cut
@@ -89,8 +85,8 @@ def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int 
         yield list(_lines(columns, chosen, row))
 
 
-class Fitted:
-    """A table for rich under a title of its own; each row is its values and a style.
+class Fitted(ByRich):
+    """A table in styles under a title of its own; each row is its values and a style.
 
     Without a `header` the columns' titles are names for `style` alone.
     """
@@ -114,33 +110,25 @@ class Fitted:
         self._styles[next(at for at, column in enumerate(self._columns) if column.title == title)] = of
         return self
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in the width that there is."""
-        from rich.text import Text
-
-        chosen = fit(self._columns, [cells for cells, _ in self._rows], options.max_width)
-        titles = [column.title for column in self._columns]
-        yield Text(self._title, style="bold")
-        for line in _lines(self._columns, chosen, titles) if self._header else ():
-            yield _row(line, "bold")
+    def lines(self, width: int | None) -> Iterator[Line]:
+        """Draw it in a width of so many columns; None is as wide as anybody likes."""
+        chosen = fit(self._columns, [cells for cells, _ in self._rows], width)
+        yield [(self._title, "bold")]
+        if self._header:
+            for line in _lines(self._columns, chosen, [column.title for column in self._columns]):
+                yield [(line, "bold")]
+        # a column's own style begins where the column does, on every line of the row
+        styled = [
+            (start, start + width, at, self._styles[at])
+            for at, start, width in zip(chosen.shown, _starts(chosen.widths), chosen.widths, strict=True)
+            if at in self._styles
+        ]
         for cells, style in self._rows:
-            # a column's own style begins where the column does, on every line of the row
-            starts = dict(zip(chosen.shown, _starts(chosen.widths), strict=True))
+            spans = [(start, end, of(cells[at])) for start, end, at, of in styled]
             for line in _lines(self._columns, chosen, cells):
-                text = _row(line, style)
-                for at, of in self._styles.items():
-                    if at in starts:
-                        end = starts[at] + chosen.widths[chosen.shown.index(at)]
-                        text.stylize(of(cells[at]), starts[at], end)
-                yield text
+                yield restyled(line, style, spans)
         if chosen.dropped:
-            yield Text(_more(self._columns, chosen), style="dim")
-
-
-def _row(line: str, style: str) -> Text:
-    from rich.text import Text
-
-    return Text(line, style=style, no_wrap=True, overflow="ignore")
+            yield from Words(_more(self._columns, chosen), "dim").lines(width)
 
 
 def _more(columns: Sequence[Column], chosen: Fit) -> str:
@@ -164,19 +152,7 @@ def _pieces(column: Column, text: str, width: int) -> list[str]:
         return [text]
     if column.least is not None and not column.folds:
         return [set_cell_size(text, width - 1).rstrip() + _CUT]
-    return list(_folded(text, width))
-
-
-def _folded(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width`, broken at a blank or behind a comma where there is one."""
-    while cell_len(text) > width:
-        whole = chop_cells(text, width)[0]
-        # a blank may be the very next character
-        blank, comma = text.rfind(" ", 0, len(whole) + 1), whole.rfind(",") + 1
-        end = max(blank, comma) if max(blank, comma) > 0 else len(whole)
-        yield text[:end].rstrip()
-        text = text[end:].lstrip()
-    yield text
+    return list(folded(text, width))
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> list[list[str]]:

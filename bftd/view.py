@@ -1,4 +1,4 @@
-"""The live view: a status of the daemon as rich tables. Pure: the same dictionary always gives the same picture."""
+"""The live view: a status of the daemon in styles. Pure: the same dictionary always gives the same picture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from bftd.protocol.fields import printable
 from bftd.tables import Column, Fitted
+from bftd.words import Block, Drawn, Words
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
 _DECISIONS_SHOWN = 8
@@ -21,19 +19,19 @@ _NODES_WIDTH = 16
 _WORDS_WIDTH = 16
 
 
-def render(status: Mapping[str, Any]) -> RenderableType:
+def render(status: Mapping[str, Any]) -> Block:
     """The whole view of one `GET /v1/status` answer; what others have named cannot command the terminal."""
     status = _printable(status)
-    parts: list[RenderableType] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
+    parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
     parts += [_nodes(status), _trainers(status)]
     parts += _notices(status)
     parts.append(_decisions(status["decisions"]))
-    return Group(*parts)
+    return Block(parts)
 
 
-def _headline(status: Mapping[str, Any]) -> Text:
-    line = Text("bftd ", style="bold")
-    line.append(f"{status['version']} {status['mode']}", style="dim")
+def _headline(status: Mapping[str, Any]) -> Words:
+    line = Words("bftd ", "bold")
+    line.append(f"{status['version']} {status['mode']}", "dim")
     age_s = status["snapshot_age_s"]
     line.append("  snapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
     pool_s, used_s = status["pool_node_seconds"], status["used_node_seconds"]
@@ -43,7 +41,7 @@ def _headline(status: Mapping[str, Any]) -> Text:
     if backs["count"]:
         line.append(f"  give-back {backs['p50']:.2f} s median, {backs['max']:.2f} s most, {backs['count']} times")
     if status["hold"]:
-        line.append(f"\n{status['hold']}", style="yellow")
+        line.append(f"\n{status['hold']}", "yellow")
     return line
 
 
@@ -56,7 +54,7 @@ def _printable(value: Any) -> Any:
     return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
-def _shadow_head(status: Mapping[str, Any]) -> list[RenderableType]:
+def _shadow_head(status: Mapping[str, Any]) -> list[Drawn]:
     from bftd.shadow import view  # what it needs takes its time to load, and most daemons are live
 
     return view.head(status)
@@ -163,35 +161,35 @@ def _whose(item: Mapping[str, Any]) -> str:
     return f"{item['user']} ({item['account']})" if item.get("account") else str(item["user"])
 
 
-def _notices(status: Mapping[str, Any]) -> list[Text]:
+def _notices(status: Mapping[str, Any]) -> list[Words]:
     """A line for each pause, alarm, bound, stray job, cap and hidden setting, one on rooms, one on a full ledger."""
-    lines = [Text(alarm["text"], style="red") for alarm in status.get("alarms", ())]
+    lines = [Words(alarm["text"], "red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
-        lines.append(Text(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", style="yellow"))
+        lines.append(Words(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", "yellow"))
     for item in (status.get("hours"), status.get("bound")):
-        lines += [Text(item["text"], style="yellow")] if item and item["text"] else []
+        lines += [Words(item["text"], "yellow")] if item and item["text"] else []
     lines += _rooms(status)
     for stray in status.get("strays", ()):
         done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
         what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
-        lines.append(Text(f"no lease stands behind {what}{done}", style="red"))
-    lines += [Text(cap["text"], style="yellow") for cap in status.get("caps", ())]
+        lines.append(Words(f"no lease stands behind {what}{done}", "red"))
+    lines += [Words(cap["text"], "yellow") for cap in status.get("caps", ())]
     lines += [
-        Text(f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}", style="yellow")
+        Words(f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}", "yellow")
         for name, told in status.get("tuned", {}).items()
         if told["value"] != told["file"]
     ]
     ledger = status.get("ledger", {})
     if ledger.get("full"):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(ledger["oldest_event_s"]))
-        lines.append(Text(f"the ledger has reached [ledger] max_bytes: it has events from {since} on", style="yellow"))
+        lines.append(Words(f"the ledger has reached [ledger] max_bytes: it has events from {since} on", "yellow"))
     if ledger.get("failure"):
-        lines.append(Text(ledger["failure"], style="red"))
+        lines.append(Words(ledger["failure"], "red"))
     return lines
 
 
-def _rooms(status: Mapping[str, Any]) -> list[Text]:
+def _rooms(status: Mapping[str, Any]) -> list[Words]:
     """How many nodes are kept for jobs that can start there, and what all rooms so far have brought; none without."""
     rooms, usage = status.get("rooms", ()), status.get("room_usage", {})
     if not rooms and not usage.get("made"):
@@ -200,7 +198,7 @@ def _rooms(status: Mapping[str, Any]) -> list[Text]:
     kept_s, vain_s = usage["kept_node_seconds"], usage["vain_node_seconds"]
     vain = f", {vain_s / kept_s:.0%} of {kept_s / 3600:,.1f} node-hours" if kept_s > 0 else ""
     ends = f"{usage['started']:,} led to a start, {usage['in_vain']:,} were in vain{vain}"
-    return [Text(f"{now}; room was made {_count(usage['made'], 'time')} so far: {ends}", style="dim")]
+    return [Words(f"{now}; room was made {_count(usage['made'], 'time')} so far: {ends}", "dim")]
 
 
 def _count(number: int, what: str) -> str:

@@ -55,7 +55,7 @@ def text_of(inventory: Inventory) -> str:
 
 def parse(text: str, *, name: str = "the inventory") -> Inventory:
     """Read the text of such a file; raises UsageError with the place (`name` is the file's) and what to write there."""
-    whole = Fields(name, decoded(text, name), frozenset({"types", "partitions", "unknown", "notes"}))
+    whole = Fields(name, decoded(text, name), frozenset({"format", "types", "partitions", "unknown", "notes"}))
     types = {key: _type(Fields(f"{name}, types, {key}", item, _TYPE), key) for key, item in whole.items("types")}
     offers = tuple(_offer(item, types) for item in whole.each("partitions", _OFFER))
     seen: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
@@ -91,7 +90,7 @@ def advise(
         advice = advising.advise(
             trace, training, t_fwds_s or T_FWDS_S, pj_maxes, options=chosen, prefer=prefer, jobs=jobs, progress=progress
         )
-    text = json.dumps(advice.to_json(), indent=2)
+    text = common.json_text(advice.to_json())
     if output is not None:
         common.write(Path(output), text)
     click.echo(text if as_json else "\n".join(_told(advice)))

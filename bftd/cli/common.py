@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +16,13 @@ from bftd.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bftd.keys import Config
     from bftd.tables import Column
+    from bftd.words import Drawn
     from slurm_plugin.client import SlurmClient
 
-# As wide as no line is: what goes into a file or a pipe is neither cut nor folded.
-_UNBOUNDED = 100_000
+# Of what `--json` prints: raised where a field that was there is taken away or means something else.
+JSON_FORMAT = 1
 
 
 def slurm_client(settings: Config) -> SlurmClient:
@@ -37,11 +37,17 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def console() -> Console:
-    """Standard output for rich: as wide as the terminal, and without bounds where it is none."""
-    from rich.console import Console
+def draw(shown: Drawn) -> None:
+    """Print text in styles: with colours on a terminal that has some, unless $NO_COLOR is set."""
+    from bftd import words
 
-    return Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
+    term = os.environ.get("TERM", "")
+    if not sys.stdout.isatty() or term in ("", "dumb", "unknown"):
+        text = "\n".join(map(words.plain, shown.lines(terminal_width())))
+    else:
+        colours = not os.environ.get("NO_COLOR")
+        text = "\n".join(words.escaped(line, colours) for line in shown.lines(terminal_width()))
+    click.echo(text, color=True)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -55,6 +61,16 @@ def echo(lines: Iterable[str]) -> None:
     """Print lines in which others' names may be, without what a terminal would take for a command."""
     for line in lines:
         click.echo(printable(line))
+
+
+def json_text(told: Mapping[str, Any]) -> str:
+    """What a command tells as JSON: one object of ASCII, the number of its form (docs/json.md) first."""
+    return json.dumps({"format": JSON_FORMAT} | {name: told[name] for name in told if name != "format"}, indent=2)
+
+
+def echo_json(told: Mapping[str, Any]) -> None:
+    """Print it."""
+    click.echo(json_text(told))
 
 
 def refuse_unwritable(path: Path) -> None:

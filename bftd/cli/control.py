@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from bftd.cli import options
+from bftd.cli import common, options
 from bftd.errors import ApiError, UsageError
 from bftd.http import client
 
@@ -51,12 +50,12 @@ def pause(
         raise UsageError("--why is empty: say it to those who will wait")
     told = _asked(lambda: client.find(config_path).pause(what, why, release))
     if as_json:
-        click.echo(json.dumps(told))
+        common.echo_json(told)
         return
     back = told["asked_back"]
     count = "no node is" if not back else f"{back} node{'s are' if back > 1 else ' is'}"
     rest = f"; {count} asked back" + (f", to be free within {told['within_s']:g} s" if back else "")
-    click.echo(told["text"] + (rest if release else ""))
+    common.echo([told["text"] + (rest if release else "")])
 
 
 @click.command()
@@ -76,11 +75,9 @@ def resume(
         raise UsageError("--all excludes --nodes, --user and --account: leave one out")
     told = _asked(lambda: client.find(config_path).resume({"all": True} if every else what))
     if as_json:
-        click.echo(json.dumps(told))
+        common.echo_json(told)
         return
-    click.echo(told["text"])
-    for item in told["pauses"]:
-        click.echo(f"still in force: {item['text']}")
+    common.echo([told["text"], *(f"still in force: {item['text']}" for item in told["pauses"])])
 
 
 def _what(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:

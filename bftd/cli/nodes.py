@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
             {**item, "class": class_of.get(name, ""), "kept_for": kept.get(name)}
             for name, item in seen["nodes"].items()
         ]
-        click.echo(json.dumps(seen, indent=2, default=_plain))
+        common.echo_json(_plain(seen))
         return
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in snapshot.nodes.values():
@@ -93,7 +92,9 @@ def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Sets as sorted lists: JSON has none."""
+    """Sets as sorted lists, wherever they are: JSON has none."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

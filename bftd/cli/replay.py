@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | N
         result = replaying.run(trace, training, options, progress=progress)
     _warn(result, len(training), options)
     if json_path is not None:
-        common.write(json_path, json.dumps(result.to_json(series=series), indent=2))
+        common.write(json_path, common.json_text(result.to_json(series=series)))
     if json_path != "-":
         click.echo("\n".join(_told(result)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd.cli import options
+from bftd.cli import common, options
 from bftd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def status(root: Path | None, as_json: bool) -> None:
     sites = [SandboxSite.attach(path) for path in ([root] if root is not None else Sandbox.running())]
     seen = {str(site.root): site.cluster.status() for site in sites}
     if as_json:
-        click.echo(json.dumps(seen, indent=2))
+        common.echo_json({"clusters": seen})
         return
     if not seen:
         click.echo("no private cluster runs")

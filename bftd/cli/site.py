@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -46,9 +45,7 @@ def check_command(partition: str | None, config_path: str | None, as_json: bool)
     found = read(common.slurm_client(settings), _looked_at(wanted_of(settings), partition))
     findings = check(found, RULES)
     if as_json:
-        click.echo(
-            json.dumps({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)}, indent=2)
-        )
+        common.echo_json({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)})
     else:
         common.echo(_told(findings))
     raise SystemExit(1 if any(finding.level == "must" for finding in findings) else 0)
@@ -89,7 +86,7 @@ def config_command(
     advised = advise(found, RULES, nodes=nodes, driver_nodes=driver_nodes, keep=keep, configured=configured)
     left = [finding for finding in check(advised.after, RULES) if finding.level != "ok"]
     if as_json:
-        click.echo(json.dumps(_edits(advised, left), indent=2))
+        common.echo_json(_edits(advised, left))
     else:
         click.echo("\n".join(_files(advised, left, only)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ def cells(
     graph = graph_of(model, text, batch, tp, python, timeout_s)
     found = stages.cells(graph, gpus, "", wanted)
     if as_json:
-        click.echo(json.dumps(_to_json(graph, named, found), indent=2))
+        common.echo_json(_to_json(graph, named, found))
     else:
         common.echo(_shown(graph, named, found))
 

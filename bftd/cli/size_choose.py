@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -105,7 +104,7 @@ def choose(
     if not found:
         if as_json:
             shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
-            click.echo(json.dumps(size_choose_shown.to_json(shown, None), indent=2))
+            common.echo_json(size_choose_shown.to_json(shown, None))
         raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
     # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
     in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
@@ -119,7 +118,7 @@ def choose(
     shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes))
     winner = holding[0] if holding else None
     if as_json and (job is None or winner is None):
-        click.echo(json.dumps(size_choose_shown.to_json(shown, winner), indent=2))
+        common.echo_json(size_choose_shown.to_json(shown, winner))
     elif not as_json:
         common.echo(size_choose_shown.lines(shown, winner, top))
     if not ordered:
@@ -133,7 +132,7 @@ def choose(
     if job is not None:
         job_id = size_submit.submit(job, winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
         if as_json:
-            click.echo(json.dumps({**size_choose_shown.to_json(shown, winner), "job_id": job_id}, indent=2))
+            common.echo_json({**size_choose_shown.to_json(shown, winner), "job_id": job_id})
 
 
 def _deadline(text: str | None, now_s: float) -> float | None:

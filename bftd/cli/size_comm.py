@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -107,7 +106,7 @@ def show(config_path: str | None, as_json: bool) -> None:
 
     tables = found(config_path).tables
     if as_json:
-        click.echo(json.dumps(to_json(tables), indent=2))
+        common.echo_json(to_json(tables))
     elif tables:
         common.echo(_shown(tables))
     else:
@@ -194,7 +193,7 @@ def _tell(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Pat
     if len(added.stayed) == len(tables):
         path = None
     if as_json:
-        click.echo(json.dumps({**to_json(tables), "saved": path and str(path), "notes": notes}, indent=2))
+        common.echo_json({**to_json(tables), "saved": path and str(path), "notes": notes})
         return
     common.echo(_shown(tables))
     common.echo(f"note: {note}" for note in notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sys
@@ -117,7 +116,7 @@ def cpu(
     need = size_cpu_shown.need_of(found)
     notes = [*size_cpu_shown.notes(found), *size_need.kept(found, need)]
     if as_json:
-        click.echo(json.dumps(size_cpu_shown.to_json(need, node, notes, _more(found)), indent=2))
+        common.echo_json(size_cpu_shown.to_json(need, node, notes, _more(found)))
     else:
         common.echo(size_cpu_shown.lines(need, node, notes))
     if picture is not None:

@@ -102,7 +102,7 @@ def curve(
     if not found:
         raise BftError(f"no class of nodes can be estimated: {'; '.join(notes) or 'there is none'}")
     if as_json:
-        click.echo(json.dumps({"estimates": [_shown(*each) for each in found], "notes": notes}, indent=2))
+        common.echo_json({"estimates": [_shown(*each) for each in found], "notes": notes})
         return
     common.echo(_lines(found, notes))
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from bftd.cli import common
 from bftd.errors import UsageError
@@ -25,7 +22,7 @@ def show(path: str | None, model: str | None, as_json: bool, *, others: bool) ->
     recorded = matrices_file.one(matrices_file.load(Path(path)), model)
     told, tried = played(recorded.matrix)
     if as_json:
-        click.echo(json.dumps(told))
+        common.echo_json(told)
         return
     points = ", ".join(f"{rate:.3g} with {cpus:g}" for cpus, rate in tried.items())
     common.echo(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -114,7 +113,7 @@ def fit(
     if as_json:
         if left := len(choices) - len(told):
             notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
-        click.echo(json.dumps({"plans": [each.plan.to_json() for each in told], "notes": notes}, indent=2))
+        common.echo_json({"plans": [each.plan.to_json() for each in told], "notes": notes})
     else:
         common.echo(size_shown.lines(choices, best, notes, everything, len(told)))
     if not best:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,7 +62,7 @@ def mem(
     batch = None if global_batch is None else parallel.batch_of(global_batch)
     peak = _peak(asked, parallel, batch, python, timeout_s, device)
     if as_json:
-        click.echo(json.dumps(peak.to_json(), indent=2))
+        common.echo_json(peak.to_json())
         return
     common.echo(_lines(peak, marp))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +49,7 @@ def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
     old_s = needs.age_s(found)
     if as_json:
         told = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
-        click.echo(json.dumps({**told, "age_s": old_s}, indent=2))
+        common.echo_json({**told, "age_s": old_s})
         return
     each = "for each GPU" if found.gpus else "in all"
     with_ = "with these arguments" if found.same_arguments else "with other arguments"

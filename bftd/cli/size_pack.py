@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ def pack(path: str, count: int, shape: str | None, mix: str, policy: str, seed: 
         "wall_ms": wall_s * 1e3,
     }
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        common.echo_json(answer)
         return
     common.echo(_shown(policy, answer, jobs, servers))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,11 +23,11 @@ def inventory(path: str | None, config_path: str | None, as_json: bool) -> None:
 
     With --json as a file that can be corrected, and is read by --inventory or as /etc/bftd/gpus.json.
     """
-    from sizing.inventory_file import text_of
+    from sizing.inventory_file import to_json
 
     found = size_inventory.found(path, config_path)
     if as_json:
-        click.echo(text_of(found))
+        common.echo_json(to_json(found))
         return
     common.echo(_shown(found))
 
@@ -56,7 +55,7 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     refusals = [answer for answer in answers if not isinstance(answer, Placement)]
     if as_json:
         passed = [{"plan": at.index + 1, "why": at.why, "lacking": at.lacking} for at in refusals]
-        click.echo(json.dumps({"placed": placed and placed.to_json(), "passed_over": passed}, indent=2))
+        common.echo_json({"placed": placed and placed.to_json(), "passed_over": passed})
     else:
         common.echo(_told(wanted, refusals, placed))
     if placed is None:

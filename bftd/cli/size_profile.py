@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,7 +104,7 @@ def profile(
         results, source = _stored(store, answer, model, text)
         size_profile_work.say(store.said)
         if as_json:
-            click.echo(json.dumps(answer, indent=2))
+            common.echo_json(answer)
         else:
             common.echo(_table(results, answer["notes"], answer["model"]))
         return
@@ -128,7 +127,7 @@ def profile(
         work.smaller(cell, global_batch)
     size_profile_work.say(store.said)
     if as_json:
-        click.echo(json.dumps(work.to_json(), indent=2))
+        common.echo_json(work.to_json())
     else:
         common.echo(_table(list(work.results.values()), list(work.notes), graph.model))
 
@@ -231,7 +230,7 @@ def _list(store: Store, as_json: bool) -> None:
     size_profile_work.say(store.said)
     if as_json:
         keys = ("model", "device", "setting", "shards", "made_s")
-        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        common.echo_json({"profiles": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     columns = [Column("MODEL"), Column("DEVICE"), Column("SETTING"), Column("SHARDS", right=True), Column("LAST")]
     told = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,7 @@ def simulate(
     if as_json:
         asked: dict[str, Any] = {"jobs": len(every[0]), "load": load, "error": error, "gpus": _counts(pools)}
         asked |= {"num_gpu_raised": more, "num_gpu_cut": fewer}
-        click.echo(json.dumps({**compare.to_json(runs), **asked}, indent=2))
+        common.echo_json({**compare.to_json(runs), **asked})
         return
     common.echo(_shown(runs, pools, len(every[0]), seeds, error))
     if not deadlines and (named := [name for name in names if name in NEED_DEADLINES]):

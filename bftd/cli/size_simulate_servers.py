@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from bftd.cli import common
 from bftd.cli.progress import progress_bar
@@ -56,7 +53,7 @@ def run(
                 done((seed * len(names) + at + 1) / (seeds * len(names)))
     if as_json:
         asked = {"jobs": each_jobs, "load": at_load, "mix": mix, "gpus": servers.count * servers.gpus, "seeds": seeds}
-        click.echo(json.dumps({**_to_json(runs), **asked}, indent=2))
+        common.echo_json({**_to_json(runs), **asked})
         return
     common.echo(_shown(runs, servers, f"{each_jobs} jobs ({mix}), load {at_load:g}", seeds))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -60,7 +59,7 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
     name = "standard input" if log == "-" else Path(log).name
     replays = search_log.replay(search_log.parse(size_inventory.text_of(log), name))
     if as_json:
-        click.echo(json.dumps(search_log.to_json(replays), indent=2))
+        common.echo_json(search_log.to_json(replays))
     else:
         common.echo(_shown(replays))
 
@@ -110,7 +109,7 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
     setting = Setting(asked["optimizer"], asked["precision"], 1, asked["rounds"])
     found = tune_cell(whole, profiles, _profiler(source, whole, setting, python, timeout_s))
     if as_json:
-        click.echo(json.dumps(_to_json(whole, found), indent=2))
+        common.echo_json(_to_json(whole, found))
     else:
         common.echo(_told(whole, found))
     if found.plan is None:

@@ -84,7 +84,7 @@ def solve(path: str, solver: str, time_limit_s: float | None, gap: float, as_jso
     problem = milp.problem_from_json(_read(path))
     plan = milp.solve(problem, solver, time_limit_s=time_limit_s, gap=gap)
     if as_json:
-        click.echo(json.dumps(milp.plan_to_json(plan), indent=2))
+        common.echo_json(milp.plan_to_json(plan))
     else:
         click.echo("\n".join(_told(problem, plan)))
 

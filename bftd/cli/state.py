@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -39,7 +38,7 @@ def ls(as_json: bool) -> None:
 
     found = sorted(shelf.entries(root), key=lambda entry: entry.changed_s)
     if as_json:
-        click.echo(json.dumps({"folder": str(root), "states": [_facts(entry) for entry in found]}, indent=2))
+        common.echo_json({"folder": str(root), "states": [_facts(entry) for entry in found]})
     else:
         common.echo(_table(found))
 

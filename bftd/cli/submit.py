@@ -71,7 +71,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     partition = partition or _only(settings)
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
-    daemon.status()
+    daemon.status(folded=True)
     step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as with sbatch's own
     if spec.estimates and spec.estimate_batch is None:
         spec = replace(spec, estimate_batch=step_batch)
@@ -123,7 +123,7 @@ def run(
     if source.startswith("#!"):
         interpreter = scripts.interpreter_of(source, script, contained=contained)
     daemon = client.find(config_path)
-    daemon.status()
+    daemon.status(folded=True)
     trainer_id = foreground_id()
     root = shelf.root_of(os.environ)
     keep_state_s = shelf.keep_state_s(os.environ)

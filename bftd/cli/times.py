@@ -20,7 +20,7 @@ FORMS = "2026-01-31, 2026-01-31T08:00, now-7days or noon"
 
 def moment(text: str, now_s: float) -> float:
     """Unix seconds of a time; ValueError for what is none. A time of day is today's, local as all dates are."""
-    from bftd.whatif.trace.pipes import local
+    from slurm_plugin.dates import local
 
     words = text.strip().lower()
     if words.isdecimal():

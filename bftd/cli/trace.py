@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
@@ -42,7 +41,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
 
 
 def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    from bftd.whatif.trace.pipes import local
+    from slurm_plugin.dates import local
 
     if value is None:
         return None
@@ -78,7 +77,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
         read = read.first(hours)
     found = computed(read)
     if as_json:
-        click.echo(json.dumps(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()}, indent=2))
+        common.echo_json(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()})
         return
     common.echo([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))])
 

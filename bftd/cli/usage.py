@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -43,7 +42,7 @@ def usage(
     by = [name for name, wanted in (("user", by_user), ("account", by_account)) if wanted] or ["user"]
     told = client.find(config_path).usage(since_s, until_s, by)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        common.echo_json(told)
     else:
         click.echo("\n".join(_table(by, told)))
 

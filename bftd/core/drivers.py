@@ -51,8 +51,24 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
         told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json()}
-        turn.happened("finished", trainer_id, data=told)
+        turn.happened("finished", trainer_id, data=told | _whole(trainer))
     turn.plan_due = True
+
+
+def _whole(trainer: Trainer) -> dict[str, Any]:
+    """What is told of a trainer that ended once the state has forgotten it."""
+    return {
+        "name": trainer.name,
+        "user": trainer.user,
+        "account": trainer.account,
+        "backend": trainer.request.backend,
+        "nodes_min": trainer.sizes.low,
+        "nodes_max": trainer.sizes.high,
+        "arrived_s": trainer.arrived_s,
+        "step": trainer.step,
+        "samples": trainer.samples,
+        "loss": trainer.loss,
+    }
 
 
 def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:

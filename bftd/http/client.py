@@ -58,6 +58,14 @@ class Client:
         """One trainer and the sentences about it."""
         return self.request("GET", f"/v1/trainers/{quote(trainer, safe='')}/explain?limit={limit}")
 
+    def explain_node(self, node: str, limit: int = 50) -> dict[str, Any]:
+        """One node, its last leases and the sentences about it."""
+        return self.request("GET", f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}")
+
+    def trainers(self, every: bool = False) -> dict[str, Any]:
+        """The trainers with the last decision about each; `every` adds those that ended, as far as the ledger goes."""
+        return self.request("GET", f"/v1/trainers{'?all=1' if every else ''}")
+
     def tune(self, **changes: Any) -> dict[str, Any]:
         """Change keys that are tunable; returns all of these."""
         settings: dict[str, Any] = self.request("POST", "/v1/tune", changes)["settings"]

@@ -83,7 +83,7 @@ class Privacy:
             return shown
         hidden = {
             "hold": None if shown["hold"] is None else self.text(shown["hold"]),
-            "nodes": [self._node(item) for item in shown["nodes"]],
+            "nodes": [self.node(item) for item in shown["nodes"]],
             # of his own as well: who has no trainer gets the same answer as all others without one
             "rooms": [item | {"job": ""} for item in shown["rooms"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
@@ -98,14 +98,17 @@ class Privacy:
             hidden["shadow"] = shown["shadow"] | {"waiting": waiting}
         return shown | hidden
 
+    def node(self, shown: dict[str, Any]) -> dict[str, Any]:
+        """One node of a status: who else has it has no name."""
+        if not self.hides:
+            return shown
+        shown = shown | {"why": self.text(shown["why"])}  # a job that needs one's own node is another's as well
+        if shown["trainer"] is None or self.sees_trainer(shown["trainer"]):
+            return shown
+        return shown | {"trainer": NAMELESS, "lease": None}
+
     def _concerns(self, pause: Mapping[str, Any]) -> bool:
         """Whether a pause names nobody but the caller."""
         if pause["kind"] in ("all", "node"):
             return True
         return pause["kind"] == "user" and all(self.sees(name) for name in pause["names"])
-
-    def _node(self, node: dict[str, Any]) -> dict[str, Any]:
-        node = node | {"why": self.text(node["why"])}  # a job that needs one's own node is another's as well
-        if node["trainer"] is None or self.sees_trainer(node["trainer"]):
-            return node
-        return node | {"trainer": NAMELESS, "lease": None}

@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from bftd.http import (
+    asking_handlers,
     control_handlers,
     driver_handlers,
     history_handlers,
@@ -63,6 +64,8 @@ ROUTES = (
     Route("POST", "/v1/trainers/{id}/report", driver_handlers.report),
     Route("POST", "/v1/trainers/{id}/finish", driver_handlers.finish),
     Route("GET", "/v1/trainers/{id}/explain", user_handlers.explain, OVERVIEW_UNITS),
+    Route("GET", "/v1/trainers", asking_handlers.trainers, OVERVIEW_UNITS),
+    Route("GET", "/v1/nodes/{name}/explain", asking_handlers.explain_node, OVERVIEW_UNITS),
     Route("GET", "/v1/status", user_handlers.status, OVERVIEW_UNITS),
     Route("POST", "/v1/tune", user_handlers.tune),
     Route("POST", "/v1/pause", control_handlers.pause),

@@ -46,7 +46,8 @@ async def explain(request: web.Request) -> web.Response:
         if not privacy.sees(user):
             return None  # as if there were none
         told = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
-        return encoded({"trainer": shown, "decisions": told}) if told or shown else None
+        node = id_ in service.state.pool.nodes  # a word that names both
+        return encoded({"trainer": shown, "decisions": told, "is_node": node}) if told or shown else None
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:

@@ -95,6 +95,9 @@ class Reader:
             if "interrupt" not in str(error):
                 raise LedgerError(f"the ledger {self.path} cannot be read ({error})") from None
             raise TooSlow(f"the ledger was read for {QUERY_S:g} s without an end: ask for less") from None
+    def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """All rows of another's query, whose last column is a text, as far as one answer has room."""
+        return self._rows(query, values)
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """All rows, as far as their data (the last column) fit into one answer; at least one."""

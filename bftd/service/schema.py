@@ -41,6 +41,7 @@ CREATE TABLE history_trainers (
 INDICES = """
 CREATE INDEX events_of_trainer ON events (trainer, kind);
 CREATE INDEX events_of_kind ON events (kind);
+CREATE INDEX events_of_node ON events (node) WHERE node IS NOT NULL;
 """
 
 _REQUESTED = ("id", "name", "user", "backend", "partition", "weight", "workers_per_node")

@@ -8,7 +8,7 @@ from typing import Any
 
 from bftd import keys
 from bftd.core import caps, classes, ending, learn, sampling, sentences, timing
-from bftd.core.domain import Lease, Settings, State, Trainer
+from bftd.core.domain import Lease, PoolNode, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
@@ -141,24 +141,23 @@ def nodes(state: State) -> list[dict[str, Any]]:
     """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
     counted = sampling.kinds(state)
-    shown = []
-    for name, node in state.pool.nodes.items():
-        held = by_node.get(name)
-        shown.append(
-            {
-                "name": name,
-                "state": node.state,
-                "class": node.node_class,
-                "kind": counted[name],
-                "in_pool": node.in_pool,
-                "window_s": node.window_s,
-                "trainer": held.trainer if held else None,
-                "lease": held.id if held else None,
-                "lease_state": None if held is None else held.phase if held.live else "revoked",
-                "why": node.why,
-            }
-        )
-    return shown
+    return [node(item, by_node.get(name), counted[name]) for name, item in state.pool.nodes.items()]
+
+
+def node(item: PoolNode, held: Lease | None, kind: str) -> dict[str, Any]:
+    """One node of the harvested partition, the lease of it, and which of NODE_STATES it counts as."""
+    return {
+        "name": item.name,
+        "state": item.state,
+        "class": item.node_class,
+        "kind": kind,
+        "in_pool": item.in_pool,
+        "window_s": item.window_s,
+        "trainer": held.trainer if held else None,
+        "lease": held.id if held else None,
+        "lease_state": None if held is None else held.phase if held.live else "revoked",
+        "why": item.why,
+    }
 
 
 def rooms(state: State) -> list[dict[str, Any]]:

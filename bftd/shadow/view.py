@@ -6,32 +6,30 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from bftd.protocol.changes import nodes
 from bftd.tables import Column, Fitted
+from bftd.words import Drawn, Words
 
 
-def head(status: Mapping[str, Any]) -> list[RenderableType]:
+def head(status: Mapping[str, Any]) -> list[Drawn]:
     """What stands above nodes and trainers."""
     return [_headline(status), _harvest(status), *_waiting(status)]
 
 
-def _headline(status: Mapping[str, Any]) -> Text:
+def _headline(status: Mapping[str, Any]) -> Words:
     """That nothing is touched, before anything else."""
-    line = Text("bftd ", style="bold")
-    line.append(f"{status['version']}", style="dim")
-    line.append(" SHADOW MODE", style="bold yellow")
+    line = Words("bftd ", "bold")
+    line.append(f"{status['version']}", "dim")
+    line.append(" SHADOW MODE", "bold yellow")
     line.append(": nothing is submitted, lent or cancelled; imaginary trainers show what would be")
     age_s = status["snapshot_age_s"]
     line.append("\nsnapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
     if status["hold"]:
-        line.append(f"\n{status['hold']}", style="yellow")
+        line.append(f"\n{status['hold']}", "yellow")
     return line
 
 
-def _harvest(status: Mapping[str, Any]) -> RenderableType:
+def _harvest(status: Mapping[str, Any]) -> Drawn:
     """What would have been harvested so far, and what it would have asked of Slurm."""
     shadow = status["shadow"]
     idle_s, training_s = shadow["idle_node_seconds"], status["training_node_seconds"]
@@ -53,10 +51,10 @@ def _harvest(status: Mapping[str, Any]) -> RenderableType:
     return Fitted("So far", columns, [(row, "") for row in rows], header=False).style("what", lambda _: "dim")
 
 
-def _waiting(status: Mapping[str, Any]) -> list[Text]:
+def _waiting(status: Mapping[str, Any]) -> list[Words]:
     """The real drivers that have registered."""
     lines = [f"{who['name']} {who['id']} of {who['user']} waits: {who['text']}" for who in status["shadow"]["waiting"]]
-    return [Text(line, style="yellow") for line in lines]
+    return [Words(line, "yellow") for line in lines]
 
 
 def _worth(shadow: Mapping[str, Any]) -> str:

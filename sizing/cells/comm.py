@@ -188,7 +188,7 @@ def to_json(tables: Iterable[Table]) -> dict[str, Any]:
 
 def parse(text: str, name: str) -> tuple[Table, ...]:
     """The tables of such a file; raises UsageError with the place of what is wrong."""
-    whole = Fields(name, decoded(text, name), frozenset({"version", "tables"}))
+    whole = Fields(name, decoded(text, name), frozenset({"format", "version", "tables"}))
     if whole.count("version") != _VERSION:
         raise whole.wrong("version", f"{_VERSION}: another bft wrote this")
     return tuple(_table(each) for each in whole.each("tables", _TABLE))

@@ -68,7 +68,7 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
     pid = int(re.findall(r"; bftd runs \(pid (\d+)\)\n", shown)[0])
     assert b"bftd.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     seen = json.loads(run("sandbox", "status", f"--root={root}", "--json").stdout)
-    assert seen[str(root)].keys() == {"n1", "n2", "svc1"}
+    assert seen["clusters"][str(root)].keys() == {"n1", "n2", "svc1"}
 
     again = run("sandbox", "up", f"--root={root}")
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)

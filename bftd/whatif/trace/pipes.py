@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from bftd.whatif.trace.errors import TraceError
+from slurm_plugin.dates import local
 
 # Fields of free text, in which a "|" is no separator.
 _FREE_TEXT = frozenset({"reason", "jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})
 # How the releases of Slurm write that there is no such time.
 _NO_TIME = frozenset({"", "unknown", "none", "n/a", "(null)", "0"})
 _SECONDS = re.compile(r"\d{1,12}")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +78,3 @@ class Dates:
             raise TraceError(f"{row.where}: {text[:40]!r} is not a time") from None
         self.ambiguous += first != last
         return last if latest else first
-
-
-def local(text: str) -> tuple[float, float]:
-    """Unix seconds of a local date, earliest and latest where a change of clocks repeats it; ValueError for no date."""
-    if not _DATE.fullmatch(text):
-        raise ValueError(text)
-    date = datetime.fromisoformat(text)
-    try:
-        first, last = date.timestamp(), date.replace(fold=1).timestamp()
-    except (OverflowError, OSError) as error:
-        raise ValueError(text) from error
-    return min(first, last), max(first, last)

@@ -78,6 +78,14 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         explained = bft("explain", "run-here-12").stdout
         assert "train-a gives back n[1-2] (none is left): everything is paused by root: power test" in explained
 
+        trainer = bft("trainers", "run-here-12").stdout
+        assert "gives back n[1-2] (none is left): everything is paused by root: power test" in trainer
+        node = bft("explain", "n1").stdout
+        assert node.startswith("n1 (IDLE, cpu4-1000M) is not in the pool: is idle, but everything is paused by root")
+        assert "asked back from run-here-12 (train-a) of ann\n" in node
+        assert "run-here-12  train-a" in node
+        assert "train-a starts on 2 nodes (n[1-2])" in node
+
         paused = bft("pause", "--nodes", "n[1-2]", "--why", "new disks")
         assert (paused.returncode, paused.stdout) == (0, "nodes n[1-2]: nothing more is lent\n")
         shown = bft("status").stdout

@@ -35,6 +35,7 @@ def test_the_json_has_what_the_search_found_and_what_all_points_would(
 ) -> None:
     ended = terminal("size", "curve", "--matrices", "m.json", "--model", model, "--json")
     assert ended.json == {
+        "format": 1,
         "cpus": cpus,
         "memory_gb": memory_gb,
         "points_tried": tried,

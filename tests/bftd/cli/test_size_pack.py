@@ -18,7 +18,7 @@ MATRICES = {
     "words": {"class": "language", "gpus": 1, "throughput": [[1], [1], [1]], **AXES},
     "words_2": {"class": "language", "gpus": 2, "throughput": [[1], [1], [1]], **AXES},
 }
-KEYS = {"throughput_vs_proportional", "min_job_vs_proportional", "gpus_used", "gpus", "wall_ms"}
+KEYS = {"format", "throughput_vs_proportional", "min_job_vs_proportional", "gpus_used", "gpus", "wall_ms"}
 
 
 class Terminal:

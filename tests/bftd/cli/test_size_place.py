@@ -102,6 +102,7 @@ def test_the_plan_that_can_be_placed_and_why_better_ones_cannot(run: Run) -> Non
     code, out, _ = run("place", "plans.json", "inventory.json", "--json", plans=[better, PLAN])
     assert code == 0
     assert json.loads(out) == {
+        "format": 1,
         "placed": {"plan": 2, "partition": "gpu", "gpu_type": "t4", "gres_type": "", "nodes": {"n1": 4}},
         "passed_over": [{"plan": 1, "why": "needs 8 GPUs; of 8 t4 in gpu 6 can be had now", "lacking": 2}],
     }

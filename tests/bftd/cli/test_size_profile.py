@@ -48,7 +48,7 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Termi
     listed = profile(terminal, "--list")
     assert "adam fp32 1" in listed.out
     assert profile(terminal, "--forget", "gpt").out == "4 profiles forgotten\n"
-    assert profile(terminal, "--list", "--json").json == []
+    assert profile(terminal, "--list", "--json").json == {"format": 1, "profiles": []}
 
 
 @pytest.mark.torch

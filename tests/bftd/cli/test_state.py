@@ -57,7 +57,7 @@ def test_states_are_shown_with_what_has_become_of_their_trainers(root: Path) -> 
 
 
 def test_where_nothing_was_saved_there_is_nothing_to_show(root: Path) -> None:
-    assert json.loads(state("ls", "--json").output) == {"folder": str(root), "states": []}
+    assert json.loads(state("ls", "--json").output) == {"format": 1, "folder": str(root), "states": []}
     assert not root.exists()
 
 

@@ -113,7 +113,7 @@ def test_it_is_by_account_or_by_both_where_that_is_asked_for(asked: list[Any]) -
 
 
 def test_json_is_the_answer_of_the_daemon(asked: list[Any]) -> None:
-    assert json.loads(run("--json")) == TOLD
+    assert json.loads(run("--json")) == {"format": 1, **TOLD}
 
 
 @pytest.mark.parametrize(

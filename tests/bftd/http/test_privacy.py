@@ -45,6 +45,7 @@ def test_regression_private_data_was_undone_by_the_api(tmp_path: Path, monkeypat
     async def test(served: Served) -> None:
         await scene(served)
         paths = ["/v1/status", "/v1/status?nodes=folded", "/v1/events?after=0", "/v1/trainers/run-bob-1/explain"]
+        paths += ["/v1/trainers", "/v1/trainers?all=1", "/v1/nodes/n1/explain", "/v1/nodes/n3/explain"]
         _, whole = await served.ask("GET", "/v1/status")
         assert all(re.search(rf"\b{secret}\b", json.dumps(whole)) for secret in SECRETS), "administrators see all"
         as_user(monkeypatch, "bob")

@@ -20,7 +20,9 @@ from bftd.service.live import Service
 def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() -> None:
     units = {(route.method, route.path): route.units for route in ROUTES}
     assert {path for (_, path), cost in units.items() if cost == OVERVIEW_UNITS} == {
+        "/v1/trainers",
         "/v1/trainers/{id}/explain",
+        "/v1/nodes/{name}/explain",
         "/v1/status",
         "/v1/history",
         "/v1/events",

@@ -1,0 +1,149 @@
+"""`bft explain`: why a trainer has the nodes that it has, or why a node is or is not lent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+
+from bftd.cli import common, options
+from bftd.errors import ApiError, BftError, UsageError
+from bftd.http import client
+
+_NOT_THERE = 404
+_WORDS_WIDTH = 16
+
+
+@click.command()
+@click.argument("name", metavar="JOB|NODE")
+@click.option("--limit", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="Most sentences.")
+@click.option("--node", "as_node", is_flag=True, help="It is a node, also where a trainer is called so too.")
+@click.option("--trainer", "as_trainer", is_flag=True, help="It is a trainer, and no node.")
+@options.config
+@options.as_json
+def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path: str | None, as_json: bool) -> None:
+    """Tell why the trainer JOB grew, stayed or shrank, or why NODE is or is not lent, and who had it lately."""
+    if as_node and as_trainer:
+        raise UsageError("--node and --trainer exclude each other: leave one out")
+    told = _asked(client.find(config_path), name, limit, as_node, as_trainer)
+    if as_json:
+        common.echo_json(told)
+    elif "node" in told:
+        common.echo(_node(name, told))
+    else:
+        common.echo(_trainer(told))
+        if told.get("is_node") and not as_trainer:
+            click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
+
+
+def _asked(daemon: client.Client, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
+    """What the daemon tells of the trainer of that name, else of the node."""
+    if as_trainer:
+        return daemon.explain(name, limit)
+    if not as_node:
+        try:
+            return daemon.explain(name, limit)
+        except ApiError as error:
+            if error.status != _NOT_THERE:
+                raise
+    try:
+        return daemon.explain_node(name, limit)
+    except ApiError as error:
+        if error.status != _NOT_THERE:
+            raise
+        if not str(error).startswith("no node "):  # there is no such question
+            older = "this daemon is older than bft and does not explain nodes"
+            raise BftError(older if as_node else f"no trainer {name} is known, and {older}") from None
+        if as_node:
+            raise
+        raise BftError(
+            f"neither a trainer nor a harvested node is called {name}: `bft trainers --all` and `bft status` list them"
+        ) from None
+
+
+def _trainer(told: Mapping[str, Any]) -> Iterator[str]:
+    yield from _decisions(told["decisions"])
+    trainer = told["trainer"] or {}
+    for what in ("curve", "resize_costs"):
+        text = (trainer.get(what) or {}).get("text")  # a daemon of before has none
+        if text and trainer["state"] != "finished":
+            yield f"{trainer['name']}: {text}"
+
+
+def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (f"{_moment(decision['at_s'])}  {decision['text']}" for decision in decisions)
+
+
+def _node(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    """What it is now, who had it, and what was decided."""
+    node, leases = told["node"], told["leases"]
+    if node is None:
+        yield f"{name} is not harvested now"
+    else:
+        yield from _now(name, node, leases)
+    if leases:
+        yield ""
+        yield from common.table(*_leases(leases))
+    if told["decisions"]:
+        yield ""
+        yield from _decisions(told["decisions"])
+
+
+def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    kind = f", {node['class']}" if node["class"] else ""
+    pool = "in the pool" if node["in_pool"] else "not in the pool"
+    yield f"{name} ({node['state']}{kind}) is {pool}: {node['why']}"
+    if node["window_s"] is not None:
+        yield f"Slurm plans to use it in {node['window_s']:.0f} s"
+    if node["trainer"]:
+        known = next((lease for lease in leases if lease["lease"] and lease["lease"] == node["lease"]), None)
+        whose = "" if known is None or not known["user"] else f" ({known['name']}) of {known['user']}"
+        whom = f"{node['trainer']}{whose}"
+        yield (
+            f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
+        )
+    if node["beside"]:
+        yield f"job {node['beside']} runs on a part of it"
+    if node["room"] is not None:
+        job = f"job {node['room']['job']}" if node["room"]["job"] else "a job"
+        yield f"kept for {job} since {_moment(node['room']['since_s'])}"
+    yield from (text for text in node["paused"] if text not in node["why"])
+    if node["quarantined_until_s"] is not None:
+        yield f"left alone until {_moment(node['quarantined_until_s'])}: workers crashed there"
+    elif node["failures"]:
+        yield f"workers crashed there lately, in {node['failures']} pilot{'s' if node['failures'] > 1 else ''}"
+    if node["left_out_until_s"] is not None:
+        whom = f" to {node['left_out_for']}" if node["left_out_for"] else ""
+        yield f"not lent{whom} until {_moment(node['left_out_until_s'])}: it refused pilots"
+
+
+def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[str, ...]]]:
+    from bftd.tables import Column
+
+    columns = [
+        Column("FROM"),
+        Column("TO"),
+        Column("TRAINER", least=8),
+        Column("NAME", rank=1, least=8),
+        Column("USER", rank=2, least=8),
+        Column("GAVE BACK IN", rank=3, right=True),
+        Column("WHY IT ENDED", least=_WORDS_WIDTH, folds=True),
+    ]
+    return columns, [
+        (
+            _moment(lease["granted_s"]),
+            _moment(lease["ended_s"]) if lease["ended_s"] is not None else "now",
+            lease["trainer"] or "-",
+            lease["name"] or "-",
+            lease["user"] or "-",
+            "-" if lease["give_back_s"] is None else f"{lease['give_back_s']:.2f} s",
+            lease["why_revoked"] or "-",
+        )
+        for lease in leases
+    ]
+
+
+def _moment(at_s: float | None) -> str:
+    return "-" if at_s is None else time.strftime("%F %T", time.localtime(at_s))

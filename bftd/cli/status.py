@@ -1,0 +1,65 @@
+"""`bft status`: how nodes and trainers are, once, live or as a monitoring plug-in asks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from bftd.cli import common, options
+from bftd.errors import BftError, UsageError
+from bftd.http import client
+
+# How often the live view asks: the daemon itself looks at Slurm once a second.
+WATCH_EVERY_S = 1.0
+
+
+@click.command()
+@options.config
+@options.as_json
+@click.option("--watch", is_flag=True, help="Show it live until interrupted.")
+@click.option("--check", is_flag=True, help="Print one line on how it does and exit 0, 1 (warning) or 2 (critical).")
+def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> None:
+    """Show nodes, trainers and the last decisions."""
+    if watch and (as_json or check):
+        raise UsageError(f"{'--json' if as_json else '--check'} and --watch exclude each other: leave one out")
+    if check:
+        _check(config_path, as_json)
+        return
+    daemon = client.find(config_path)
+    seen = daemon.status(folded=not as_json)
+    if as_json:
+        common.echo_json(seen)
+    elif watch:
+        _watch(daemon, seen)
+    else:
+        from bftd.view import render
+
+        common.draw(render(seen))
+
+
+def _check(config_path: str | None, as_json: bool) -> None:
+    """Speak as a monitoring plug-in does: on standard output, also of a daemon that cannot be asked."""
+    from bftd.cli import health
+
+    try:
+        found = health.judged(client.find(config_path).status())
+    except BftError as error:
+        found = health.unreachable(str(error))
+    if as_json:
+        common.echo_json(found.to_json())
+    else:
+        common.echo([found.line])
+    click.get_current_context().exit(found.code)
+
+
+def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:
+    from rich.live import Live
+
+    from bftd.view import render
+
+    with Live(render(seen), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_EVERY_S)
+            live.update(render(daemon.status(folded=True)), refresh=True)

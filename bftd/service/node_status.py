@@ -1,0 +1,36 @@
+"""What the core knows of one node beside its row in the status: why it is or is not in the pool, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bftd.core import pausing, sampling
+from bftd.core.domain import State
+from bftd.service import status
+
+
+def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
+    """A node as in the status, with what bears on it; None for one that is not harvested.
+
+    `left_out_until_s` is when a node may be lent again that refused pilots (to `left_out_for` alone, unless that is
+    ""), `quarantined_until_s` the same for one whose workers crashed. `room` is the job that it is kept for.
+    """
+    item = state.pool.nodes.get(name)
+    if item is None:
+        return None
+    held = next((lease for lease in state.leases.values() if lease.node == name), None)
+    until_s, avoided = state.quarantined.get(name), state.backoff.get(name)
+    room = next((room for room in state.pool.rooms.values() if name in room.nodes), None)
+    pauses = (pausing.of_all(state.pauses), pausing.of_node(state.pauses, name))
+    return status.node(item, held, sampling.kinds(state)[name]) | {
+        "gres": item.gres,
+        "gpus": item.gpus,
+        "beside": item.beside,
+        "pilot": item.pilot,
+        "quarantined_until_s": until_s if until_s is not None and until_s > now_s else None,
+        "failures": len(state.failures.get(name, ())),
+        "left_out_until_s": avoided.until_s if avoided is not None and avoided.until_s > now_s else None,
+        "left_out_for": avoided.user if avoided is not None and avoided.until_s > now_s else "",
+        "room": None if room is None else {"job": room.job, "since_s": room.since_s, "due_s": room.due_s},
+        "paused": [pausing.text(pause) for pause in pauses if pause is not None],
+    }

@@ -1,0 +1,112 @@
+"""All commands together: each is on docs/commands.md, and what reads has `--json`, with a number of its form."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from bftd import errors
+from bftd.cli.main import bft
+from tests.bftd.cli import forms
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "commands.md"
+ROW = re.compile(r"^\| `(bft [\w -]+)` \|.*\| (reads|acts)(?:, daemon)? \|$", re.MULTILINE)
+# What must not be loaded where it is not used: each takes longer than all the rest.
+HEAVY = {
+    "torch",
+    "numpy",
+    "highspy",
+    "gurobipy",
+    "pygal",
+    "textual",
+    "matplotlib",
+    "aiohttp",
+    "rich.console",
+    "ClusterShell",
+}
+
+
+def commands(group: click.Group = bft, words: tuple[str, ...] = ("bft",)) -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group, by all of its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, (*words, name))
+        else:
+            yield " ".join((*words, name)), found
+
+
+COMMANDS = dict(commands())
+LISTED = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def test_every_command_is_on_the_page_as_one_that_reads_or_acts() -> None:
+    assert LISTED.keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LISTED.items() if kind == "reads"])
+def test_a_command_that_reads_prints_json_with_a_documented_form(name: str) -> None:
+    assert any("--json" in option.opts for option in COMMANDS[name].params), f"{name} has no --json"
+    assert name in forms.forms(), f"docs/json.md has no table of {name}"
+
+
+def test_the_page_of_forms_has_tables_of_commands_alone() -> None:
+    assert {title.partition(" --")[0] for title in forms.forms()} <= COMMANDS.keys()
+
+
+def test_json_is_printed_in_one_way_alone_so_that_its_form_has_a_number() -> None:
+    wrong = []
+    for path in sorted((ROOT / "bftd" / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name == "json.dumps" and path.name != "common.py":
+                wrong.append(f"{path.name}:{node.lineno}")
+    assert wrong == [], "print it with common.echo_json"
+
+
+def test_a_table_of_forms_refuses_fields_that_are_missing_or_unknown() -> None:
+    assert forms.unlike("bft trainers", ["format", "trainers", "more"]) == ""
+    assert "no table of bft trainers" in forms.unlike("bft trainers", ["trainers"])
+    assert "no table of bft trainers" in forms.unlike("bft trainers", ["trainers", "more", "else"])
+    assert forms.unlike("bft size simulate", [*forms.forms()["bft size simulate"].always - {"*_over"}, "x_over"]) == ""
+
+
+def test_the_exit_codes_of_errors_are_those_of_the_page() -> None:
+    codes = set(map(int, re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)))
+    kinds = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, errors.BftError)]
+    assert {kind.exit_code for kind in kinds} == {1, 2}
+    assert codes == {0, 1, 2, 130, 143}
+
+
+LIGHT = ("--version", "status", "trainers", "explain 1", "tune --t-fwd 1", "usage --since 2026-11-01")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", LIGHT)
+def test_a_command_loads_nothing_heavy_before_it_needs_it(line: str, tmp_path: Path) -> None:
+    words = line.split()
+    asked = (
+        "import json, sys\n"
+        f"sys.argv = {['bft', *words]!r}\n"
+        "from bftd.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n"
+        "    print(json.dumps([ended.code, sorted(sys.modules)]))\n"
+    )
+    environ = {"PATH": "/usr/bin:/bin", "BFTD_SOCKET": str(tmp_path / "none"), "BFTD_CONFIG": "", "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, env=environ, cwd=ROOT, timeout=60, check=True
+    )
+    code, loaded = json.loads(ran.stdout.splitlines()[-1])
+    assert code == (0 if words[-1].startswith("--") else 1), ran.stderr
+    assert HEAVY & set(loaded) == set()

@@ -1,0 +1,108 @@
+"""Today's commands against a daemon of before: what it answered was recorded.
+
+`assets/daemon-answers-1.jsonl` has the answers of bftd 0.1.0 of November 2026 (a sandbox cluster of four nodes, a
+trainer on three of them), also those to questions that it did not know.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.bftd.cli.test_control import Ran
+from tests.bftd.cli.test_control import bft as bft
+
+RECORDED = Path(__file__).parent / "assets" / "daemon-answers-1.jsonl"
+
+
+class Replayed(BaseHTTPRequestHandler):
+    """Answers as it is recorded, by the path alone where the query is another."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        known = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+        fits = [item for item in known if (item["method"], item["path"]) == (self.command, self.path)]
+        path = urlsplit(self.path).path
+        fits += [item for item in known if (item["method"], urlsplit(item["path"]).path) == (self.command, path)]
+        found = next((item for item in fits if item["body"] == body), fits[0])
+        answer = json.dumps(found["answer"]).encode()
+        self.send_response(found["status"])
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def address_string(self) -> str:
+        """Nobody has an address on a unix socket."""
+        return "here"
+
+
+@pytest.fixture(autouse=True)
+def old_daemon(tmp_path: Path) -> Iterator[None]:
+    """Listens where the commands look."""
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "socket"), Replayed) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran]) -> None:
+    for words in (
+        ["status"],
+        ["status", "--json"],
+        ["status", "--check"],
+        ["explain", "1"],
+        ["explain", "1", "--json"],
+        ["usage", "--since", "2026-11-23"],
+        ["usage", "--since", "2026-11-23", "--json"],
+        ["pause", "--why", "power test"],
+        ["resume"],
+    ):
+        ran = bft(*words)
+        assert (ran.returncode, ran.stderr) == (0, ""), words
+        assert ran.stdout
+        if "--json" in words:
+            assert next(iter(json.loads(ran.stdout).items())) == ("format", 1)
+    shown = bft("status").stdout.splitlines()
+    assert "n[1-3]  1            working" in shown
+    assert bft("explain", "1").stdout.splitlines()[0].endswith("starts on 3 nodes (n[1-3]): its speed is not known yet")
+
+
+def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Callable[..., Ran]) -> None:
+    ran = bft("trainers")
+    header, row = ran.stdout.splitlines()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    shown = dict(zip(header.split(), row.split(), strict=True))
+    assert (shown["ID"], shown["USER"], shown["STATE"], shown["NODES"]) == ("1", "root", "running", "3")
+    assert (shown["TIME"], shown["ENDS"], shown["REASON"]) == ("-", "-", "-")
+    assert bft("trainers", "--all").stderr == (
+        "bft: this daemon is older than bft and does not tell of trainers that ended\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["n1"], "no trainer n1 is known, and this daemon is older than bft and does not explain nodes"),
+        (["--node", "n1"], "this daemon is older than bft and does not explain nodes"),
+    ],
+)
+def test_a_question_that_an_older_daemon_does_not_know_ends_in_one_line(
+    bft: Callable[..., Ran], words: list[str], told: str
+) -> None:
+    assert bft("explain", *words) == Ran(1, "", f"bft: {told}\n")
