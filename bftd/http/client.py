@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
 TIMEOUT_S = 10.0
+# The ledger may be read for as long as its daemon lets it.
+TRACE_TIMEOUT_S = 30.0
 
 
 class Client:
@@ -84,6 +86,10 @@ class Client:
     def usage(self, since_s: float, until_s: float, by: Sequence[str] = ("user",)) -> dict[str, Any]:
         """Node-seconds of that time by user, account or both."""
         return self.request("GET", f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}")
+
+    def pool_trace(self, since_s: float) -> dict[str, Any]:
+        """The changes of the pool since a time, and the trainers of that time; for administrators."""
+        return self.request("GET", f"/v1/pool-trace?since={since_s}", timeout_s=TRACE_TIMEOUT_S)
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""

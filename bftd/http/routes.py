@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import control_handlers, driver_handlers, usage_handlers, user_handlers
+from bftd.http import control_handlers, driver_handlers, trace_handlers, usage_handlers, user_handlers
 from bftd.http.asked import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,6 +50,7 @@ ROUTES = (
     Route("POST", "/v1/pause", control_handlers.pause),
     Route("POST", "/v1/resume", control_handlers.resume),
     Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
+    Route("GET", "/v1/pool-trace", trace_handlers.trace, OVERVIEW_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
 )
 
