@@ -16,7 +16,7 @@ _COMMANDS = {
     "state": ("bftd.cli.state", "state", "Show and remove the saved states of your trainers."),
     "status": ("bftd.cli.daemon", "status", "Show nodes, trainers and the last decisions."),
     "explain": ("bftd.cli.daemon", "explain", "Tell why a trainer grew, stayed or shrank."),
-    "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
+    "tune": ("bftd.cli.tune", "tune", "Change the running daemon's settings; they survive its restart."),
     "pause": ("bftd.cli.control", "pause", "Lend no more nodes: to anybody, on some nodes, or to a user or account."),
     "resume": ("bftd.cli.control", "resume", "Lend again what was paused."),
     "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),

@@ -39,9 +39,11 @@ def observe(turn: Turn, view: PoolView) -> None:
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred
+    if not before.seen:  # before its change: then there is no telling what has changed since when
+        record_whole(turn, before)
     if changed:
         record_change(turn, before)
-    if not before.seen or before.time_s // RECORD_WHOLE_S != view.time_s // RECORD_WHOLE_S:
+    if before.seen and before.time_s // RECORD_WHOLE_S != view.time_s // RECORD_WHOLE_S:
         record_whole(turn, before)
     rooms.follow(turn, before)
     _expire(turn, since_s)

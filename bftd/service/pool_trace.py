@@ -30,7 +30,8 @@ def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str
     wholes = ledger.newest("pool_whole", since_s, before=True)
     from_row, from_s = (wholes[0][0], wholes[0][1]) if wholes else (0, now_s)
     told: list[tuple[int, dict[str, Any]]] = [(row, _whole(ledger, row, at_s, data)) for row, at_s, _, data in wholes]
-    told += [(row, _change(at_s, data)) for row, at_s, _, data in ledger.newest("pool", min(since_s, from_s))]
+    changed = ((row, _change(at_s, data)) for row, at_s, _, data in ledger.newest("pool", min(since_s, from_s)))
+    told += [(row, change) for row, change in changed if len(change) > 1]
     clock = ledger.newest("clock_set", from_s)
     told += [(row, {"at_s": at_s, "by_s": float(data["by_s"])}) for row, at_s, _, data in clock]
     trainers, left_out = _trainers(ledger, state, since_s)
@@ -40,6 +41,7 @@ def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str
         "time_s": now_s,
         "since_s": since_s,
         "partition_nodes": len(state.pool.nodes),
+        "classes": len(state.pool.classes),
         "settings": settings,
         "changes": [item for row, item in sorted(told, key=lambda pair: pair[0]) if row >= from_row],
         "trainers": trainers,

@@ -74,9 +74,9 @@ class Reader:
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
     def newest(self, kind: str, since_s: float, *, before: bool = False) -> list[tuple[int, float, str | None, Any]]:
-        """The events of a kind since a time, oldest first, as (rowid, at_s, trainer, data); `before`: also the last before.
+        """The events of a kind since a time, oldest first, as (rowid, at_s, trainer, data).
 
-        Where they do not fit into one answer, the newest.
+        With `before` also the last one before that time. Where they do not fit into one answer, the newest.
         """
         query = "SELECT rowid, at_s, trainer, data FROM events WHERE kind = ? ORDER BY rowid DESC"
         rows = self._rows(query, [kind], lambda row: row[1] < since_s)
