@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import pwd
 import secrets
 import socket
 import struct
@@ -32,6 +33,16 @@ def identities(ledger: Ledger) -> tuple[str, ...]:
         kept = (secrets.token_hex(4),)
         ledger.keep(IDENTITY, {"words": list(kept)})
     return kept
+
+
+def uids_of(user: str) -> set[int]:
+    """The uid of a user, by name or number; none of one that is not known here."""
+    if user.isdecimal():
+        return {int(user)}
+    try:
+        return {pwd.getpwnam(user).pw_uid}
+    except KeyError:
+        return set()
 
 
 async def claim(cluster: str, partition: str, believed: Collection[int]) -> asyncio.AbstractServer | None:

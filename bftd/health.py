@@ -1,8 +1,8 @@
-"""The daemon's health as a monitoring plug-in tells it: a level, a line with figures, and what is wrong."""
+"""What is wrong with a daemon: the one list that `bft status --check` shows and that `[notify] command` is told of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,17 +20,32 @@ LEDGER_WARNING = 0.9
 _SHOWN_MOST = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `kind` and `name` stay the same for as long as it lasts, whatever its text then says."""
+
+    level: Level
+    text: str
+    kind: str
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others."""
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
 @dataclass(frozen=True)
 class Health:
     """What a check found: the worst level, each problem with its own level, and figures by name."""
 
-    problems: tuple[tuple[Level, str], ...]
+    problems: tuple[Problem, ...]
     figures: Mapping[str, str]
 
     @property
     def level(self) -> Level:
         """The worst level of all problems."""
-        return max((level for level, _ in self.problems), key=LEVELS.index, default="OK")
+        return max((problem.level for problem in self.problems), key=LEVELS.index, default="OK")
 
     @property
     def code(self) -> int:
@@ -40,8 +55,8 @@ class Health:
     @property
     def line(self) -> str:
         """One line of text, with the figures after a bar."""
-        worst_first = sorted(self.problems, key=lambda problem: -LEVELS.index(problem[0]))
-        texts = [text for _, text in worst_first]
+        worst_first = sorted(self.problems, key=lambda problem: -LEVELS.index(problem.level))
+        texts = [problem.text for problem in worst_first]
         more = [f"{len(texts) - _SHOWN_MOST} more"] if len(texts) > _SHOWN_MOST else []
         said = "; ".join(texts[:_SHOWN_MOST] + more) or "all is well"
         figures = " ".join(f"{name}={value}" for name, value in self.figures.items())
@@ -49,59 +64,65 @@ class Health:
 
     def to_json(self) -> dict[str, Any]:
         """As `bft status --check --json` prints it."""
-        problems = [{"level": level, "text": text} for level, text in self.problems]
+        problems = [{"level": each.level, "kind": each.kind, "text": each.text} for each in self.problems]
         return {"level": self.level, "code": self.code, "problems": problems, "figures": dict(self.figures)}
 
 
 def unreachable(why: str) -> Health:
     """The health of a daemon that did not answer."""
-    return Health((("CRITICAL", why),), {})
+    return Health((Problem("CRITICAL", why, "unreachable"),), {})
 
 
 def judged(status: Mapping[str, Any]) -> Health:
     """The health that an answer of `GET /v1/status` shows."""
-    problems = [*_snapshot(status), *(("CRITICAL", alarm["text"]) for alarm in status.get("alarms", ()))]
-    problems += [("WARNING", pause["text"]) for pause in status.get("pauses", ())]
-    problems += [*_hold(status), *_nodes_and_jobs(status), *_ledger(status)]
-    return Health(tuple(problems), _figures(status))
+    return Health(tuple(problems(status)), _figures(status))
 
 
-def _snapshot(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
+def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong by a status; of its nodes only those count that are in quarantine, by their `why`."""
+    yield from _snapshot(status)
+    for alarm in status.get("alarms", ()):
+        yield Problem("CRITICAL", alarm["text"], alarm.get("kind", "alarm"), alarm.get("node") or "")
+    for pause in status.get("pauses", ()):
+        names = ",".join(pause.get("names", ())) or pause["text"]
+        yield Problem("WARNING", pause["text"], "pause", f"{pause.get('kind', '')} {names}")
+    yield from (*_hold(status), *_nodes_and_jobs(status), *_ledger(status))
+
+
+def _snapshot(status: Mapping[str, Any]) -> Iterator[Problem]:
     age_s = status["snapshot_age_s"]
     if age_s is None:
-        return [("CRITICAL", "Slurm was not read since the daemon started")]
-    if age_s <= SNAPSHOT_WARNING_S:
-        return []
-    level: Level = "CRITICAL" if age_s > SNAPSHOT_CRITICAL_S else "WARNING"
-    return [(level, f"Slurm was not read for {age_s:.0f} s")]
+        yield Problem("CRITICAL", "Slurm was not read since the daemon started", "snapshot")
+    elif age_s > SNAPSHOT_WARNING_S:
+        level: Level = "CRITICAL" if age_s > SNAPSHOT_CRITICAL_S else "WARNING"
+        yield Problem(level, f"Slurm was not read for {age_s:.0f} s", "snapshot")
 
 
-def _hold(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
+def _hold(status: Mapping[str, Any]) -> Iterator[Problem]:
     held_s = status.get("held_s", 0.0)
-    if not status["hold"] or held_s <= HELD_WARNING_S:
-        return []
-    return [("WARNING", f"nothing grows for {held_s:.0f} s: {status['hold']}")]
+    if status["hold"] and held_s > HELD_WARNING_S:
+        yield Problem("WARNING", f"nothing grows for {held_s:.0f} s: {status['hold']}", "hold")
 
 
-def _nodes_and_jobs(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
-    found: list[tuple[Level, str]] = []
+def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[Problem]:
     if quarantined := sum("quarantine" in node["why"] for node in status["nodes"]):
-        found.append(("WARNING", f"{quarantined} node{'s are' if quarantined > 1 else ' is'} in quarantine"))
+        text = f"{quarantined} node{'s are' if quarantined > 1 else ' is'} in quarantine"
+        yield Problem("WARNING", text, "quarantine")
     if strays := len(status.get("strays", ())):
-        found.append(("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}"))
+        yield Problem("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}", "stray")
     if silent := status.get("silent", ()):
-        found.append(("WARNING", f"no word from the driver of {', '.join(silent)}"))
-    return found
+        yield Problem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
 
 
-def _ledger(status: Mapping[str, Any]) -> list[tuple[Level, str]]:
+def _ledger(status: Mapping[str, Any]) -> Iterator[Problem]:
     ledger = status.get("ledger") or {}
     if failure := ledger.get("failure"):
-        return [("CRITICAL", failure)]
+        yield Problem("CRITICAL", failure, "ledger")
+        return
     used, most = ledger.get("bytes"), ledger.get("max_bytes")
-    if not used or not most or used < LEDGER_WARNING * most:
-        return []
-    return [("WARNING", f"the ledger has {used / most:.0%} of the size that it may have (max_bytes)")]
+    if used and most and used >= LEDGER_WARNING * most:
+        text = f"the ledger has {used / most:.0%} of the size that it may have (max_bytes)"
+        yield Problem("WARNING", text, "ledger_size")
 
 
 def _figures(status: Mapping[str, Any]) -> dict[str, str]:
