@@ -82,10 +82,13 @@ def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong by a status; of its nodes only those count that are in quarantine, by their `why`."""
     yield from _snapshot(status)
     for alarm in status.get("alarms", ()):
-        yield Problem("CRITICAL", alarm["text"], alarm.get("kind", "alarm"), alarm.get("node") or "")
+        # a latched alarm is filed under a word, or under "daemon" and which
+        kind, _, name = alarm.get("kind", "alarm").partition(" ")
+        yield Problem("CRITICAL", alarm["text"], kind, alarm.get("node") or name)
     for pause in status.get("pauses", ()):
-        names = ",".join(pause.get("names", ())) or pause["text"]
-        yield Problem("WARNING", pause["text"], "pause", f"{pause.get('kind', '')} {names}")
+        # an older daemon names nothing but by its text
+        named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]
+        yield Problem("WARNING", pause["text"], "pause", " ".join(named))
     yield from (*_hold(status), *_nodes_and_jobs(status), *_ledger(status))
 
 

@@ -99,3 +99,15 @@ def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> N
         ("WARNING", "node n1 is paused by root: new disk", "pause:node n1"),
         ("WARNING", "no word from the driver of 1", "silent"),
     ]
+
+
+def test_a_problem_keeps_its_name_while_its_text_goes_on() -> None:
+    def key(**fault: Any) -> str:
+        (problem,) = judged(well() | fault).problems
+        return problem.key
+
+    assert key(snapshot_age_s=70.0) == key(snapshot_age_s=400.0) == "snapshot"
+    assert key(alarms=[{"kind": "operator", "node": None, "text": "operator mode has stopped"}]) == "operator"
+    assert key(alarms=[{"kind": "daemon a1b2", "node": None, "text": "pilots of another"}]) == "daemon:a1b2"
+    assert key(pauses=[{"kind": "all", "names": [], "text": "everything is paused"}]) == "pause:all"
+    assert key(silent=["1"]) == key(silent=["1", "2"]) == "silent"
