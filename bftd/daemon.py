@@ -8,13 +8,12 @@ import dataclasses
 import functools
 import logging
 import os
-import secrets
 import signal
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,20 @@ from typing import Any
 import click
 
 import milp
-from bftd import __version__, config, entry, journal, keys
+from bftd import __version__, beside, config, entry, journal, keys
+from bftd.alarms import hook
+from bftd.alarms.notifier import Notifier
 from bftd.core.events import Tick
 from bftd.errors import BftError, ConfigError, LedgerError, UsageError
 from bftd.http import api
 from bftd.keys import Config
 from bftd.metrics.measured import Measured
 from bftd.notify import notify, watchdog_s
-from bftd.service import dry_run as dry_runs
 from bftd.service import neighbours
 from bftd.service.cancelling import Canceller
 from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from bftd.service.neighbours import IDENTITY
 from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
@@ -127,13 +126,19 @@ class Daemon:
             notify("READY=1", f"STATUS={does} {self._service.partition}")
             beat = asyncio.create_task(self._beat())
             beat.add_done_callback(lambda _: self._stop.set())
+            notifier = Notifier(
+                self._service, lambda: self._preemption.cluster.split(" ")[0] if self._preemption else ""
+            )
+            telling = asyncio.create_task(notifier.run())
             try:
                 await self._poll()
                 if beat.done():  # it ends only where it fails
                     beat.result()
             finally:
                 beat.cancel()
+                telling.cancel()
                 notify("STOPPING=1")
+                notifier.stop()
                 self._service.stop()
                 await runner.cleanup()
                 Path(self._config.api.socket).unlink(missing_ok=True)
@@ -353,13 +358,15 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
         click.echo(config.to_toml(settings), nl=False)
         return
     if check_config:
+        if why := hook.objection(settings.notify.command):
+            raise ConfigError(f"{found}: [notify] command: {why}")
         click.echo(f"{found}: the configuration is right")
         return
     if dry_run:
-        click.echo("\n".join(_told(settings)))
+        click.echo("\n".join(beside.told(settings)))
         return
     if take_over:
-        click.echo(_taken_over(settings))
+        click.echo(beside.taken_over(settings))
         return
     _set_up_log(settings.log.level)
     sys.setswitchinterval(SWITCH_S)
@@ -369,35 +376,6 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
         logging.shutdown()
         os._exit(code)
     sys.exit(code)
-
-
-def _told(settings: Config) -> Iterator[str]:
-    """What operator mode would do: read from Slurm and, beside a daemon that may be using it, from the ledger."""
-    client = _client_of(settings)
-    Visibility(client).check()
-    preemption = Preemption(client, settings.slurm.harvested)
-    preemption.check()
-    if preemption.objection:
-        yield f"bftd does not start, and cancels nothing: {preemption.objection}"
-    yield from dry_runs.report(settings, client.snapshot(), *dry_runs.known(Path(settings.ledger.path)))
-
-
-def _taken_over(settings: Config) -> str:
-    """Note in the ledger that pilots of other daemons are this one's own; returns a sentence."""
-    ledger = Ledger(settings.ledger.path, settings.daemon.mode)
-    try:
-        kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ())) or (secrets.token_hex(4),)
-        found = neighbours.foreign(_client_of(settings).snapshot(), settings.slurm.harvested, kept, {})
-        ledger.keep(IDENTITY, {"words": [*kept, *found]})
-    finally:
-        ledger.close()
-    if not found:
-        return f"no pilot of another bftd runs in {', '.join(settings.slurm.harvested)}"
-    return f"pilots of {' and '.join(found)} are taken for this bftd's own from now on"
-
-
-def _client_of(settings: Config) -> SlurmClient:
-    return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 
 
 # The loop lets the interpreter go at each call of the system: a thread that computes is to hand it back soon.

@@ -40,6 +40,8 @@ CLUSTER = "cluster or accounting or browser"
 
 _SLOW = (
     "tests/bftd/cli/test_size_",
+    "tests/bftd/cli/test_tune.py",
+    "tests/bftd/alarms/",
     "tests/bftd/http/",
     "tests/bftd/metrics/test_prometheus.py",
     "tests/bftd/pool/backfill/test_against_slurm.py",

@@ -18,7 +18,7 @@ _COMMANDS = {
     "top": ("bftd.cli.top", "top", "Show nodes, trainers and decisions live, with keys to pause, tune and explain."),
     "trainers": ("bftd.cli.trainers", "trainers", "Show the trainers, with --all also those that ended."),
     "explain": ("bftd.cli.explain", "explain", "Tell why a trainer has its nodes, or why a node is or is not lent."),
-    "tune": ("bftd.cli.daemon", "tune", "Change the running daemon's settings; they survive its restart."),
+    "tune": ("bftd.cli.tune", "tune", "Change the running daemon's settings; they survive its restart."),
     "pause": ("bftd.cli.control", "pause", "Lend no more nodes: to anybody, on some nodes, or to a user or account."),
     "resume": ("bftd.cli.control", "resume", "Lend again what was paused."),
     "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),

@@ -84,7 +84,8 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
     nodes = dict(turn.pool.nodes)
     for name, why in (barred | over).items():
         nodes[name] = replace(nodes[name], in_pool=False, why=why)
-    turn.pool = replace(turn.pool, nodes=nodes, barred=turn.pool.barred | barred.keys() | over.keys(), bound=bound)
+    out, beyond = turn.pool.barred | barred.keys() | over.keys(), turn.pool.beyond | over.keys()
+    turn.pool = replace(turn.pool, nodes=nodes, barred=out, bound=bound, beyond=beyond)
 
 
 def _barred(turn: Turn) -> dict[str, str]:

@@ -118,10 +118,10 @@ class PoolView:
     by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `looked_s` is when the
     reading of the snapshot began: what came later may be missing. `classes` are those of all harvested nodes. `barred`
     are the nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are
-    beyond what all trainers together may have. `daemons` says of which daemon a pilot is, where its driver was told.
-    `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are kept for
-    waiting jobs, by their ids, and `rooms_over` were until the snapshot before. Slurm's backfill scheduler begins no
-    cycle before `cycle_s`.
+    beyond what all trainers together may have: `beyond`. `daemons` says of which daemon a pilot is, where its driver
+    was told. `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are
+    kept for waiting jobs, by their ids, and `rooms_over` were until the snapshot before. Slurm's backfill scheduler
+    begins no cycle before `cycle_s`.
     """
 
     version: int = 0
@@ -135,6 +135,7 @@ class PoolView:
     accounts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     barred: frozenset[str] = frozenset()
     bound: str = ""
+    beyond: frozenset[str] = frozenset()
     classes: Classes = field(default_factory=dict)
     daemons: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bftd.core import failures, learn, refusals, sentences
+from bftd.core import failures, learn, likeness, refusals, sentences
 from bftd.core.decisions import Ended, Lost, Noted, Saved
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn
@@ -50,7 +50,7 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
     if turn.explain:
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
-        told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json()}
+        told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json(), "was": likeness.of(trainer)}
         turn.happened("finished", trainer_id, data=told | _whole(trainer))
     turn.plan_due = True
 

@@ -12,8 +12,12 @@ from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView
 from bftd.core.turn import Turn, growth_allowed, is_silent
 from bftd.protocol.reports import NO_SUMMARY
+from slurm_plugin.nodeset import fold
 
 GONE = "its pilot is gone from Slurm"
+
+# How often all of the pool is recorded beside its changes, in seconds: a few kilobytes a day.
+RECORD_WHOLE_S = 3600.0
 
 
 def observe(turn: Turn, view: PoolView) -> None:
@@ -35,8 +39,12 @@ def observe(turn: Turn, view: PoolView) -> None:
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred
+    if not before.seen:  # before its change: then there is no telling what has changed since when
+        record_whole(turn, before)
     if changed:
         record_change(turn, before)
+    if before.seen and before.time_s // RECORD_WHOLE_S != view.time_s // RECORD_WHOLE_S:
+        record_whole(turn, before)
     rooms.follow(turn, before)
     _expire(turn, since_s)
     pilots = view.pilots
@@ -71,7 +79,23 @@ def record_change(turn: Turn, last: PoolView) -> None:
     before = {node.name for node in last.nodes.values() if node.in_pool}
     after = {node.name for node in turn.pool.nodes.values() if node.in_pool}
     data = {"version": turn.pool.version, "joined": sorted(after - before), "left": sorted(before - after)}
+    # what only the bound keeps out is no loss of the pool to who asks what another bound would have brought
+    now, then = turn.pool.beyond, last.beyond
+    if now != then:
+        data |= {"beyond_joined": sorted(now - then), "beyond_left": sorted(then - now)}
     turn.happened("pool", data=data)
+
+
+def record_whole(turn: Turn, last: PoolView) -> None:
+    """Record all of the pool, so that who reads of its changes need not read them from the beginning.
+
+    `first` says that it is the first look since the daemon started: what was before it, nobody knows.
+    """
+    if not turn.explain:
+        return
+    pool = [node.name for node in turn.pool.nodes.values() if node.in_pool]
+    data = {"nodes": fold(pool), "beyond": fold(sorted(turn.pool.beyond)), "first": not last.seen}
+    turn.happened("pool_whole", data=data)
 
 
 def _expire(turn: Turn, since_s: float) -> None:

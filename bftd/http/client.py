@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
 TIMEOUT_S = 10.0
+# The ledger may be read for as long as its daemon lets it.
+TRACE_TIMEOUT_S = 30.0
 
 
 class Client:
@@ -101,6 +103,10 @@ class Client:
         """What nodes and trainers were over that time, as means of steps; without a step one that fits."""
         step = "" if step_s is None else f"&step={step_s}"
         return self.request("GET", f"/v1/history?since={since_s}&until={until_s}{step}&trainers={int(trainers)}")
+
+    def pool_trace(self, since_s: float) -> dict[str, Any]:
+        """The changes of the pool since a time, and the trainers of that time; for administrators."""
+        return self.request("GET", f"/v1/pool-trace?since={since_s}", timeout_s=TRACE_TIMEOUT_S)
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""

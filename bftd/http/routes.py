@@ -20,6 +20,7 @@ from bftd.http import (
     driver_handlers,
     history_handlers,
     metrics_handlers,
+    trace_handlers,
     usage_handlers,
     user_handlers,
     web_handlers,
@@ -72,6 +73,7 @@ ROUTES = (
     Route("POST", "/v1/resume", control_handlers.resume),
     Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
     Route("GET", "/v1/history", history_handlers.history, OVERVIEW_UNITS),
+    Route("GET", "/v1/pool-trace", trace_handlers.trace, OVERVIEW_UNITS),
     Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
     *WEB_ROUTES,
 )

@@ -257,13 +257,17 @@ class Service:
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
         state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
-        more = {
-            "held_s": now_s - (self._held_since_s or now_s),
+        told = {
             "tuned": status.tuned(self._tuned, self.config),
             "windows": [window.to_json() for window in self.history.windows],
-            "ledger": self.ledger.size() | {"failure": self._unwritten or None},
         }
+        more = self.condition() | told
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
+
+    def condition(self) -> dict[str, Any]:
+        """For how long nothing has grown, and how the ledger does."""
+        held_s = 0.0 if self._held_since_s is None else self.now() - self._held_since_s
+        return {"held_s": held_s, "ledger": self.ledger.size() | {"failure": self._unwritten or None}}
 
     def _teller(self, events: Sequence[Event], state: State) -> str | None:
         """The user whose driver told all these; None for other events, and for users who may do all."""

@@ -84,6 +84,32 @@ class Reader:
         )
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
+    def newest(self, kind: str, since_s: float, *, before: bool = False) -> list[tuple[int, float, str | None, Any]]:
+        """The events of a kind since a time, oldest first, as (rowid, at_s, trainer, data).
+
+        With `before` also the last one before that time. Where they do not fit into one answer, the newest.
+        """
+        query = "SELECT rowid, at_s, trainer, data FROM events WHERE kind = ? ORDER BY rowid DESC"
+        rows = self._rows(query, [kind], lambda row: row[1] < since_s)
+        if rows and rows[-1][1] < since_s and not before:
+            rows.pop()
+        return [(rowid, at_s, trainer, json.loads(data)) for rowid, at_s, trainer, data in reversed(rows)]
+
+    def last_before(self, rowid: int, at_s: float) -> float | None:
+        """When the last event was that stands before a row and happened by `at_s`; None where there is none."""
+        rows = self._rows(
+            "SELECT at_s, '' FROM events WHERE rowid < ? AND at_s <= ? ORDER BY rowid DESC LIMIT 1", [rowid, at_s]
+        )
+        return float(rows[0][0]) if rows else None
+
+    def samples_at(self, trainer: str, at_s: float) -> float | None:
+        """The samples that a trainer had told of last by then; None where it had told of none."""
+        rows = self._rows(
+            "SELECT data FROM events WHERE trainer = ? AND kind = 'progress' AND at_s <= ? ORDER BY rowid DESC LIMIT 1",
+            [trainer, at_s],
+        )
+        return float(json.loads(rows[0][0]).get("samples") or 0.0) if rows else None
+
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
         """The ledger to be read, for QUERY_S at most; raises TooSlow where that is not enough, and LedgerError."""
@@ -95,12 +121,15 @@ class Reader:
             if "interrupt" not in str(error):
                 raise LedgerError(f"the ledger {self.path} cannot be read ({error})") from None
             raise TooSlow(f"the ledger was read for {QUERY_S:g} s without an end: ask for less") from None
+
     def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """All rows of another's query, whose last column is a text, as far as one answer has room."""
         return self._rows(query, values)
 
-    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """All rows, as far as their data (the last column) fit into one answer; at least one."""
+    def _rows(
+        self, query: str, values: Sequence[Any], last: Callable[[tuple[Any, ...]], bool] = lambda row: False
+    ) -> list[tuple[Any, ...]]:
+        """All rows up to the `last`, as far as their data (the last column) fit into one answer; at least one."""
         found: list[tuple[Any, ...]] = []
         size = 0
         with self.opened() as db:
@@ -109,6 +138,8 @@ class Reader:
                 if found and size > ANSWER_BYTES_MOST:
                     break
                 found.append(row)
+                if last(row):
+                    break
         return found
 
 

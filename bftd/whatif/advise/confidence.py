@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bftd.whatif.advise.sweep import WEEK_H, Day
+from bftd.whatif.replay.account import Floats
 
 CONFIDENCE = 0.9
 # With fewer days there is no telling how much days differ.
@@ -52,14 +53,19 @@ def expected(days: Sequence[Day], seed: int = 0) -> Expected:
             f"the trace has {count} whole day{'s' if count > 1 else ''}, and how much days differ takes {DAYS_MIN}"
         )
         return Expected(estimate, None, None, None, count, why_not)
+    low, high = bounds(WEEK_H * node_hours, hours, estimate, seed)
+    return Expected(estimate, min(estimate, max(0.0, low)), max(estimate, high), CONFIDENCE, count)
+
+
+def bounds(values: Floats, weights: Floats, estimate: float, seed: int = 0) -> tuple[float, float]:
+    """The bounds of the sum of `values` over that of `weights`, of as many pairs of them drawn anew; see `expected`."""
+    count = len(values)
     drawn = np.random.default_rng(seed).integers(count, size=(DRAWS, count))
-    rates = WEEK_H * node_hours[drawn].sum(axis=1) / hours[drawn].sum(axis=1)
+    rates = values[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
     tail = (1 - CONFIDENCE) / 2
     low, high = (float(bound) for bound in np.quantile(rates, (tail, 1 - tail)))
     spread = sqrt(count / (count - 1)) * student(1 - tail, count - 1) / NormalDist().inv_cdf(1 - tail)
-    low = min(estimate, max(0.0, estimate - spread * (estimate - low)))
-    high = max(estimate, estimate + spread * (high - estimate))
-    return Expected(estimate, low, high, CONFIDENCE, count)
+    return estimate - spread * (estimate - low), estimate + spread * (high - estimate)
 
 
 def student(probability: float, freedom: int) -> float:

@@ -26,8 +26,8 @@ _NEVER_S = 1e12
 _NO_LIMIT = 10**9
 
 
-def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Settings:
-    """The core's settings on a cluster where nothing but the plan limits anything."""
+def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_nodes: int = 0) -> Settings:
+    """The core's settings on a cluster where nothing but the plan, and maybe a bound, limits anything."""
     return Settings(trusting=True).changed(
         t_fwd_s=t_fwd_s,
         objective=objective,
@@ -39,6 +39,7 @@ def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str) -> Set
         give_back_bound_s=_NEVER_S,
         submit_rate_per_min=_NO_LIMIT,
         trainers_per_user=0,
+        max_nodes=max_nodes,
     )
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Two events that are less apart are one: completion times come out of divisions.
 _INSTANT_S = 1e-6
+# Events between two words on how far it is: on a large cluster each takes some milliseconds.
+_TOLD_EVERY = 20
 
 
 def run(
@@ -89,11 +91,12 @@ class Replay:
         self.options = options
         self.mends = options.mended
         self.account = Account()
-        paper_costs = options.rescale_model == "paper"
+        warm_up_s = options.warm_up_s
+        if options.rescale_model == "measured":
+            warm_up_s = measured.WARM_UP_S * options.cost_multiplier
         self.planner = Planner(
-            paper_big_m=not self.mends.right_big_m, startup_charge=self.mends.startup_charge and paper_costs
+            paper_big_m=not self.mends.right_big_m, startup_charge=self.mends.startup_charge and not warm_up_s
         )
-        warm_up_s = 0.0 if paper_costs else measured.WARM_UP_S * options.cost_multiplier
         self.terms = Terms(
             warm_up_s=warm_up_s,
             startup_charge=self.mends.startup_charge and not warm_up_s,
@@ -103,7 +106,13 @@ class Replay:
         solver = "equal-share" if options.policy == "equal-share" else options.solver
         objective = "efficiency" if options.objective == "efficiency" else "throughput"
         self.cluster = SimulatedCluster(
-            settings(t_fwd_s=options.t_fwd_s, pj_max=options.pj_max, objective=objective, solver=solver),
+            settings(
+                t_fwd_s=options.t_fwd_s,
+                pj_max=options.pj_max,
+                objective=objective,
+                solver=solver,
+                max_nodes=options.max_nodes,
+            ),
             self.planner,
             self.drivers,
         )
@@ -122,7 +131,7 @@ class Replay:
                 now_s, change = max(now_s, due.time_s), next(changes, None)
             self._instant(now_s, due)
             heard += 1
-            if progress is not None and heard % 200 == 0:
+            if progress is not None and heard % _TOLD_EVERY == 0:
                 progress(now_s / end_s)
             now_s = self._next(change.time_s if change is not None else inf, now_s)
         self._close(end_s)

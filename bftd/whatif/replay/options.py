@@ -43,7 +43,9 @@ class Options:
     `nodes` and `hours` cut the trace; `cost_multiplier` scales all rescale costs. `scavenger_nodes` is the size of the
     rigid jobs of the policy "scavenger" (None: the best power of 2), `checkpoint_every_s` how often they save.
     `mends` overrides `accounting`, to tell what each of them does. With `endless` the list of trainers starts again
-    when it is used up. `seed` is for those who draw from the result; a replay draws nothing.
+    when it is used up. `seed` is for those who draw from the result; a replay draws nothing. With `warm_up_s` a node
+    takes part so long after it was lent, at the trainers' own costs. `max_nodes` bounds all trainers together; 0 is no
+    limit.
     """
 
     t_fwd_s: float = _DAEMON.t_fwd_s
@@ -61,6 +63,8 @@ class Options:
     seed: int = 0
     mends: Mends | None = None
     endless: bool = False
+    warm_up_s: float = 0.0
+    max_nodes: int = 0
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -75,6 +79,8 @@ class Options:
         _at_least("t_fwd_s", self.t_fwd_s, 0.0, above=True)
         _at_least("cost_multiplier", self.cost_multiplier, 0.0)
         _at_least("checkpoint_every_s", self.checkpoint_every_s, 0.0, above=True)
+        _at_least("warm_up_s", self.warm_up_s, 0.0)
+        _at_least("max_nodes", self.max_nodes, 0)
         if self.hours is not None:
             _at_least("hours", self.hours, 0.0, above=True)
         for name in ("pj_max", "scavenger_nodes"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bftd.cli.health import HELD_WARNING_S, LEVELS, SNAPSHOT_CRITICAL_S, SNAPSHOT_WARNING_S, judged, unreachable
+from bftd.health import HELD_WARNING_S, LEVELS, SNAPSHOT_CRITICAL_S, SNAPSHOT_WARNING_S, judged, unreachable
 from bftd.service.status import overview
 from tests.bftd.builders import Core, registration
 
@@ -53,7 +53,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
 def test_each_fault_has_its_level_and_its_text(fault: dict[str, Any], level: str, text: str) -> None:
     found = judged(well() | fault)
     assert (found.level, found.code) == (level, LEVELS.index(found.level))
-    assert found.problems == ((level, text),)
+    assert [(each.level, each.text) for each in found.problems] == [(level, text)]
     assert found.line.startswith(f"BFTD {level}: {text} | nodes=")
 
 
@@ -82,7 +82,7 @@ def test_the_worst_fault_comes_first_and_a_line_stays_a_line() -> None:
 def test_a_daemon_that_does_not_answer_is_critical() -> None:
     found = unreachable("no daemon answers at /run/bftd/bftd.sock: start bftd")
     assert (found.code, found.line) == (2, "BFTD CRITICAL: no daemon answers at /run/bftd/bftd.sock: start bftd")
-    assert found.to_json()["problems"] == [{"level": "CRITICAL", "text": found.problems[0][1]}]
+    assert found.to_json()["problems"] == [{"level": "CRITICAL", "kind": "unreachable", "text": found.problems[0].text}]
 
 
 def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> None:
@@ -94,8 +94,20 @@ def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> N
     core.silent.add("1")
     core.pool("n1", "n2", after_s=70.0)
     found = judged(overview(core.state, core.time_s, "1.0", "live", [], []))
-    assert found.problems == (
-        ("CRITICAL", "n1 was asked back 70 s ago and is still in use"),
-        ("WARNING", "node n1 is paused by root: new disk"),
-        ("WARNING", "no word from the driver of 1"),
-    )
+    assert [(each.level, each.text, each.key) for each in found.problems] == [
+        ("CRITICAL", "n1 was asked back 70 s ago and is still in use", "overdue:n1"),
+        ("WARNING", "node n1 is paused by root: new disk", "pause:node n1"),
+        ("WARNING", "no word from the driver of 1", "silent"),
+    ]
+
+
+def test_a_problem_keeps_its_name_while_its_text_goes_on() -> None:
+    def key(**fault: Any) -> str:
+        (problem,) = judged(well() | fault).problems
+        return problem.key
+
+    assert key(snapshot_age_s=70.0) == key(snapshot_age_s=400.0) == "snapshot"
+    assert key(alarms=[{"kind": "operator", "node": None, "text": "operator mode has stopped"}]) == "operator"
+    assert key(alarms=[{"kind": "daemon a1b2", "node": None, "text": "pilots of another"}]) == "daemon:a1b2"
+    assert key(pauses=[{"kind": "all", "names": [], "text": "everything is paused"}]) == "pause:all"
+    assert key(silent=["1"]) == key(silent=["1", "2"]) == "silent"

@@ -1,0 +1,1 @@
+"""Telling the site's own command of what is wrong, `[notify] command`."""

@@ -1,0 +1,103 @@
+"""The site's command: run with a message on its standard input, for a while, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+
+# A mail takes a second, a web server that does not answer for ever.
+LIMIT_S = 30.0
+# Of what it prints so much is kept, for the log.
+OUTPUT_BYTES = 4096
+# How often it is looked at: it may end with its output still open, and the daemon may stop.
+_LOOK_S = 0.1
+
+
+def objection(command: str) -> str:
+    """Why a command cannot be run, by what is there now; "" where it can, or is none."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"{command!r} is no command ({error}): see to its quotes"
+    if not words or shutil.which(words[0], path=_path()):
+        return ""
+    if os.path.isfile(words[0]):
+        return f"{words[0]} may not be run by this user: make it executable (chmod 755)"
+    return f"there is no command {words[0]}: give its whole path"
+
+
+def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LIMIT_S) -> str:
+    """Run a command, without a shell, until it ends; returns "" or why its message may not have come through.
+
+    It belongs in a thread. What the command started and left running ends with it, and all of it once `stop` is set.
+    """
+    if why := objection(command):
+        return why
+    name = shlex.split(command)[0]
+    with os.fdopen(os.memfd_create("message"), "w+b") as standard_input:
+        standard_input.write(message)
+        standard_input.seek(0)
+        try:
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=standard_input,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{name} cannot be run: {error.strerror}"
+    try:
+        ended, output = _watched(process, stop, limit_s)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also what it left running behind it
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    if stop.is_set() and not ended:
+        return f"{name} was ended with the daemon"
+    if not ended:
+        return f"{name} had not ended after {limit_s:.0f} s and was killed"
+    if process.returncode == 0:
+        return ""
+    said = output.decode(errors="replace").strip().splitlines()
+    how = f"exit code {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+    return f"{name} ended with {how}" + (f": {said[-1]}" if said else "")
+
+
+def _watched(process: subprocess.Popen[bytes], stop: threading.Event, limit_s: float) -> tuple[bool, bytes]:
+    """Whether it ended in time, and the last of what it printed."""
+    assert process.stdout is not None
+    output, end_s, descriptor = b"", time.monotonic() + limit_s, process.stdout.fileno()
+    is_open = True
+    while not stop.is_set() and time.monotonic() < end_s:
+        ended = process.poll() is not None
+        if is_open and select.select([descriptor], [], [], 0.0 if ended else _LOOK_S)[0]:
+            part = os.read(descriptor, OUTPUT_BYTES)
+            output, is_open = (output + part)[-OUTPUT_BYTES:], bool(part)
+        elif ended:
+            return True, output
+        elif not is_open:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_S)
+    return process.poll() is not None and not stop.is_set(), output
+
+
+def _environment() -> dict[str, str]:
+    """What a command of the site's needs to know, and nothing of the daemon's own."""
+    known = {name: os.environ[name] for name in ("HOME", "LOGNAME", "USER", "TZ") if name in os.environ}
+    return known | {"PATH": _path(), "LANG": "C.UTF-8"}
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath)

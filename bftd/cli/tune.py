@@ -1,0 +1,154 @@
+"""`bft tune`: changing the running daemon's settings, and what that would have brought."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bftd import keys
+from bftd.cli import common, options
+from bftd.errors import ApiError, BftError, UsageError
+from bftd.http import client
+from bftd.protocol.fields import printable
+
+if TYPE_CHECKING:
+    from bftd.whatif.effect.comparison import Effect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS_H = {"h": 1.0, "d": 24.0, "": 1.0}
+# As long as the ledger keeps events.
+_OVER_MOST_H = 30 * 24.0
+# Statuses with which a daemon refuses what it does not know, or nobody but administrators may ask.
+_FORBIDDEN, _UNKNOWN = 403, 404
+
+
+def _tunable_options(command: F) -> F:
+    """An option for each key that is tunable, in the order of the file."""
+    for key in reversed(keys.tunable()):
+        kind: Any = click.Choice(key.choices) if key.choices else key.kind
+        number = "N" if key.kind is int else "SHARE"
+        metavar = None if key.choices else "SECONDS" if key.name.endswith("_s") else number
+        command = click.option(_option(key), key.name, type=kind, metavar=metavar, help=key.doc)(command)
+    return command
+
+
+def _option(key: keys.TunableKey) -> str:
+    return "--" + key.name.removesuffix("_s").replace("_", "-")
+
+
+def _named(word: str) -> str:
+    """The key that a word on the command line names, with or without its unit; UsageError for none."""
+    name = word.removeprefix("--").replace("-", "_").lower()
+    for key in keys.tunable():
+        if name in (key.name, key.name.removesuffix("_s")):
+            return key.name
+    raise UsageError(f"{word!r} cannot be tuned; {', '.join(key.name for key in keys.tunable())} can")
+
+
+def _hours(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Hours from 24h, 7d or a number of hours."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd]?)", value.strip().lower())
+    hours = float(found[1]) * _UNITS_H[found[2]] if found else 0.0
+    if not 1.0 <= hours <= _OVER_MOST_H:
+        raise click.BadParameter(f"{value!r} is no time from 1h to 30d.")
+    return hours
+
+
+@click.command()
+@_tunable_options
+@click.option("--reset", is_flag=True, help="Go back to the configuration's values, of each KEY or of all.")
+@click.option("--dry-run", is_flag=True, help="Only tell what it would have brought; change nothing.")
+@click.option("--effect/--no-effect", default=None, help="Tell it first or not [on a terminal: tell it].")
+@click.option("--over", "hours", default="24h", show_default=True, callback=_hours, help="How much of the past counts.")
+@click.argument("names", metavar="[KEY]...", nargs=-1)
+@options.config
+@options.as_json
+def tune(
+    names: tuple[str, ...],
+    reset: bool,
+    dry_run: bool,
+    effect: bool | None,
+    hours: float,
+    config_path: str | None,
+    as_json: bool,
+    **changes: Any,
+) -> None:
+    """Change the running daemon's settings; they act at once and survive its restart.
+
+    They hide what the configuration says, until --reset. `bft status` shows which do.
+
+    First it tells what they would have brought, by replaying the last day with the present settings and with these, on
+    this host. That is advice: where it cannot be told, they are changed all the same.
+    """
+    given = {
+        key.name: key.checked(changes[key.name], _option(key))
+        for key in keys.tunable()
+        if changes[key.name] is not None
+    }
+    if (reset and given) or (names and not reset):
+        raise UsageError("a KEY stands behind --reset, and --reset changes nothing else")
+    if not given and not reset:
+        *first, last = map(_option, keys.tunable())
+        raise UsageError(f"give at least one of {', '.join(first)} and {last}")
+    if dry_run and effect is False:
+        raise UsageError("--dry-run tells the effect and does nothing else: leave --no-effect out")
+    asked = [_named(name) for name in names]
+    daemon = client.find(config_path)
+    what = _what(given, asked, reset)
+    told = None
+    if dry_run or (sys.stderr.isatty() if effect is None else effect):
+        told = _told(daemon, given, asked, hours, failing=dry_run)
+        for line in [] if as_json else (told.text(what), *(f"note: {note}" for note in told.notes)):
+            click.echo(printable(line), err=not dry_run)
+    if dry_run:
+        if as_json:
+            common.echo_json({"effect": told and told.to_json()})
+        return
+    settings = daemon.reset(*asked) if reset else daemon.tune(**given)
+    if as_json:
+        common.echo_json(settings | {"effect": told and told.to_json()})
+    else:
+        click.echo("  ".join(f"{name}={value}" for name, value in settings.items()))
+
+
+def _what(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
+    """What is asked for, as it is typed."""
+    if reset:
+        return " ".join(["--reset", *names])
+    return " ".join(f"{_option(key)} {_number(given[key.name])}" for key in keys.tunable() if key.name in given)
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hours: float, failing: bool) -> Effect:
+    """The effect of these settings, or why it cannot be told; with `failing` that is an error."""
+    from bftd.whatif.effect.comparison import Effect, compared
+
+    try:
+        answer = daemon.pool_trace(time.time() - hours * 3600.0)
+    except ApiError as error:
+        if failing and error.status != _UNKNOWN:
+            raise
+        why = "the daemon is of a bftd that cannot tell its past" if error.status == _UNKNOWN else str(error)
+        return Effect(hours, why_not=why)
+    settings = answer["settings"] | (given or _of_file(daemon, names))
+    if settings == answer["settings"]:
+        return Effect(hours, why_not="these are the settings that hold already")
+    try:
+        return compared(answer, settings, hours)
+    except BftError as error:
+        return Effect(hours, why_not=str(error))
+
+
+def _of_file(daemon: client.Client, names: list[str]) -> dict[str, Any]:
+    """What the configuration has in place of what was tuned."""
+    tuned = daemon.status(folded=True)["tuned"]
+    return {name: item["file"] for name, item in tuned.items() if not names or name in names}

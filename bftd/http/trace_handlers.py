@@ -1,0 +1,25 @@
+"""The pool's last hours with their trainers, for administrators who ask what other settings would have brought."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from bftd.http.asked import SERVICE, administrator, number_of
+from bftd.http.encoding import answered, encoded
+from bftd.http.user_handlers import HISTORY
+from bftd.service import pool_trace
+
+# A day's, unless another time is asked for.
+_DEFAULT_S = 86_400.0
+_LATEST_S = 1e11
+
+
+async def trace(request: web.Request) -> web.Response:
+    """The changes of the pool since a time, with the trainers of that time, for administrators."""
+    service = request.app[SERVICE]
+    administrator(request, "read all trainers' past")
+    state, now_s = service.state, service.now()
+    since_s = number_of(request, "since", now_s - _DEFAULT_S, _LATEST_S)
+    history = request.app[HISTORY]
+    body = await history.look_up(request, lambda ledger: encoded(pool_trace.read(ledger, state, since_s, now_s)))
+    return answered(body)

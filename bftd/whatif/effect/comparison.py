@@ -1,0 +1,265 @@
+"""Two settings compared over the same past: what each recovers, how sure the difference is, and U.
+
+U is A_e over A_s: what was recovered over what the same trainers, arriving as they did, would have made of as many
+dedicated nodes as the pool had on average, at no cost and without a bound. A_s is the same for both settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil, floor
+from typing import Any
+
+import numpy as np
+
+from bftd.simulated.trainers import SimTrainer
+from bftd.whatif.advise.confidence import CONFIDENCE, bounds
+from bftd.whatif.effect.past import Past, past_of
+from bftd.whatif.effect.training import trainers_of, warm_up_s
+from bftd.whatif.replay.account import Account, Floats
+from bftd.whatif.replay.loop import Replay
+from bftd.whatif.replay.options import Options
+from bftd.whatif.trace.model import HOUR_S, Trace
+
+# With less there is no telling: the pool of an hour is not the pool of a day.
+LEAST_H = 1.0
+# The time is cut into as many blocks, an hour each over a day: how much they differ says how sure the sum is.
+_BLOCKS = 24
+_BLOCKS_LEAST = 6
+# A difference below this is none, however sure it is.
+ALIKE = 0.0005
+# An administrator waits so long for an answer.
+LIMIT_S = 20.0
+# The part of its time that the first replay may take; where it takes longer, fewer hours are replayed: so much of what
+# it came to, as the other settings may take longer.
+_FIRST = 0.25
+_FEWER = 0.6
+
+
+class _TooLong(Exception):
+    """A replay has used up its time; `share` of it is done."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a change of settings would have brought over the last `hours`, of `asked_hours`.
+
+    `gain` is a part of what the present settings recover, and lies between `low` and `high` with `confidence`; `sure`
+    says that it is a gain or a loss at all. `u_before` and `u_after` are U. Where nothing can be said, `why_not` does.
+    """
+
+    asked_hours: float
+    hours: float = 0.0
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    sure: bool = False
+    u_before: float | None = None
+    u_after: float | None = None
+    recovered_node_hours_before: float = 0.0
+    recovered_node_hours_after: float = 0.0
+    trainers: int = 0
+    changes: int = 0
+    wall_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    why_not: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    def text(self, what: str) -> str:
+        """One line about `what` is asked for."""
+        if self.gain is None:
+            return f"the effect of {what} is not known: {self.why_not}"
+        over = f"over the last {self.hours:.3g} h"
+        if self.sure and self.low is not None and self.high is not None:
+            said = f"{what} would have recovered {_signed(self.gain)} {over}"
+            how = f"{_signed(self.low)} to {_signed(self.high)} with {CONFIDENCE:.0%} confidence; "
+        else:
+            said = f"{what} would have made no difference that can be told {over}"
+            how = f"{_signed(self.gain)}; " if abs(self.gain) >= ALIKE else ""
+        u = (
+            ""
+            if self.u_before is None or self.u_after is None
+            else f"U {_part(self.u_before)} -> {_part(self.u_after)}; "
+        )
+        counts = f"{_count(self.trainers, 'trainer')}, {_count(self.changes, 'change')} of the pool"
+        return f"{said} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
+
+
+def compared(
+    answer: Mapping[str, Any], settings: Mapping[str, Any], hours: float = 24.0, limit_s: float = LIMIT_S
+) -> Effect:
+    """What `settings` would have brought in place of the present ones, worked out in about `limit_s`.
+
+    `answer` is that of `GET /v1/pool-trace`, which has the present settings too.
+    """
+    begun_s = time.monotonic()
+    present: Mapping[str, Any] = answer["settings"]
+    past = past_of(answer, answer["time_s"] - hours * HOUR_S)
+    known_h = 0.0 if past is None else past.trace.duration_s / HOUR_S
+    if past is None or known_h < LEAST_H:
+        least = f"the ledger has {known_h:.1f} h of the pool, and {LEAST_H:g} h is the least that tells anything"
+        return Effect(hours, known_h, why_not=least)
+    notes = []
+    if known_h < 0.99 * hours:
+        notes.append(f"the ledger has {known_h:.3g} of the last {hours:g} h")
+    runs = _Runs(answer, begun_s + limit_s)
+    try:
+        try:
+            before = runs.played(past, present, begun_s + _FIRST * limit_s)
+        except _TooLong as slow:
+            fewer_h = known_h * slow.share * _FEWER
+            shorter = past_of(answer, past.end_s - fewer_h * HOUR_S)
+            if fewer_h < LEAST_H or shorter is None:
+                return Effect(hours, known_h, why_not=f"not even {LEAST_H:g} h can be replayed in {limit_s:.0f} s here")
+            past, known_h = shorter, shorter.trace.duration_s / HOUR_S
+            notes.append(f"more than {known_h:.3g} h cannot be replayed in {limit_s:.0f} s here")
+            before = runs.played(past, present)
+        if not before.any():
+            return Effect(hours, known_h, why_not="no trainer had anything to do in that time")
+        after, best = runs.played(past, settings), runs.dedicated(past)
+    except _TooLong:
+        return Effect(hours, known_h, why_not=f"it cannot be replayed in {limit_s:.0f} s here: ask for fewer hours")
+    return _judged(past, before, after, best, hours, [*notes, *runs.notes(past)], runs, begun_s)
+
+
+class _Runs:
+    """The replays of one comparison, which all end by `end_s` (of the monotonic clock)."""
+
+    def __init__(self, answer: Mapping[str, Any], end_s: float) -> None:
+        self._answer = answer
+        self._end_s = end_s
+        self.count = 0
+
+    def played(self, past: Past, settings: Mapping[str, Any], end_s: float | None = None) -> Floats:
+        """Node-seconds' worth that settings recover in each block of the past."""
+        trainers = trainers_of(self._answer["trainers"], past, settings["objective"])
+        self.count, edges_s = len(trainers), _edges(past.trace)
+        most = _bound(settings, self._answer["partition_nodes"])
+        if not trainers or most == 0 or not len(past.trace.times_s):
+            return np.zeros(len(edges_s) - 1)
+        options = Options(
+            t_fwd_s=settings["t_fwd_s"],
+            pj_max=settings["pj_max"],
+            warm_up_s=warm_up_s(self._answer["trainers"]),
+            max_nodes=most or 0,
+        )
+        return self._run(past.trace, trainers, options, end_s).outcome(edges_s)
+
+    def dedicated(self, past: Past) -> float:
+        """A_s in node-seconds: linear between whole numbers of nodes."""
+        duration_s = past.trace.duration_s
+        eq_nodes = _node_seconds(past.trace) / duration_s
+        low = self._on(past, floor(eq_nodes))
+        high = low if eq_nodes == floor(eq_nodes) else self._on(past, ceil(eq_nodes))
+        return low + (high - low) * (eq_nodes - floor(eq_nodes))
+
+    def notes(self, past: Past) -> list[str]:
+        """What to keep in mind."""
+        found = []
+        if left_out := self._answer["left_out"]:
+            found.append(f"{_count(left_out, 'trainer')} of that time left out: nothing was kept of their speed")
+        if past.repaired:
+            found.append(f"changes of the pool are missing in {_count(past.repaired, 'hour')}")
+        if self._answer["classes"] > 1:
+            found.append("the nodes are of several classes, and are replayed as if they were alike")
+        return found
+
+    def _on(self, past: Past, nodes: int) -> float:
+        if nodes < 1:
+            return 0.0
+        names = tuple(str(place) for place in range(nodes))
+        trace = Trace(
+            nodes=names,
+            times_s=np.zeros(nodes),
+            node=np.arange(nodes, dtype=np.int32),
+            idle=np.ones(nodes, dtype=np.bool_),
+            duration_s=past.trace.duration_s,
+        )
+        trainers = [
+            replace(each, objective=each.curve, up_cost_s=0.0, down_cost_s=0.0)
+            for each in trainers_of(self._answer["trainers"], past, "throughput")
+        ]
+        options = Options(t_fwd_s=past.trace.duration_s, pj_max=max(1, len(trainers)))
+        return float(self._run(trace, trainers, options, None).outcome(_edges(past.trace)).sum())
+
+    def _run(self, trace: Trace, trainers: Sequence[SimTrainer], options: Options, end_s: float | None) -> Account:
+        latest_s = self._end_s if end_s is None else end_s
+
+        def heard(share: float) -> None:
+            if time.monotonic() > latest_s:
+                raise _TooLong(share)
+
+        return Replay(trainers, options).through(trace, heard)
+
+
+def _node_seconds(trace: Trace) -> float:
+    """Node-seconds of the pool."""
+    signs = np.where(trace.idle, 1.0, -1.0)
+    return float((signs * (trace.duration_s - trace.times_s)).sum())
+
+
+def _judged(
+    past: Past,
+    before: Floats,
+    after: Floats,
+    best: float,
+    hours: float,
+    notes: Sequence[str],
+    runs: _Runs,
+    begun_s: float,
+) -> Effect:
+    total = float(before.sum())
+    gain = float(after.sum()) / total - 1.0
+    low, high = bounds(after - before, np.full(len(before), total / len(before)), gain)
+    return Effect(
+        asked_hours=hours,
+        hours=past.trace.duration_s / HOUR_S,
+        gain=gain,
+        low=low,
+        high=high,
+        confidence=CONFIDENCE,
+        sure=(low > 0.0 or high < 0.0) and abs(gain) >= ALIKE,
+        u_before=total / best if best > 0 else None,
+        u_after=float(after.sum()) / best if best > 0 else None,
+        recovered_node_hours_before=total / HOUR_S,
+        recovered_node_hours_after=float(after.sum()) / HOUR_S,
+        trainers=runs.count,
+        changes=past.changes,
+        wall_s=time.monotonic() - begun_s,
+        notes=tuple(notes),
+    )
+
+
+def _edges(trace: Trace) -> Floats:
+    blocks = max(_BLOCKS_LEAST, min(_BLOCKS, floor(trace.duration_s / HOUR_S)))
+    return np.linspace(0.0, trace.duration_s, blocks + 1)
+
+
+def _bound(settings: Mapping[str, Any], partition_nodes: int) -> int | None:
+    """The most nodes that trainers have at once; None where nothing bounds them."""
+    found = [settings["max_nodes"]] if settings["max_nodes"] else []
+    if settings["max_share"] < 1.0:
+        found.append(int(settings["max_share"] * partition_nodes + 1e-6))
+    return min(found) if found else None
+
+
+def _signed(part: float) -> str:
+    return f"{100 * part:+.1f} %"
+
+
+def _part(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

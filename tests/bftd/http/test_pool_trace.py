@@ -1,0 +1,39 @@
+"""The pool's past over the API: for administrators, and nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
+
+
+def test_administrators_read_the_pools_past_with_its_trainers(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        served.see("n1", "n2")
+        served.see("n1")
+        code, told = await served.ask("GET", "/v1/pool-trace?since=0")
+        assert (code, told["format"], told["partition_nodes"], told["left_out"]) == (200, 1, 1, 0)
+        whole, joined, left = told["changes"]
+        assert (whole["nodes"], whole["beyond"], whole["seen_s"]) == ("", "", None)
+        assert (joined["joined"], left["left"]) == ("n[1-2]", "n2")
+        (trainer,) = told["trainers"]
+        assert (trainer["id"], trainer["curve"], trainer["ended_s"]) == ("run-here-1", [], None)
+        assert "ann" not in str(told)
+        code, refused = await served.ask("GET", "/v1/pool-trace?since=yesterday")
+        assert (code, "since must be a number" in refused["error"]) == (400, True)
+
+    run(test, tmp_path)
+
+
+def test_nobody_else_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        served.see("n1", jobs=(driver_job("7", "bob"),))
+        code, refused = await served.ask("GET", "/v1/pool-trace?since=0")
+        assert code == 403
+        assert refused["error"].startswith("only administrators may read all trainers' past, and bob is none")
+
+    as_user(monkeypatch, "bob")
+    run(test, tmp_path)
