@@ -41,7 +41,7 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
 
 def _check(config_path: str | None, as_json: bool) -> None:
     """Speak as a monitoring plug-in does: on standard output, also of a daemon that cannot be asked."""
-    from bftd.cli import health
+    from bftd import health
 
     try:
         found = health.judged(client.find(config_path).status())
