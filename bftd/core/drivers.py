@@ -51,7 +51,7 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
         told = {"exit_code": exit_code, "reason": reason, "summary": summary.to_json(), "was": likeness.of(trainer)}
-        turn.happened("finished", trainer_id, data=told | _whole(trainer))
+        turn.happened("finished", trainer_id, data=told | {"trainer": _whole(trainer)})
     turn.plan_due = True
 
 

@@ -53,11 +53,11 @@ def finished(
             return list(found.values()), False
         before = rows[-1][0]
         ends = [(id_, at_s, json.loads(data)) for _, id_, at_s, data in rows]
-        known = registered(reader, {id_ for id_, _, told in ends if "user" not in told})
+        known = registered(reader, {id_ for id_, _, told in ends if "trainer" not in told})
         for id_, at_s, told in ends:
             if id_ in found or id_ in skipped:  # it was requeued: its last end counts
                 continue
-            who = told if "user" in told else known.get(id_)
+            who = told["trainer"] if "trainer" in told else known.get(id_)
             if who is None or not sees(who["user"]):
                 skipped.add(id_)
                 continue

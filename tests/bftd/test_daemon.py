@@ -307,10 +307,8 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
         assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=efficiency  pj_max=2\n"
         unknown = bft("explain", "99", env=env)
-        assert (unknown.returncode, unknown.stderr) == (
-            1,
-            "bft: no trainer 99 is known: `bft status` lists those there are\n",
-        )
+        assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+        assert unknown.stderr.startswith("bft: neither a trainer nor a harvested node is called 99: ")
         with pytest.raises(ApiError) as refused:
             daemon.client.tune(pj_max=0)
         assert refused.value.status == 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -69,11 +70,14 @@ class Daemon:
 
 
 @pytest.fixture(autouse=True)
-def daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the commands find."""
     monkeypatch.setattr(client, "find", lambda path=None: Daemon())
     monkeypatch.setattr(shown.time, "time", lambda: NOW_S)
     monkeypatch.setenv("TZ", "UTC")
+    shown.time.tzset()
+    yield
+    monkeypatch.undo()
     shown.time.tzset()
 
 
