@@ -40,6 +40,7 @@ CLUSTER = "cluster or accounting or browser"
 
 _SLOW = (
     "tests/bftd/cli/test_size_",
+    "tests/bftd/client/test_client.py",
     "tests/bftd/http/",
     "tests/bftd/pool/backfill/test_against_slurm.py",
     "tests/bftd/pool/backfill/test_planner_properties.py",
@@ -48,6 +49,8 @@ _SLOW = (
     "tests/bftd/test_daemon.py",
     "tests/bftd/test_daemon_start.py",
     "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/top/test_screen.py",
+    "tests/bftd/top/test_terminal.py",
     "tests/bftd/whatif/replay/",
     "tests/bftd/whatif/report/",
     "tests/bftd/whatif/test_advise.py",
