@@ -22,17 +22,13 @@ def sample(state: State) -> Sample:
     Of a pool whose last snapshot is older than `stale_after_s` nobody knows what the nodes are: they are all away but
     for those that are leased.
     """
-    usage, pool = state.usage, state.pool
-    known = is_known(state)
-    leased = {lease.node for lease in state.leases.values()}
-    states: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
-    states[LEASED] = len(leased)
-    for name, node in pool.nodes.items():
-        if name not in leased:
-            states[unleased(state, node, known)] += 1
+    usage = state.usage
+    states = dict.fromkeys(NODE_STATES, 0) | Counter(kinds(state).values())
+    # a lease may be of a node that the last snapshot does not have
+    states[LEASED] = len({lease.node for lease in state.leases.values()})
     return Sample(
         state.time_s,
-        dict(states),
+        states,
         _trainers(state),
         usage.pool_node_seconds,
         usage.used_node_seconds,
@@ -40,18 +36,22 @@ def sample(state: State) -> Sample:
     )
 
 
-def is_known(state: State) -> bool:
-    """Whether the last snapshot is fresh enough to say what nodes are."""
-    return state.time_s - state.pool.time_s <= state.settings.pool.stale_after_s
-
-
-def unleased(state: State, node: PoolNode, known: bool) -> str:
-    """What a node is that has no lease; `known` says whether the snapshot is fresh."""
-    if not known:
-        return AWAY
-    if node.in_pool:
-        return IDLE
-    return AWAY if node.name in state.pool.barred or node.name in state.quarantined else _kind(node)
+def kinds(state: State) -> dict[str, str]:
+    """Each node of the last snapshot by name, with which of NODE_STATES it is."""
+    pool, quarantined = state.pool, state.quarantined
+    leased = {lease.node for lease in state.leases.values()}
+    known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
+    found = {}
+    for name, node in pool.nodes.items():
+        if name in leased:
+            found[name] = LEASED
+        elif not known:
+            found[name] = AWAY
+        elif node.in_pool:
+            found[name] = IDLE
+        else:
+            found[name] = AWAY if name in pool.barred or name in quarantined else _kind(node)
+    return found
 
 
 def _kind(node: PoolNode) -> str:

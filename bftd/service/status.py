@@ -9,7 +9,6 @@ from typing import Any
 from bftd import keys
 from bftd.core import caps, classes, learn, sampling, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
-from bftd.core.sample import LEASED
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
@@ -132,7 +131,6 @@ def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
 def nodes(state: State) -> list[dict[str, Any]]:
     """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
-    known = sampling.is_known(state)
     shown = []
     for name, node in state.pool.nodes.items():
         held = by_node.get(name)
@@ -141,7 +139,6 @@ def nodes(state: State) -> list[dict[str, Any]]:
                 "name": name,
                 "state": node.state,
                 "class": node.node_class,
-                "kind": LEASED if held else sampling.unleased(state, node, known),
                 "in_pool": node.in_pool,
                 "window_s": node.window_s,
                 "trainer": held.trainer if held else None,
@@ -230,13 +227,16 @@ def overview(
 ) -> dict[str, Any]:
     """All of `GET /v1/status`."""
     usage, leases_of = state.usage, _by_trainer(state)
+    shown_nodes, kinds = nodes(state), sampling.kinds(state)
+    for node in shown_nodes:
+        node["kind"] = kinds[node["name"]]
     return {
         "time_s": now_s,
         "version": version,
         "mode": mode,
         "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
         "hold": state.pool.hold,
-        "nodes": nodes(state),
+        "nodes": shown_nodes,
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "strays": strays(state),
         "rooms": rooms(state),

@@ -48,4 +48,7 @@ def node(client: Client, name: str) -> Text:
     except ApiError as error:  # a daemon of before tells no more of a node than its status
         known = next((each for each in client.nodes() if each.name == name), None)
         return Text(str(error)) if known is None else parts.node(known)
-    return parts.node(told.node).append("\n\n").append_text(parts.told(told.decisions))
+    shown = Text(f"{name} is harvested no longer") if told.node is None else parts.node(told.node)
+    if told.leases:
+        shown.append("\n\nwho had it").append("".join(map(parts.lease, told.leases)))
+    return shown.append("\n\n").append_text(parts.told(told.decisions))

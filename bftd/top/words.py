@@ -16,6 +16,11 @@ def clock(at_s: float | None) -> str:
     return "--:--:--" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
+def date(at_s: float | None) -> str:
+    """The date and the time of day."""
+    return "now" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
 def span(seconds: float) -> str:
     """A duration: 45 s, 12 min, 3.5 h, 2.1 d."""
     if seconds < 90:
