@@ -76,7 +76,12 @@ def load(into: Any | None = None) -> Any | None:
 
 
 def step(
-    samples: int = 0, loss: float | None = None, save_every: int | None = None, *, global_samples: int | None = None
+    samples: int = 0,
+    loss: float | None = None,
+    save_every: int | None = None,
+    *,
+    global_samples: int | None = None,
+    total_steps: int | None = None,
 ) -> bool:
     """Counts one training step; returns True when the script should call `save` now.
 
@@ -86,6 +91,8 @@ def step(
         save_every: ask for a save every so many steps; without it, about every 10 s.
         global_samples: how many samples all workers together processed, where their shares differ; then `samples`
             is not looked at.
+        total_steps: how many steps the whole training has, all starts together: `bft status` then tells when it is
+            expected to end. With `elastic.batches(..., epochs=N)` it is known.
 
     All workers are asked at the same step, so the save may use collectives; call this once a step on every one of them.
     """
@@ -96,6 +103,8 @@ def step(
     progress.samples += int(samples) * size if global_samples is None else int(global_samples)
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
+    if total_steps is not None:
+        session.told_total(total_steps)
     session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
     session.fence.by_clock = save_every is None
     gate = session.fence.passed(progress.step, time.monotonic())

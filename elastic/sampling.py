@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from elastic import world
+from elastic import session, world
 from elastic.errors import UsageError
 from elastic.order import Order
 
@@ -134,6 +134,8 @@ class Batches:
         if loader is not None and getattr(loader, "batch_sampler", self) is not self:
             raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
         walk = _Walk(self, world.current().step() if start is None else start)
+        if self.end is not None and session.current().total_steps is None:  # what the script says is better known
+            session.current().told_total(self.end)
         data: Iterator[Any] = walk.indices()
         if loader is not None:
             self._begin = walk.begin

@@ -31,6 +31,9 @@ from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
 
 __all__ = ["Fetched", "Saved", "Session", "current", "install", "new_page", "read_page"]
 
+STEPS_MOST = 10**15
+"""No training has so many: what is above is a number that stands for no end, as sys.maxsize is."""
+
 ERROR_BYTES = 2048
 """What the driver is told of a script's error: the end, where it says what went wrong."""
 
@@ -85,6 +88,8 @@ class Session:
         self._last: Message | None = None
         self._first = True
         self._previous_step_s = 0.0
+        self.total_steps: int | None = None
+        """How many steps the whole training has, where the script has told; for `bft status` alone."""
         self.pause_requested = threading.Event()
         self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
@@ -160,6 +165,8 @@ class Session:
             "steps_lost": steps_lost,
             "at_s": now,
         }
+        if self.total_steps is not None:
+            message["total_steps"] = self.total_steps
         if first:
             self._fetcher.forget()
         if first and previous_s:
@@ -171,6 +178,12 @@ class Session:
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):
             self._reported_s = passed_s
             self._tell(message)
+
+    def told_total(self, steps: object) -> None:
+        """Notes how many steps the whole training has; what is no number of steps is not known."""
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            total = int(steps)  # type: ignore[call-overload]
+            self.total_steps = total if 0 < total <= STEPS_MOST else None
 
     def ended(self, code: int) -> int:
         """Notes that the script has ended, with `code`; returns what the worker is to exit with.

@@ -27,7 +27,7 @@ _PATH = "/[A-Za-z0-9_=:.+@/~#%-]+"
 # Begun with a dash, it would be an option of the container runtime's.
 _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
-_READ = ("step", "samples", "loss")
+_READ = ("step", "samples", "loss", "total_steps")
 """What a line of a script's output is read for."""
 _UNSAID = Share(asked=False)
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"

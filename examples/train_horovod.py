@@ -50,7 +50,8 @@ def train(state):
     state.commit()
 
 
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, batch=0, loss=0.0)
+fields = {"batch": 0, "loss": 0.0, "total_steps": arguments.steps}
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, **fields)
 train(state)
 if hvd.rank() == 0:
     print(f"done: step {state.batch}, loss {state.loss:.3f}", flush=True)

@@ -46,7 +46,8 @@ while step < arguments.steps:
     time.sleep(arguments.step_time_s)
     optimizer.step()
     step += 1
-    if elastic.step(samples=len(points), loss=loss.item(), save_every=arguments.save_every):
+    save_every, total = arguments.save_every, arguments.steps
+    if elastic.step(samples=len(points), loss=loss.item(), save_every=save_every, total_steps=total):
         elastic.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
 
 if rank == 0:

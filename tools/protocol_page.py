@@ -38,7 +38,7 @@ _ESTIMATE = CurveEstimate("a100x4", ((1, 310.0), (2, 600.0)), "assumed", "the da
 _REPORTS: tuple[dict[str, Any], ...] = (
     {"op": "lease", "at_s": 1795306137.2, "id": "n3.41", "state": "placed", "job_id": "4712", "reason": ""},
     {"op": "progress", "at_s": 1795306150.0, "step": 240, "samples": 30720.0, "samples_per_s": 1142.1, "nodes": 4,
-     "world_size": 4, "loss": 0.45, "steps_lost": 0, "window_s": 10.0, "save_s": 0.21,
+     "world_size": 4, "loss": 0.45, "steps_lost": 0, "window_s": 10.0, "save_s": 0.21, "total_steps": 9000,
      "state_bytes": 410000000},
     {"op": "resize", "at_s": 1795306161.9, "from_nodes": 4, "to_nodes": 2, "kind": "down", "stall_s": 0.77,
      "steps_lost": 0, "save_s": 0.2, "rendezvous_s": 0.3, "load_s": 0.15, "state_bytes": 410000000},

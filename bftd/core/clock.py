@@ -21,6 +21,7 @@ from bftd.core.domain import (
     Trainer,
 )
 from bftd.core.outsiders import Stray
+from bftd.core.pace import Attendance
 from bftd.core.timing import BACKOFF_MOST_S
 
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.
@@ -28,6 +29,7 @@ PAST: Mapping[type, tuple[str, ...]] = {
     State: ("time_s", "watched_s", "preempted_s"),
     Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s", "working_s", "ended_s"),
     Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s", "resumed_s"),
+    Attendance: ("since_s",),
     Planned: ("time_s",),
     Failure: ("at_s",),
     Stray: ("seen_s", "cancelled_s"),
@@ -42,7 +44,7 @@ AHEAD: Mapping[type, tuple[str, ...]] = {
 }
 
 
-_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room)
+_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room, Attendance)
 
 
 def moved(state: State, by_s: float) -> State:
@@ -53,6 +55,10 @@ def moved(state: State, by_s: float) -> State:
         times = {name: getattr(item, name) for name in names}
         return replace(item, **{name: time_s + by_s for name, time_s in times.items() if time_s is not None})
 
+    def trainer(item: Trainer) -> Trainer:
+        strays, attendance = tuple(map(at, item.strays)), at(item.attendance)
+        return replace(at(item), strays=strays, attendance=attendance)
+
     return replace(
         at(state),
         pool=replace(
@@ -62,7 +68,7 @@ def moved(state: State, by_s: float) -> State:
             cycle_s=-inf,
             rooms={job: at(room) for job, room in state.pool.rooms.items()},
         ),
-        trainers={id_: replace(at(item), strays=tuple(map(at, item.strays))) for id_, item in state.trainers.items()},
+        trainers={id_: trainer(item) for id_, item in state.trainers.items()},
         leases={id_: at(item) for id_, item in state.leases.items()},
         planned=at(state.planned),
         backoff={node: at(item) for node, item in state.backoff.items()},

@@ -7,14 +7,10 @@ a `Notice` is about nodes, jobs or the plan as a whole. `kind` names the class o
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Verb(NamedTuple):
-    """A verb in the third person, and as it is after "would"."""
-
-    indicative: str
-    conditional: str
+from bftd.protocol import changes
+from bftd.protocol.changes import Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Started(_Beginning):
     """A new trainer gets its first nodes."""
 
     kind = "started"
-    verb = Verb("starts", "start")
+    verb = changes.STARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Resumed(_Beginning):
     """A suspended trainer gets nodes again."""
 
     kind = "resumed"
-    verb = Verb("resumes", "resume")
+    verb = changes.RESUMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Grew(_Deed):
     """
 
     kind = "grew"
-    verb = Verb("grows", "grow")
+    verb = changes.GROWS
 
     before: int
     added: tuple[str, ...]
@@ -79,7 +75,7 @@ class Shrank(_Deed):
     """A trainer gives back some of its nodes because the plan says so."""
 
     kind = "shrank"
-    verb = Verb("shrinks", "shrink")
+    verb = changes.SHRINKS
 
     before: int
     dropped: tuple[str, ...]
@@ -91,7 +87,7 @@ class Suspended(_Deed):
     """A trainer gives back all of its nodes because the plan says so."""
 
     kind = "suspended"
-    verb = Verb("is suspended and gives back", "be suspended and give back")
+    verb = changes.SUSPENDED
 
     dropped: tuple[str, ...]
     why: str
@@ -102,7 +98,7 @@ class GaveBack(_Deed):
     """A trainer loses nodes that left the pool, and has `left` of them."""
 
     kind = "gave_back"
-    verb = Verb("gives back", "give back")
+    verb = changes.GIVES_BACK
 
     lost: tuple[str, ...]
     left: int

@@ -15,6 +15,7 @@ from bftd.core.classes import Classes
 from bftd.core.decisions import Decision
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import Cancels, ElasticJob, Stray
+from bftd.core.pace import Attendance, Pace
 from bftd.core.pause import Pause
 from bftd.core.room_usage import RoomUsage
 from bftd.core.sentences import Mood, sentence
@@ -215,16 +216,17 @@ class Trainer:
     knowledge: Knowledge
     # Fences older drivers: each registration raises it.
     epoch: int = 1
-    # Counts the changes of its lease list.
-    version: int = 1
+    version: int = 1  # counts the changes of its lease list
     state: TrainerState = "waiting"
-    # When its driver was last heard of.
-    heard_s: float = 0.0
-    # Progress that is saved: it never goes back (S10).
-    step: int = 0
+    heard_s: float = 0.0  # when its driver was last heard of
+    step: int = 0  # progress that is saved: it never goes back (S10)
     samples: float = 0.0
     # What it makes at present; 0 where that is not known.
     samples_per_s: float = 0.0
+    # The steps of the whole training, None where its script does not tell.
+    total_steps: int | None = None
+    pace: Pace = field(default=Pace())
+    attendance: Attendance = field(default=Attendance())
     loss: float | None = None
     resizes: int = 0
     suspends: int = 0
@@ -245,8 +247,7 @@ class Trainer:
     said: str = ""
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
     strays: tuple[Lease, ...] = ()
-    # The account as Slurm shows it, never as a driver says; "" while it is not known.
-    account: str = ""
+    account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
 
     @property
     def id(self) -> str:

@@ -90,7 +90,8 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
         trainer = turn.trainers[trainer.id]
         if first_work:
             trainer = _first_work(turn, trainer, turn.now - lease.granted_s, lease.granted_s)
-        turn.change(trainer, state="running")
+        attendance = trainer.attendance.seen(turn.now, works=True)
+        turn.change(trainer, state="running", attendance=attendance)
 
 
 def _first_work(turn: Turn, trainer: Trainer, took_s: float, granted_s: float) -> Trainer:
@@ -167,6 +168,8 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
         knowledge=learn.observe_rate(
             knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
         ),
+        total_steps=report.total_steps,
+        pace=trainer.pace.told(max(report.step, report.live_step), report.steps_per_s, report.nodes),
     )
 
 
@@ -186,8 +189,16 @@ def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
 
 def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
-    suspends = trainer.suspends + 1
-    turn.change(trainer, state="suspended", suspends=suspends, step=step, samples_per_s=0.0, resumed_s=None)
+    turn.change(
+        trainer,
+        state="suspended",
+        suspends=trainer.suspends + 1,
+        step=step,
+        samples_per_s=0.0,
+        resumed_s=None,
+        pace=trainer.pace.told(step, 0.0, 0),
+        attendance=trainer.attendance.seen(turn.now, works=False),
+    )
     if turn.explain:
         turn.say(trainer.id, Saved(trainer.name, step))
 

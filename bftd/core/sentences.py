@@ -35,6 +35,8 @@ from bftd.core.decisions import (
     Waits,
 )
 from bftd.core.learn import Knowledge
+from bftd.protocol import changes
+from bftd.protocol.changes import UNKNOWN_SPEED, nodes
 from bftd.protocol.reports import ResizeReport
 from slurm_plugin.nodeset import fold
 
@@ -47,7 +49,6 @@ STALE = "the last good snapshot of Slurm is too old"
 SILENT = f"nothing was heard of its driver for {timing.GRANT_SILENT_S:.0f} s"
 SETTLING = "Slurm has just taken nodes back for a job, which may count on others too"
 
-_UNKNOWN_SPEED = "its speed is not known yet"
 # Of jobs or users so many are named.
 _NAMED = 3
 
@@ -65,13 +66,11 @@ def _rest(deed: Deed) -> str:
     """What comes after the verb."""
     match deed:
         case Started() | Resumed():
-            kind = f", {deed.on}" if deed.on else ""
-            return f" on {nodes(deed.size)} ({fold(deed.added)}{kind}): {_rate(deed)}"
+            return f"{changes.begun(deed.size, fold(deed.added), deed.on)}: {_rate(deed)}"
         case Grew():
-            return f" from {deed.before} to {nodes(deed.before + len(deed.added))} ({fold(deed.added)}): {_gain(deed)}"
+            return f"{changes.grown(deed.before, deed.before + len(deed.added), fold(deed.added))}: {_gain(deed)}"
         case Shrank():
-            after = nodes(deed.before - len(deed.dropped))
-            return f" from {deed.before} to {after}, {fold(deed.dropped)} given back: {deed.why}"
+            return f"{changes.shrunk(deed.before, deed.before - len(deed.dropped), fold(deed.dropped))}: {deed.why}"
         case Suspended():
             return f" {fold(deed.dropped)}: {deed.why}"
         case GaveBack():
@@ -127,13 +126,13 @@ def _still(left: int) -> str:
 
 def _rate(deed: Started | Resumed) -> str:
     if deed.samples_per_s is None:
-        return _UNKNOWN_SPEED
+        return UNKNOWN_SPEED
     return f"{_about(deed.seen)}{deed.samples_per_s:.3g} samples/s expected"
 
 
 def _gain(deed: Grew) -> str:
     if deed.gain is None:
-        return _UNKNOWN_SPEED
+        return UNKNOWN_SPEED
     gain = f"{_about(deed.seen)}+{deed.gain:.3g} samples/s"
     return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
 
@@ -154,11 +153,6 @@ def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) 
     more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
     jobs = f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
     return f"pilots of another bftd ({identity}) run in this partition ({jobs}): stop one of the two"
-
-
-def nodes(count: int) -> str:
-    """A number of nodes in words."""
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def paused(what: str, by: str, why: str) -> str:

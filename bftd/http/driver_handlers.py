@@ -26,6 +26,7 @@ from bftd.http.privacy import Privacy
 from bftd.http.slices import Slices
 from bftd.protocol.lease import Leases
 from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
+from bftd.service import status
 from bftd.service.live import Service
 
 POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
@@ -140,7 +141,8 @@ async def report(request: web.Request) -> web.Response:
             break
         apply(request, Reported(service.now(), trainer.id, tuple(part)))
         await left.rest()
-    return web.json_response({"version": service.state.trainers[trainer.id].version})
+    answer = status.taken(service.state, service.state.trainers[trainer.id])
+    return web.json_response(answer.to_json())
 
 
 async def finish(request: web.Request) -> web.Response:

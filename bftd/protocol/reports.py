@@ -68,7 +68,9 @@ class ProgressReport(Report):
 
     `nodes` and `world_size` are of the present group; `loss` is None where none is known or it is not finite;
     `steps_lost` counts since the trainer's start. `save_s` is how long a save of the state takes, None where a resize
-    needs none or none was measured; `state_bytes` is its size, None where it is not known.
+    needs none or none was measured; `state_bytes` is its size, None where it is not known. `total_steps` are those of
+    the whole training, None where the script does not tell; `steps_per_s` goes with `samples_per_s`, 0 where not
+    known; `live_step` is the step that training has reached, saved or not. An older driver tells none of the three.
     """
 
     op: ClassVar[str] = "progress"
@@ -82,6 +84,9 @@ class ProgressReport(Report):
     window_s: float = 0.0
     save_s: float | None = None
     state_bytes: int | None = None
+    total_steps: int | None = None
+    steps_per_s: float = 0.0
+    live_step: int = 0
 
     @classmethod
     def read(cls, at_s: float, told: Fields) -> ProgressReport:
@@ -99,6 +104,9 @@ class ProgressReport(Report):
             window_s=told.number("window_s", 0.0),
             save_s=told.number("save_s", None),
             state_bytes=told.whole("state_bytes", None),
+            total_steps=told.whole("total_steps", None, minimum=1),
+            steps_per_s=told.number("steps_per_s", 0.0),
+            live_step=told.whole("live_step", 0),
         )
 
 
@@ -267,6 +275,28 @@ class Reports:
         """The body of a request; raises Malformed."""
         epoch, items = reports_of(data)
         return cls(epoch, tuple(map(report_from_json, items)))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The daemon's answer to reports: the version of the trainer's list, and in how long it is expected to end.
+
+    `ends_in_s` is None where that is not known, and an older daemon does not tell it. It is no time of day, since the
+    driver's host may have another clock.
+    """
+
+    version: int
+    ends_in_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {"version": self.version, "ends_in_s": self.ends_in_s}
+
+    @classmethod
+    def from_json(cls, data: object) -> Taken:
+        """The body of an answer; raises Malformed."""
+        told = Fields(data, "the daemon's answer")
+        return cls(told.whole("version"), told.number("ends_in_s", None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, classes, learn, sampling, sentences, timing
+from bftd.core import caps, classes, ending, learn, sampling, sentences, timing
 from bftd.core.domain import Lease, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import NodeKind
+from bftd.protocol.reports import Taken
 from bftd.service import steered
 
 
@@ -84,12 +85,20 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "samples": item.samples,
         "samples_per_s": item.samples_per_s,
         "efficiency": learn.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
+        "total_steps": item.total_steps,
+        "expected_end_s": ending.expected_end_s(item, state.time_s),
         "loss": item.loss,
         "resizes": item.resizes,
         "suspends": item.suspends,
         "steps_lost": item.steps_lost,
         "exit_code": item.exit_code,
     }
+
+
+def taken(state: State, item: Trainer) -> Taken:
+    """What a driver is told that has just reported."""
+    end_s = ending.expected_end_s(item, state.time_s)
+    return Taken(item.version, None if end_s is None else max(0.0, end_s - state.time_s))
 
 
 def resize_costs(state: State, item: Trainer) -> dict[str, Any]:

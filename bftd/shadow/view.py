@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from bftd.core.sentences import nodes
+from bftd.protocol.changes import nodes
 from bftd.tables import Column, Fitted
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from bftd.client import NodeGroup, Status, Trainer
+from bftd.client.shown import moment
 
 # The order in which states of nodes are drawn and counted.
 STATES = ("regular", "planned", "leased", "idle", "away")
@@ -13,12 +13,12 @@ STATES = ("regular", "planned", "leased", "idle", "away")
 
 def clock(at_s: float | None) -> str:
     """The time of day."""
-    return "--:--:--" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
+    return (moment(at_s) or "--:--:--").rpartition(" ")[2]
 
 
 def date(at_s: float | None) -> str:
     """The date and the time of day."""
-    return "now" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+    return "now" if at_s is None else moment(at_s) or "-"
 
 
 def span(seconds: float) -> str:

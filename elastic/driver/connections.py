@@ -8,6 +8,7 @@ from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
 from elastic.driver.bypath import OPS as BY_PATH
+from elastic.driver.changes import TAKEN
 from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness
@@ -165,7 +166,7 @@ class Connections:
         if self._run.cancelled:  # scancel ends every srun of this job as well: no regular job has asked for the node
             pilot.reason = pilot.reason or CANCELLED
         else:
-            pilot.reason = pilot.reason or "Slurm took the node for a regular job"
+            pilot.reason = pilot.reason or TAKEN
             self._crew.tell_state(pilot, "leaving", at_s=at_s)
         self._crew.leave_at_once(pilot)
 

@@ -169,7 +169,7 @@ class Crew:
             # Its end was reported to a daemon that has not taken it in yet, or that was restarted since.
             self._report(LeaseReport(time.time(), lease.id, "ended", reason="it had ended before"))
             return
-        pilot = Pilot(lease.id, lease.node, lease.limit_s, lease.gres, partition=lease.partition)
+        pilot = Pilot(lease.id, lease.node, lease.limit_s, lease.gres, lease.partition, lease.reason)
         self.pilots[lease.id] = pilot
         pilot.carrier = self.spawn(self._carry_out(pilot), pilot)
 

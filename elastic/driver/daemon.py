@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import printable
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import NodeKind, Registration, Welcome
-from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary
+from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary, Taken
 from elastic.driver.transport import Transport
 from elastic.errors import DaemonError
 from elastic.timing import DAEMON_RETRY_S, LONG_POLL_S
@@ -75,6 +76,12 @@ class DaemonLink:
         self._epoch: int | None = None
         self._version = -1
         self._session: aiohttp.ClientSession | None = None
+        self._ends_s: float | None = None
+
+    @property
+    def ends_in_s(self) -> float | None:
+        """In how long the daemon expects the trainer to end, by its last word; None where it does not know."""
+        return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
 
     def report(self, report: Report) -> None:
         """Queues one report; it is delivered once the daemon is there."""
@@ -188,7 +195,10 @@ class DaemonLink:
     async def _send(self, batch: list[Report]) -> None:
         if self._epoch is None:
             raise DaemonError("it does not know this trainer any more; registering again")
-        await self._request("POST", self._path("report"), Reports(self._epoch, tuple(batch)).to_json())
+        answer = await self._request("POST", self._path("report"), Reports(self._epoch, tuple(batch)).to_json())
+        with contextlib.suppress(Malformed):  # the reports are delivered all the same
+            ends_in_s = Taken.from_json(answer).ends_in_s
+            self._ends_s = None if ends_in_s is None else time.monotonic() + ends_in_s
 
     # -- HTTP ---
 

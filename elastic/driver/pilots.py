@@ -70,6 +70,9 @@ class Pilot:
     partition: str = ""
     """Where the allocation is asked for, "" for the trainer's own."""
 
+    granted: str = ""
+    """Why the daemon lent it, as a sentence."""
+
     part: Part | None = None
     """What of its node was asked for, None for all of it."""
 

@@ -47,6 +47,11 @@ class _Count:
         self._epochs = 0
         self._last = 0
 
+    @property
+    def again(self) -> bool:
+        """Whether it has begun again: another epoch."""
+        return self._epochs > 0
+
     def total(self, value: int, restarted: bool) -> int | None:
         """The count from the very beginning; None for a line that came late.
 
@@ -65,7 +70,7 @@ class Printed:
     """One trainer's lines; times are unix seconds."""
 
     def __init__(self, expression: str | None) -> None:
-        """`expression` has a group `step` or `samples`, maybe `loss`; None: nothing is read."""
+        """`expression` has a group `step` or `samples`, maybe `loss` and `total_steps`; None: nothing is read."""
         self._expression = re.compile(expression) if expression else None
         self._steps, self._samples = _Count(), _Count()
         self._source = ""
@@ -74,6 +79,7 @@ class Printed:
         self._last: tuple[int, int] = (0, 0)
         self._untold: Message | None = None
         self._loss: float | None = None
+        self._total: int | None = None
         self._matching = False
         self.began_at = 0
         """The first step that was ever read."""
@@ -110,12 +116,14 @@ class Printed:
         counts = _numbers(match) if match else None
         if counts is None:
             return None
-        step, samples, loss = counts
+        step, samples, loss, total = counts
         told = self._samples.total(samples, self._restarted) if samples is not None else None
         done = self._steps.total(step, self._restarted) if step is not None else told
         if done is None or (samples is not None and told is None):
             return None
         self._restarted = False
+        if self._steps.again or self._samples.again:  # a total that is printed is then one of an epoch
+            total = 0
         nodes, size = group()
         before, sum_before = self._last
         if not self.matched:
@@ -124,6 +132,7 @@ class Printed:
             told = sum_before + (done - before) * size if self.matched else done * size
         self._source, self.matched, self._last = lease, True, (done, told)
         self._loss = loss if loss is not None else self._loss
+        self._total = total if total is not None else self._total
         return self._message(done, max(0, told), at_s, nodes, size)
 
     def _message(self, step: int, samples: int, at_s: float, nodes: int, size: int) -> Message | None:
@@ -141,6 +150,8 @@ class Printed:
             "loss": self._loss,
             "at_s": at_s,
         }
+        if self._total is not None:
+            message["total_steps"] = self._total
         if not self._first and at_s - self._told_s < REPORT_S:
             self._untold = message
             return None
@@ -167,8 +178,8 @@ class Printed:
             raise _TooLongError
 
 
-def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None] | None:
-    """Step, samples and loss of a line; None where a count is missing or no number, as if nothing had fitted."""
+def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None, int | None] | None:
+    """Step, samples, loss and all steps of a line; None where a count is missing or no number, as if none fitted."""
     found = match.groupdict()
     try:
         step, samples = (_whole(found.get(name)) for name in ("step", "samples"))
@@ -179,7 +190,10 @@ def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None
     loss = None
     with contextlib.suppress(ValueError):
         loss = float(found.get("loss") or math.nan)
-    return step, samples, loss if loss is not None and math.isfinite(loss) else None
+    total = None
+    with contextlib.suppress(ValueError):
+        total = _whole(found.get("total_steps"))
+    return step, samples, loss if loss is not None and math.isfinite(loss) else None, total
 
 
 def _whole(text: str | None) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from bftd.protocol.bounds import WHOLE_MOST
 from bftd.protocol.reports import ProgressReport, Report, ResizeKind, ResizeReport
 from elastic.driver.costs import Costs
 from elastic.link.wire import Message
@@ -40,14 +41,19 @@ class Progress:
     size: int = 0
     samples_per_s: float = 0.0
     steps_lost: int = 0
+    steps_per_s: float = 0.0
+    total_steps: int | None = None
     kept_step: int = -1
     """The step of the state that is kept, -1 for none."""
 
     resizes: int = 0
     suspends: int = 0
+    groups: int = 0
+    """How many groups of workers have come to their first step."""
+
     step_s: float = 0.0
     costs: Costs = field(default_factory=Costs)
-    _window: tuple[float, int] | None = None
+    _window: tuple[float, int, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)
     _heard_s: float | None = None
@@ -68,7 +74,7 @@ class Progress:
         """All workers are stopped; the trainer goes on from `step`."""
         self.suspends += 1
         self._suspended = True
-        self.samples_per_s = 0.0
+        self.samples_per_s = self.steps_per_s = 0.0
         self._lose(self.live_step - max(step, 0))
         self.live_step = max(step, 0)
 
@@ -89,7 +95,9 @@ class Progress:
             return reports
         self._time_steps(step, at_s, bool(message["first"]))
         self.saw(step, at_s)
-        self._measure(samples, at_s)
+        self._measure(samples, step, at_s)
+        if (total := message.get("total_steps")) is not None:
+            self.total_steps = int(total) if 0 < int(total) <= WHOLE_MOST else None
         if message.get("loss") is not None:
             self.loss = float(message["loss"])
             self.first_loss = self.loss if self.first_loss is None else self.first_loss
@@ -120,6 +128,9 @@ class Progress:
             window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
             save_s=self.costs.save_s,
             state_bytes=self.costs.state_bytes,
+            total_steps=self.total_steps,
+            steps_per_s=self.steps_per_s,
+            live_step=self.live_step,
         )
 
     def _follow_clock(self, at_s: float, heard_s: float | None) -> bool:
@@ -138,12 +149,13 @@ class Progress:
         return True
 
     def _first_of_group(self, previous_s: float, message: Message, at_s: float, lost: int) -> list[Report]:
+        self.groups += 1
         step, size, nodes = int(message["step"]), int(message["size"]), int(message.get("nodes", 0))
         before, self.size = self.nodes, size
         # Nodes may be unequal: who trains knows how many they are.
         self.nodes = nodes or size // self.workers_per_node
         # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
-        self._window, self.samples_per_s = None, 0.0
+        self._window, self.samples_per_s, self.steps_per_s = None, 0.0, 0.0
         # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.
         lost = max(lost, self.live_step - step + 1 if self.live_step else 0)
         self._lose(lost)
@@ -168,20 +180,21 @@ class Progress:
         if not first and step > before:
             self.step_s = (at_s - before_s) / (step - before)
 
-    def _measure(self, samples: int, at_s: float) -> None:
+    def _measure(self, samples: int, step: int, at_s: float) -> None:
         if self._window is None:
-            self._window = (at_s + _SETTLE_S, -1)
+            self._window = (at_s + _SETTLE_S, -1, -1)
             return
-        begin_s, begin_samples = self._window
+        begin_s, begin_samples, begin_step = self._window
         if at_s < begin_s:
             return
         if begin_samples < 0:
-            self._window = (at_s, samples)
+            self._window = (at_s, samples, step)
             return
         if at_s - begin_s > 0 and samples > begin_samples:
             self.samples_per_s = (samples - begin_samples) / (at_s - begin_s)
+            self.steps_per_s = max(0.0, (step - begin_step) / (at_s - begin_s))
         if at_s - begin_s > _WINDOW_S:
-            self._window = (at_s, samples)
+            self._window = (at_s, samples, step)
 
     def _lose(self, steps: int) -> None:
         self.steps_lost += max(0, steps)

@@ -8,6 +8,7 @@ for that task.
     TrainerHost  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
     Connections  what agents and workers say                Clockwork     what happens by the clock
     Liveness     who still answers                          Estimating    how fast it may be, before it runs
+    Changes      what the log says of its nodes
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bftd.protocol.lease import Leases
 from bftd.protocol.reports import ResumeReport, SuspendReport
 from elastic.backends import Kind, load
 from elastic.backends.base import Backend
+from elastic.driver.changes import Changes, Measured
 from elastic.driver.clockwork import Clockwork
 from elastic.driver.connections import Connections
 from elastic.driver.crew import Crew
@@ -34,7 +36,7 @@ from elastic.driver.run import Run
 from elastic.driver.settings import DriverSettings
 from elastic.errors import ElasticError, UsageError
 from elastic.script import NO_CONTAINERS
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S, STORE_RETRY_S
+from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S, REPORT_S, STORE_RETRY_S
 
 _CANCEL_AGAIN_S = 0.1
 
@@ -63,6 +65,7 @@ class Trainer:
         self.connections = Connections(self.run, kind, self.crew, host, self._backend, liveness)
         self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
         self.estimating = Estimating(self.run)
+        self._changes = Changes(settings.name, resumes=self.run.saved_step >= 0)
         self._starter = starter
         self._daemon = daemon
         self._listed = asyncio.Event()
@@ -76,6 +79,7 @@ class Trainer:
         self._starter.go_by(listed)
         self.run.settings.site.container, self.run.settings.site.stage = listed.container, listed.stage
         self._listed.set()
+        self._changes.listed((lease.id, lease.reason) for lease in listed.leases if not lease.revoked)
         self.crew.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:
@@ -93,6 +97,7 @@ class Trainer:
             self._reconcile_for_ever(),
             *self._clockwork.works(),
             self.estimating.work(),
+            self._tell_changes(),
         ]
         tasks = list(map(asyncio.create_task, works))
         for task in tasks:
@@ -196,8 +201,21 @@ class Trainer:
         self.run.progress.suspended(step)
         for pilot in self.crew.all:
             pilot.working = False
-        self.run.log(f"suspended at step {step}; resumes on any nodes")
+        self._say(self._changes.suspended(time.monotonic(), step))
         self.run.report(SuspendReport(time.time(), step))
+
+    async def _tell_changes(self) -> None:
+        """Has the log say what has become of the trainer's nodes."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            progress = self.run.progress
+            group = [pilot for pilot in self.crew.all if pilot.workers and self._backend.uses(pilot)]
+            known = Measured(progress.groups, progress.nodes, progress.samples_per_s, self._daemon.ends_in_s)
+            self._say(self._changes.look(time.monotonic(), group, known))
+
+    def _say(self, line: str | None) -> None:
+        if line is not None and not self.run.result.done():
+            self.run.log(line)
 
     async def _hear_farewells(self) -> None:
         """A worker's last words and state come on its own connection and may be behind the news of its end."""

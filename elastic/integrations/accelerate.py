@@ -36,9 +36,20 @@ class Elastic:
             accelerator.load_state(str(place))
             self._keeper.close(place)
 
-    def step(self, samples: int = 0, loss: float | None = None, *, global_samples: int | None = None) -> None:
-        """Counts an optimizer step, `samples` being this worker's; call it once a step on every rank."""
+    def step(
+        self,
+        samples: int = 0,
+        loss: float | None = None,
+        *,
+        global_samples: int | None = None,
+        total_steps: int | None = None,
+    ) -> None:
+        """Counts an optimizer step, `samples` being this worker's; call it once a step on every rank.
+
+        `total_steps` is how many steps the whole training has; with `elastic.batches(..., epochs=N)` it is known.
+        """
         self.done += 1
-        if elastic.step(samples=samples, loss=loss, global_samples=global_samples) and session.current().attached:
+        due = elastic.step(samples=samples, loss=loss, global_samples=global_samples, total_steps=total_steps)
+        if due and session.current().attached:
             with self._keeper.saving(self.done, done=self.done) as folder:
                 self._accelerator.save_state(str(folder))

@@ -92,7 +92,9 @@ class ElasticCallback(TrainerCallback):
             args.save_total_limit = self._limit if session.current().arrived else None
         samples = args.train_batch_size * args.gradient_accumulation_steps
         logged = state.log_history[-1].get("loss") if state.log_history else None
-        due = elastic.step(samples=samples, loss=logged) and session.current().attached
+        # the Trainer works it out from the epochs, and a dataset without a length has none
+        total = state.max_steps if state.max_steps > 0 else None
+        due = elastic.step(samples=samples, loss=logged, total_steps=total) and session.current().attached
         if due or self._due:  # what an evaluation put off is done now
             self._begin(args, state, control)
 

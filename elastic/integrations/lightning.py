@@ -84,7 +84,10 @@ class ElasticCallback(Callback):
         if trainer.global_step == self._step:
             return
         samples, self._step, self._samples = self._samples, trainer.global_step, 0
-        if elastic.step(samples=samples, loss=self._loss(outputs)) and session.current().attached:
+        # with `max_steps`, Lightning's -1 being none; of an EachStep loader elastic.batches knows
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        due = elastic.step(samples=samples, loss=self._loss(outputs), total_steps=total)
+        if due and session.current().attached:
             with self._keeper.saving(self._step) as folder:
                 trainer.save_checkpoint(folder / _FILE)
                 checkpoint.keep_rng(folder)

@@ -15,7 +15,7 @@ from aiohttp import web
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import Registration, Welcome
-from bftd.protocol.reports import Finish, LeaseReport, NoteReport, ProgressReport, Report, Reports
+from bftd.protocol.reports import Finish, LeaseReport, NoteReport, ProgressReport, Report, Reports, Taken
 from tests.elastic.fakes import SomeReport, reports_of
 
 
@@ -40,6 +40,7 @@ class ScriptedDaemon:
         """How the site starts containers."""
         self.leave_out: set[str] = set()
         """Fields that its answers lack, as those of an older daemon or of a wrong one."""
+        self.ends_in_s: float | None = None
         self.slow = False
         self._forgotten = False
         self._leases: dict[str, LeaseView] = {}
@@ -171,7 +172,8 @@ class ScriptedDaemon:
                     self._version += 1
         while self.slow:
             await asyncio.sleep(0.01)
-        return web.json_response({"version": self._version})
+        taken = Taken(self._version, self.ends_in_s).to_json()
+        return web.json_response({name: value for name, value in taken.items() if name not in self.leave_out})
 
     async def _finish(self, request: web.Request) -> web.Response:
         try:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elastic
-from elastic import world
+from elastic import session, world
 from elastic.errors import UsageError
 from elastic.order import Order
 from elastic.sampling import Batches, Step
+from elastic.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -243,3 +244,17 @@ def test_a_world_that_changes_in_one_process_has_its_share_from_the_next_walk_on
     assert [part.data for part in next(plan.steps())] == [[2, 3]]
     at(0, 1, 1)
     assert [part.data for part in next(plan.steps())] == [[4, 5, 6, 7]]
+
+
+def test_batches_with_an_end_tell_how_many_steps_there_are_unless_the_script_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = Session()
+    monkeypatch.setattr(session, "_current", mine)
+    next(Batches(100, global_batch=30, epochs=None).steps(start=0))
+    assert mine.total_steps is None
+    next(Batches(100, global_batch=30, epochs=3).steps(start=0))
+    assert mine.total_steps == 12
+    elastic.step(samples=1, total_steps=500)
+    next(Batches(100, global_batch=30, epochs=3).steps(start=0))
+    assert mine.total_steps == 500

@@ -2,7 +2,8 @@
 
 The script stays as in Horovod's own documentation. Steps are counted at the optimizer, samples at
 `ElasticSampler.record_batch`; where a script has no such sampler, `elastic.horovod.step(samples=...)` once a step
-tells them. A state attribute named `loss` is shown as the loss.
+tells them. A state attribute named `loss` is shown as the loss, and one named `total_steps` is how many steps the whole
+training has.
 """
 
 from __future__ import annotations
@@ -160,6 +161,9 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self.bft_samples += samples
         lost, self._bft_lost = self._bft_lost, 0
         loss = _number(getattr(self, "loss", None))
+        total = _number(getattr(self, "total_steps", None))
+        if total is not None:
+            _session.current().told_total(total)
         # Every node has a worker with rank 0's local rank, which is 0: its cross size is the number of nodes.
         nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
@@ -305,9 +309,14 @@ class ElasticSampler(_UpstreamSampler):  # type: ignore[misc, valid-type]
         _counter.samples += int(batch_size) * self.num_replicas
 
 
-def step(samples: int = 0, loss: float | None = None) -> None:
-    """Counts one training step with `samples` samples of this worker; for scripts without an ElasticSampler."""
+def step(samples: int = 0, loss: float | None = None, *, total_steps: int | None = None) -> None:
+    """Counts one training step with `samples` samples of this worker; for scripts without an ElasticSampler.
+
+    `total_steps` is how many steps the whole training has, where that is known.
+    """
     _counter.explicit = True
+    if total_steps is not None:
+        _session.current().told_total(total_steps)
     if _counter.state is not None:
         if loss is not None:
             object.__setattr__(_counter.state, "loss", loss)

@@ -28,6 +28,7 @@ from bftd.core.events import ClockSet
 from bftd.core.invariants import validate_state
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import ElasticJob
+from bftd.core.pace import Attendance
 from bftd.core.pause import Pause
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import CrashReport
@@ -36,7 +37,12 @@ from tests.bftd.builders import NOW_S, Core, lease, of, registration
 STEPS = st.sampled_from([-86400.0, -3600.0, -61.0, -5.0, 5.0, 61.0, 3600.0, 31e6])
 # What seconds mean where they are no time: lengths, and Slurm's own times, which no clock of ours moves.
 # Those by the clock of a driver's host, and the time at which an administrator spoke, are not the daemon's to move.
-DURATIONS = {Lease: {"limit_s", "leaving_s"}, Trainer: {"idled_s", "worked_s"}, Pause: {"since_s"}}
+DURATIONS = {
+    Lease: {"limit_s", "leaving_s"},
+    Trainer: {"idled_s", "worked_s"},
+    Pause: {"since_s"},
+    Attendance: {"with_s", "all_s"},
+}
 FOREIGN = {Settings, PoolView, ElasticJob, Registration, Knowledge}
 
 
@@ -62,7 +68,7 @@ def test_every_field_in_seconds_of_the_state_is_moved_or_known_to_be_no_time() -
     for cls in set(reachable(State)):
         seconds = {field.name for field in dataclasses.fields(cls) if field.name.endswith("_s")}
         listed = {*clock.PAST.get(cls, ()), *clock.AHEAD.get(cls, ())}
-        assert seconds - listed - DURATIONS.get(cls, set()) - {"samples_per_s"} == set(), (
+        assert seconds - listed - DURATIONS.get(cls, set()) - {"samples_per_s", "steps_per_s"} == set(), (
             f"say in bftd/core/clock.py what a step of the clock does to these of {cls.__name__}"
         )
     assert {name for name, hint in typing.get_type_hints(State).items() if "float" in str(hint)} == {

@@ -48,7 +48,9 @@ from bftd.core.events import (
     PoolObserved,
     Registered,
 )
+from bftd.core.sentences import sentence
 from bftd.core.step import fold
+from bftd.protocol.changes import why_of
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport
 from tests.bftd.builders import of, registration, reported
 
@@ -206,3 +208,19 @@ def test_where_nobody_reads_no_decision_is_made_up(explain: bool, monkeypatch: p
     assert bool(made) == bool(of(actions, Decided)) == explain
     assert len(made) >= 9 or not explain
     assert all(bool(item.reason) == explain for item in state.leases.values() if item.live)
+
+
+def test_the_driver_finds_in_a_sentence_why_the_trainer_changes() -> None:
+    whys = {
+        "Started": "123 samples/s expected",
+        "Resumed": "its speed is not known yet",
+        "Grew": "about +40 samples/s over the next 120 s outweigh 1.2 s of stall",
+        "Shrank": "why",
+        "Suspended": "why",
+        "GaveBack": "n1 runs a job",
+    }
+    found = {type(deed).__name__: why_of(sentence(deed), "a") for deed, _, _ in DEEDS}
+    assert {name: found[name] for name in whys} == whys
+    named = Shrank("a: grows from 1", 3, ("n1", "n2"), "why: so")
+    assert why_of(sentence(named), named.who) == "why: so"
+    assert why_of("n7 job 12 needs it", "a") == "n7 job 12 needs it"

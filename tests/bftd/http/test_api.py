@@ -446,3 +446,26 @@ def test_status_is_strict_json_before_the_first_snapshot(tmp_path: Path) -> None
 def unused_tcp_port() -> int:
     """A port that was free a moment ago."""
     return free_port()
+
+
+def test_a_driver_that_tells_all_steps_hears_when_it_ends_and_an_older_one_is_served_as_ever(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.see()
+        await served.ask("POST", "/v1/trainers", TRAINER)
+        path, now = "/v1/trainers/run-here-1/report", time.time()
+        older = {"op": "progress", "at_s": now, "step": 10, "samples": 100, "samples_per_s": 20.0, "nodes": 1}
+        code, told = await served.ask("POST", path, {"epoch": 1, "events": [older]})
+        assert (code, told["ends_in_s"]) == (200, None)
+        _, seen = await served.ask("GET", "/v1/status")
+        assert (seen["trainers"][0]["total_steps"], seen["trainers"][0]["expected_end_s"]) == (None, None)
+        newer = older | {"total_steps": 110, "steps_per_s": 2.0, "live_step": 30}
+        code, told = await served.ask("POST", path, {"epoch": 1, "events": [newer]})
+        assert (code, told["ends_in_s"]) == (200, 40.0)
+        _, seen = await served.ask("GET", "/v1/status")
+        assert seen["trainers"][0]["total_steps"] == 110
+        assert seen["trainers"][0]["expected_end_s"] == pytest.approx(now + 40.0, abs=30.0)
+        for wrong in (0, -1, 10**16, 1.5, "many"):
+            code, told = await served.ask("POST", path, {"epoch": 1, "events": [newer | {"total_steps": wrong}]})
+            assert (code, "total_steps" in told["error"]) == (400, True)
+
+    run(test, tmp_path)

@@ -241,3 +241,19 @@ def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_p
     (tmp_path / "token").write_text("5a17\n")
     assert read_token(str(tmp_path / "token")) == "5a17"
     assert read_token(None) is None
+
+
+def test_with_the_answer_to_reports_comes_in_how_long_the_trainer_ends_and_an_older_daemon_does_not_tell(
+    daemon: ScriptedDaemon,
+) -> None:
+    async def body(client: Client) -> None:
+        daemon.ends_in_s = 600.0
+        client.link.report(note("one"))
+        await until("told", lambda: client.link.ends_in_s is not None)
+        assert client.link.ends_in_s == pytest.approx(600.0, abs=60.0)
+        daemon.leave_out = {"ends_in_s"}
+        client.link.report(note("two"))
+        await until("not known any more", lambda: client.link.ends_in_s is None)
+
+    scene(daemon, body)
+    assert notes(daemon) == ["one", "two"]

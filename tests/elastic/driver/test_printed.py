@@ -256,3 +256,16 @@ def test_the_last_lines_of_a_script_that_ends_well_count(play: Play) -> None:  #
         assert stage.reports(ProgressReport)[-1].step == 100
 
     assert play(body, "1-8,progress=" + STEP) == (0, "training is complete")
+
+
+def test_the_number_of_all_steps_is_read_and_believed_no_more_once_it_was_an_epochs() -> None:
+    printed = Printed(r"(?P<step>[0-9]+)/(?P<total_steps>[0-9]+)")
+    first = read(printed, "10/1,000: fine", 1.0)
+    assert first is not None
+    assert first["total_steps"] == 1
+    later = read(printed, "900/1000", 3.0)
+    assert later is not None
+    assert later["total_steps"] == 1000
+    again = read(printed, "5/1000", 5.0)
+    assert again is not None
+    assert (again["step"], again["total_steps"]) == (905, 0)

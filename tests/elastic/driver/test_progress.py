@@ -227,3 +227,15 @@ def test_nodes_of_unequal_size_are_counted_by_those_who_train_on_them() -> None:
     [report] = resizes(told(progress, 4, 109.0, first=True, size=20, nodes=2))
     assert (report.from_nodes, report.to_nodes, report.kind) == (3, 2, "down")
     assert only_progress(told(progress, 5, 110.0, size=20)).nodes == 2
+
+
+def test_how_many_steps_there_are_in_all_and_how_many_a_second_go_with_the_progress() -> None:
+    progress = running(2, steps=10)
+    assert only_progress(told(progress, 11, 111.0, size=2)).total_steps is None, "an older script does not tell"
+    present = only_progress(told(progress, 12, 112.0, size=2, saved_step=5, total_steps=900))
+    assert (present.total_steps, present.steps_per_s, present.live_step, present.step) == (900, 1.0, 12, 11)
+    assert only_progress(told(progress, 13, 113.0, size=2)).total_steps == 900
+    assert only_progress(told(progress, 14, 114.0, size=2, total_steps=10**16)).total_steps is None
+    assert progress.steps_per_s == 1.0
+    told(progress, 15, 115.0, first=True, size=4)
+    assert progress.steps_per_s == 0.0, "at another size it is not known yet"

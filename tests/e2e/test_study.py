@@ -1,0 +1,105 @@
+"""The study of the examples on a real cluster: trials that lose their nodes go on, and so does a killed study."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.sandbox_site import SandboxSite
+
+optuna = pytest.importorskip("optuna")
+
+pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+
+STUDY = Path(__file__).parents[2] / "examples" / "optuna_hpo.py"
+TRIAL = Path(__file__).with_name("study_trial.py")
+LIMIT_S = 90.0
+
+
+@pytest.fixture
+def site() -> Iterator[SandboxSite]:
+    with SandboxSite(nodes=3, tuned=True) as site:
+        site.start_daemon()
+        yield site
+
+
+class Started:
+    """The study as one process after another."""
+
+    def __init__(self, site: SandboxSite) -> None:
+        self.site = site
+        self.folder = site.work / "study"
+        self.log = site.work / "study.log"
+        self.start()
+
+    def start(self) -> None:
+        words = ["--trials=3", "--parallel=3", "--elastic=1", "--pruner=none", f"--script={TRIAL}"]
+        command = [sys.executable, str(STUDY), f"--folder={self.folder}", *words]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(command, env=self.site.env(), stdout=log, stderr=subprocess.STDOUT)
+
+    def end(self, by: signal.Signals) -> int:
+        self.process.send_signal(by)
+        return self.process.wait(30)
+
+    def trials(self) -> list[Any]:
+        backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "journal"))
+        study = optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
+        return list(study.get_trials())
+
+    def jobs(self) -> dict[str, str]:
+        """The study's jobs that have not ended, by their trial's number."""
+        rows = self.site.slurm("squeue", "-h", "-o", "%i %j").splitlines()
+        return {name.rpartition("-")[2]: id_ for id_, name in map(str.split, rows) if name.startswith("study-")}
+
+    def output(self, number: int) -> str:
+        path = self.folder / "trials" / str(number) / "job.out"
+        return path.read_text() if path.exists() else ""
+
+    def until(self, what: str, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            time.sleep(0.2)
+        logs = [self.log.read_text(), *(self.output(number) for number in range(3))]
+        pytest.fail(f"{what} did not happen within {LIMIT_S:g} s\n" + "\n".join(text[-2000:] for text in logs))
+
+
+def test_preempted_trials_go_on_failed_ones_are_told_apart_and_a_killed_study_submits_nothing_twice(
+    site: SandboxSite,
+) -> None:
+    study = Started(site)
+    try:
+        study.until("trial 0 and 2 train", lambda: all("started on" in study.output(number) for number in (0, 2)))
+        assert re.search(r"bft: \S+ started on 1 node \(n\d\); .* samples/s, about \d+", study.output(0))
+        before = study.jobs()
+        study.end(signal.SIGKILL)
+        site.slurm("sbatch", "--nodes=3", "--exclusive", "--wrap=sleep 1")
+        study.until("all nodes are taken", lambda: all("was suspended" in study.output(n) for n in (0, 2)))
+        study.start()
+        study.until("trial 1 is failed", lambda: study.trials()[1].state.name == "FAIL")
+        study.until("both go on", lambda: all("resumed on" in study.output(number) for number in (0, 2)))
+        assert {number: study.jobs().get(number) for number in ("0", "2")} == {n: before[n] for n in ("0", "2")}
+        site.slurm("scancel", study.jobs()["2"])
+        (study.folder / "trials" / "end").touch()
+        assert study.process.wait(60) == 0
+        states = {trial.number: trial.state.name for trial in study.trials()}
+        assert states == {0: "COMPLETE", 1: "FAIL", 2: "FAIL"}, study.log.read_text()
+        first, failed, cancelled = study.trials()
+        assert first.user_attrs["suspends"] >= 1
+        assert first.user_attrs["job"] == before["0"]
+        assert first.last_step > 10
+        assert "is FAILED" in failed.user_attrs["why"]
+        assert "is CANCELLED" in cancelled.user_attrs["why"]
+    finally:
+        study.process.kill()
+        study.process.wait()
