@@ -36,7 +36,7 @@ def headline(status: Status) -> Text:
         line.append(f"  recovered {words.share(status.recovered)}")
     for window in status.windows:
         if window.u is not None:
-            line.append(f"  U {words.span(window.window_s)} {words.share(window.u)}")
+            line.append(f"  U {words.window(window.window_s)} {words.share(window.u)}")
     backs = status.give_back_s
     if backs.count and backs.p50 is not None and backs.max is not None:
         line.append(f"  give-back {backs.p50:.2f} s, most {backs.max:.2f} s")

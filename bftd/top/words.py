@@ -30,6 +30,11 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
 
 
+def window(seconds: float) -> str:
+    """A window of history: 1 h, 1 d, 7 d."""
+    return f"{seconds / 3600:g} h" if seconds < 86_400 else f"{seconds / 86_400:g} d"
+
+
 def share(value: float | None) -> str:
     """A share in per cent; "-" where it is not known."""
     return "-" if value is None else f"{value:.0%}"
