@@ -192,15 +192,46 @@ class Explanation(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeExplanation(Shown):
-    """One node, and the last sentences about it, oldest first."""
+class PastLease(Shown):
+    """Who had a node from when to when, and why that began and ended; of others' private trainers only when."""
 
-    node: Node = Node()
+    lease: str | None = None
+    trainer: str | None = None
+    name: str | None = None
+    user: str | None = None
+    granted_s: float | None = None
+    revoked_s: float | None = None
+    ended_s: float | None = None
+    give_back_s: float | None = None
+    overdue_s: float | None = None
+    why: str | None = None
+    why_revoked: str | None = None
+
+    def cells(self) -> Mapping[str, Any]:
+        """As a row of a table."""
+        return {
+            "from": moment(self.granted_s),
+            "to": moment(self.ended_s),
+            "trainer": self.trainer,
+            "name": self.name,
+            "user": self.user,
+            "given back in (s)": self.give_back_s,
+            "why it ended": self.why_revoked,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation(Shown):
+    """One node, None where it is no longer harvested, who had it lately, and what was decided about it."""
+
+    node: Node | None = None
+    leases: tuple[PastLease, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """The node, and a row a sentence."""
-        return (*self.node.sheets(), sheet("Decisions", self.decisions))
+        """The node, a row a lease, and a row a sentence."""
+        of = () if self.node is None else self.node.sheets()
+        return (*of, sheet("Leases", self.leases), sheet("Decisions", self.decisions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,9 @@ class Client:
         asked = {"since": _seconds(since), "until": _seconds(until), "step": step_s}
         return read(History, self._get("/v1/history" + _query(asked)))
 
-    def usage(self, since: When | None = None, until: When | None = None, by: Sequence[str] = ("user",)) -> Usage:
+    def usage(self, since: When | None = None, until: When | None = None, by: str | Sequence[str] = "user") -> Usage:
         """Node-seconds by user, account or both: all for administrators, one's own for anybody else."""
-        asked = {"since": _seconds(since), "until": _seconds(until), "by": ",".join(by)}
+        asked = {"since": _seconds(since), "until": _seconds(until), "by": by if isinstance(by, str) else ",".join(by)}
         return read(Usage, self._get("/v1/usage" + _query(asked)))
 
     def events(self, after: int = 0, limit: int = 1000) -> Rows[Event]:
@@ -165,7 +165,7 @@ def _pauses(told: Mapping[str, Any]) -> Rows[Pause]:
 def _what(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:
     """What a pause is of, as the API takes it; nothing is everything."""
     if isinstance(nodes, str):
-        raise UsageError(f"nodes must be a list of names, not {nodes!r}: slurm_plugin.nodeset.expand makes one")
+        raise UsageError(f"nodes must be a list of names, not {nodes!r}")
     named: dict[str, Any] = {"nodes": list(nodes), "user": user, "account": account}
     return {name: value for name, value in named.items() if value}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -15,10 +15,10 @@ from textual.message import Message
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import DataTable, Footer, Input, Static
 
-from bftd.client import Client, Decision, Explanation, Status, Trainer
-from bftd.errors import ApiError, BftError
+from bftd.client import Client, Explanation, Status, Trainer
+from bftd.errors import BftError
 from bftd.protocol.fields import printable
-from bftd.top import parts, style
+from bftd.top import asking, parts, style
 from bftd.top.dialogs import Confirm, PauseDialog, Reader, TuneDialog
 from bftd.top.glyphs import UNICODE, Glyphs
 from bftd.top.memory import Memory
@@ -329,13 +329,8 @@ class Top(App[None]):
         self.push_screen(page)
 
         def ask() -> Done:
-            try:
-                told = self._client.explain_node(name)
-                shown = parts.node(told.node).append("\n\n").append_text(parts.told(told.decisions))
-            except ApiError as error:  # a daemon of before tells no more of a node than this
-                known = next((each for each in self._client.nodes() if each.name == name), None)
-                shown = Text(str(error)) if known is None else parts.node(known)
-            return Done("", then=lambda: page.tell(shown))
+            told = asking.node(self._client, name)
+            return Done("", then=lambda: page.tell(told))
 
         self._beside(ask)
 
@@ -343,44 +338,24 @@ class Top(App[None]):
         """Pause, or resume where everything is paused."""
         if self._status is None:
             return
-        every = [item for item in self._status.pauses if item.kind == "all"]
-        if every:
-            text = Text(f"{printable(every[0].text)}\n\nLend nodes again?")
-            self.push_screen(Confirm("Resume", text), lambda sure: self._resume() if sure else None)
+        every = next((item for item in self._status.pauses if item.kind == "all"), None)
+        if every is None:
+            dialog = PauseDialog(asking.choices(self._selected()))
+            self.push_screen(dialog, lambda asked: self._act(lambda: asking.pause(self._client, asked or {}), asked))
             return
-        choices: dict[str, Mapping[str, str]] = {"everything": {}}
-        chosen = self._selected()
-        if chosen is not None and chosen.user:
-            choices[f"the trainers of user {chosen.user}"] = {"user": chosen.user}
-        if chosen is not None and chosen.account:
-            choices[f"the trainers of account {chosen.account}"] = {"account": chosen.account}
-        self.push_screen(PauseDialog(choices), lambda asked: self._pause(asked) if asked else None)
-
-    def _pause(self, asked: dict[str, Any]) -> None:
-        def do() -> Done:
-            left = self._client.pause(**asked)
-            return Done(f"paused: {'; '.join(item.text for item in left)}")
-
-        self._beside(do)
-
-    def _resume(self) -> None:
-        def do() -> Done:
-            left = self._client.resume()
-            return Done("lent again" + "".join(f"; still in force: {item.text}" for item in left))
-
-        self._beside(do)
+        question = Confirm("Resume", Text(f"{printable(every.text)}\n\nLend nodes again?"))
+        self.push_screen(question, lambda sure: self._act(lambda: asking.resume(self._client), sure))
 
     def action_tune(self) -> None:
         """Change settings."""
         if self._status is not None and self._status.settings:
-            self.push_screen(TuneDialog(self._status.settings), lambda asked: self._tune(asked) if asked else None)
+            dialog = TuneDialog(self._status.settings)
+            self.push_screen(dialog, lambda asked: self._act(lambda: asking.tune(self._client, asked or {}), asked))
 
-    def _tune(self, changed: dict[str, Any]) -> None:
-        def do() -> Done:
-            now = self._client.tune(**changed)
-            return Done("tuned: " + ", ".join(f"{name} = {now.get(name)}" for name in changed))
-
-        self._beside(do)
+    def _act(self, do: Callable[[], str], sure: object) -> None:
+        """Have it done where it was confirmed, and say what came of it."""
+        if sure:
+            self._beside(lambda: Done(do()))
 
     def _beside(self, ask: Callable[[], Done]) -> None:
         """Ask something of the daemon in a thread of its own."""
@@ -414,11 +389,6 @@ class Top(App[None]):
     def _hush(self, which: int) -> None:
         if which == self._said and self.screen_stack:
             self._home("#said").add_class("empty")
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """The decisions that were seen, the newest first."""
-        return tuple(self._memory.decisions)
 
 
 class PlainTop(Top):

@@ -26,24 +26,22 @@ _LEAVE: list[BindingType] = [Binding("escape", "leave", "Back")]
 class _Tick(Checkbox):
     """A box to tick, drawn with what every terminal has."""
 
-    BUTTON_LEFT = "["
-    BUTTON_RIGHT = "]"
+    BUTTON_LEFT = BUTTON_RIGHT = ""
 
     def render(self) -> Content:
         """Empty where it is not ticked: a colour would not be seen everywhere."""
-        self.BUTTON_INNER = "x" if self.value else " "
+        self.BUTTON_INNER = "[x]" if self.value else "[ ]"
         return super().render()
 
 
 class _Choice(RadioButton):
     """One of several, drawn in the same way."""
 
-    BUTTON_LEFT = "("
-    BUTTON_RIGHT = ")"
+    BUTTON_LEFT = BUTTON_RIGHT = ""
 
     def render(self) -> Content:
         """The same."""
-        self.BUTTON_INNER = "*" if self.value else " "
+        self.BUTTON_INNER = "(*)" if self.value else "( )"
         return super().render()
 
 
@@ -99,7 +97,7 @@ class Reader(ModalScreen[None]):
 class PauseDialog(ModalScreen["dict[str, Any] | None"]):
     """Asks what to pause and why, and once more before it is done; None where it is left."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _LEAVE
+    BINDINGS: ClassVar[list[BindingType]] = [*_LEAVE, Binding("enter", "go_on", "Go on", priority=True)]
 
     def __init__(self, choices: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__()
@@ -120,14 +118,14 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
     def on_mount(self) -> None:
         """The reason is what has to be typed."""
         self.query_one("#why", Input).focus()
-        self._hint("Enter goes on, Tab moves, Esc leaves")
+        self._hint("Enter goes on, Tab moves, Space ticks, Esc leaves")
 
     def on_input_changed(self) -> None:
         """What was confirmed was another reason."""
         self._sure = ""
 
-    def on_input_submitted(self) -> None:
-        """Ask once more, then it is done."""
+    def action_go_on(self) -> None:
+        """Ask once more, then it is done; Enter does it wherever one is, so that it never ticks a box."""
         why = self.query_one("#why", Input).value.strip()
         label = list(self._choices)[max(0, self.query_one("#what", RadioSet).pressed_index)]
         release = self.query_one("#release", _Tick).value
@@ -137,7 +135,7 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
         asked = f"{label}/{why}/{release}"
         if self._sure != asked:
             self._sure = asked
-            back = " and ask back what is lent" if release else ""
+            back = " and asks back what is lent" if release else ""
             self._hint(f"Enter once more pauses {label}{back}, Esc leaves")
             return
         self.dismiss({"why": why, "release": release, **self._choices[label]})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from rich.text import Text
 
-from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, Status, Trainer
+from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, PastLease, Status, Trainer
 from bftd.protocol.fields import printable
 from bftd.top import charts, words
 from bftd.top.glyphs import Glyphs
@@ -37,7 +36,7 @@ def headline(status: Status) -> Text:
         line.append(f"  recovered {words.share(status.recovered)}")
     for window in status.windows:
         if window.u is not None:
-            line.append(f"  U {words.span(window.window_s)} {words.share(window.u)}")
+            line.append(f"  U {words.window(window.window_s)} {words.share(window.u)}")
     backs = status.give_back_s
     if backs.count and backs.p50 is not None and backs.max is not None:
         line.append(f"  give-back {backs.p50:.2f} s, most {backs.max:.2f} s")
@@ -175,7 +174,15 @@ def node(one: Node) -> Text:
     return line
 
 
+def lease(one: PastLease) -> str:
+    """Who had a node from when to when, as a line."""
+    whose = " ".join(part for part in (one.trainer, one.name, one.user and f"({one.user})") if part)
+    begun, ended = words.date(one.granted_s), words.date(one.ended_s)
+    why = f": {one.why_revoked}" if one.why_revoked else ""
+    return "\n" + printable(f"{begun} to {ended}  {whose}{why}")
+
+
 def told(found: Sequence[Decision]) -> Text:
     """Sentences with their dates, the oldest first."""
-    lines = [Text(f"{time.strftime('%F %T', time.localtime(each.at_s))}  {printable(each.text)}") for each in found]
+    lines = [Text(f"{words.date(each.at_s)}  {printable(each.text)}") for each in found]
     return Text("\n").join(lines) if lines else Text("the ledger has no decision on it", style="dim")

@@ -15,7 +15,8 @@ Static { text-wrap: nowrap; }
 #detail { height: 8; border-top: solid $primary; }
 #facts { width: 1fr; height: 100%; padding: 0 1; }
 #curve { width: 1fr; height: 100%; padding: 0 1; }
-#feed { height: 4; border-top: solid $primary; padding: 0 1; text-wrap: wrap; }
+#feed { height: 4; border-top: solid $primary; padding: 0 1; text-wrap: wrap;
+  border-title-color: $text-muted; }
 #said { height: auto; max-height: 2; padding: 0 1; background: $primary-darken-2; text-wrap: wrap; }
 #filter { display: none; height: 1; border: none; background: $surface; padding: 0 1; }
 #filter.open { display: block; }
@@ -39,6 +40,7 @@ ModalScreen { align: center middle; }
 .dialog Input:focus { background: $primary-darken-2; }
 .dialog RadioSet { border: none; width: 100%; background: $surface; padding: 0; }
 .dialog Checkbox { border: none; background: $surface; padding: 0; }
+.dialog .toggle--button { color: $text; background: $surface; }
 .dialog Static { text-wrap: wrap; }
 .fields { height: auto; max-height: 12; }
 .field { layout: horizontal; height: 1; }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from bftd.client import NodeGroup, Status, Trainer
+from bftd.client.shown import moment
 
 # The order in which states of nodes are drawn and counted.
 STATES = ("regular", "planned", "leased", "idle", "away")
@@ -13,7 +13,12 @@ STATES = ("regular", "planned", "leased", "idle", "away")
 
 def clock(at_s: float | None) -> str:
     """The time of day."""
-    return "--:--:--" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
+    return (moment(at_s) or "--:--:--").rpartition(" ")[2]
+
+
+def date(at_s: float | None) -> str:
+    """The date and the time of day."""
+    return "now" if at_s is None else moment(at_s) or "-"
 
 
 def span(seconds: float) -> str:
@@ -23,6 +28,11 @@ def span(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
+
+
+def window(seconds: float) -> str:
+    """A window of history: 1 h, 1 d, 7 d."""
+    return f"{seconds / 3600:g} h" if seconds < 86_400 else f"{seconds / 86_400:g} d"
 
 
 def share(value: float | None) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
 import termios
@@ -31,9 +33,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def on_a_terminal(address: str, keys: bytes = b"q", **environment: str) -> tuple[int, bytes, bool]:
-    """Run it in 80 x 24; keys are pressed once it shows nodes. The exit code, all output, and whether modes are back."""
+    """Run it in 80 x 24; keys are pressed once it shows nodes. Code, output, and whether modes are back."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
     given = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "BFTD_SOCKET": address, "TERM": "xterm-256color"}
     given |= {"LANG": "C.UTF-8"} | environment
