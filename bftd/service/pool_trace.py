@@ -14,6 +14,8 @@ from slurm_plugin.nodeset import fold
 FORMAT = 1
 # A start of the daemon takes a few seconds until its first snapshot. What the ledger has of these is of the new life.
 _START_S = 30.0
+# So many names are not worth folding, which takes longer than all else.
+_FEW = 8
 # Trainers told of at once: those that ended last are told first.
 TRAINERS_MOST = 1000
 
@@ -65,7 +67,7 @@ def _change(item: Told) -> dict[str, Any]:
 
 
 def _folded(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else fold(names)
+    return fold(names) if len(names) > _FEW else ",".join(names)
 
 
 def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[str, Any]], int]:
