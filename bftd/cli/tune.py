@@ -12,7 +12,8 @@ import click
 
 from bftd import keys
 from bftd.cli import common, options
-from bftd.errors import ApiError, BftError, UsageError
+from bftd.cli.progress import progress_bar
+from bftd.errors import ApiError, BftError, DaemonUnreachable, UsageError
 from bftd.http import client
 from bftd.protocol.fields import printable
 
@@ -24,8 +25,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _UNITS_H = {"h": 1.0, "d": 24.0, "": 1.0}
 # As long as the ledger keeps events.
 _OVER_MOST_H = 30 * 24.0
-# Statuses with which a daemon refuses what it does not know, or nobody but administrators may ask.
-_FORBIDDEN, _UNKNOWN = 403, 404
+# The status with which a daemon refuses what it does not know.
+_UNKNOWN = 404
+# Of the answer about the past.
+_FORMAT = 1
 
 
 def _tunable_options(command: F) -> F:
@@ -134,16 +137,19 @@ def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hou
 
     try:
         answer = daemon.pool_trace(time.time() - hours * 3600.0)
-    except ApiError as error:
-        if failing and error.status != _UNKNOWN:
+    except (ApiError, DaemonUnreachable) as error:
+        old = isinstance(error, ApiError) and error.status == _UNKNOWN
+        if failing and not old:
             raise
-        why = "the daemon is of a bftd that cannot tell its past" if error.status == _UNKNOWN else str(error)
-        return Effect(hours, why_not=why)
+        return Effect(hours, why_not="the daemon is of a bftd that cannot tell its past" if old else str(error))
+    if answer["format"] != _FORMAT:
+        return Effect(hours, why_not="the daemon is of another bftd: use the bft of its version")
     settings = answer["settings"] | (given or _of_file(daemon, names))
     if settings == answer["settings"]:
         return Effect(hours, why_not="these are the settings that hold already")
     try:
-        return compared(answer, settings, hours)
+        with progress_bar("replay") as progress:
+            return compared(answer, settings, hours, progress=progress)
     except BftError as error:
         return Effect(hours, why_not=str(error))
 

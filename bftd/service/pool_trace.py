@@ -8,12 +8,14 @@ from typing import Any
 from bftd import keys
 from bftd.core import likeness
 from bftd.core.domain import State
-from bftd.service.reader import Reader
+from bftd.service.reader import Reader, Told
 from slurm_plugin.nodeset import fold
 
 FORMAT = 1
 # A start of the daemon takes a few seconds until its first snapshot. What the ledger has of these is of the new life.
 _START_S = 30.0
+# So many names are not worth folding, which takes longer than all else.
+_FEW = 8
 # Trainers told of at once: those that ended last are told first.
 TRAINERS_MOST = 1000
 
@@ -27,13 +29,16 @@ def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str
     `began_samples` at `since_s` or at its arrival, whichever is later, and `ended_s` null while it is there. `left_out`
     counts those that have ended and of whose speed nothing was kept.
     """
-    wholes = ledger.newest("pool_whole", since_s, before=True)
-    from_row, from_s = (wholes[0][0], wholes[0][1]) if wholes else (0, now_s)
-    told: list[tuple[int, dict[str, Any]]] = [(row, _whole(ledger, row, at_s, data)) for row, at_s, _, data in wholes]
-    changed = ((row, _change(at_s, data)) for row, at_s, _, data in ledger.newest("pool", min(since_s, from_s)))
-    told += [(row, change) for row, change in changed if len(change) > 1]
-    clock = ledger.newest("clock_set", from_s)
-    told += [(row, {"at_s": at_s, "by_s": float(data["by_s"])}) for row, at_s, _, data in clock]
+    wholes, _ = ledger.newest("pool_whole", since_s, before=True)
+    begin_s = min([since_s, *(item.at_s for item in wholes[:1])])
+    changes, all_there = ledger.newest("pool", begin_s)
+    if not all_there:  # what is told begins with all of the pool, and has all changes from there on
+        wholes = [item for item in wholes if item.rowid > changes[0].rowid]
+    told = {item.rowid: _whole(ledger, item) for item in wholes}
+    told |= {item.rowid: change for item in changes if len(change := _change(item)) > 1}
+    clock, _ = ledger.newest("clock_set", begin_s)
+    told |= {item.rowid: {"at_s": item.at_s, "by_s": float(item.data["by_s"])} for item in clock}
+    from_row = wholes[0].rowid if wholes else float("inf")
     trainers, left_out = _trainers(ledger, state, since_s)
     settings = {key.name: getattr(getattr(state.settings, key.section), key.name) for key in keys.tunable()}
     return {
@@ -43,33 +48,33 @@ def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str
         "partition_nodes": len(state.pool.nodes),
         "classes": len(state.pool.classes),
         "settings": settings,
-        "changes": [item for row, item in sorted(told, key=lambda pair: pair[0]) if row >= from_row],
+        "changes": [told[row] for row in sorted(told) if row >= from_row],
         "trainers": trainers,
         "left_out": left_out,
     }
 
 
-def _whole(ledger: Reader, row: int, at_s: float, data: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"at_s": at_s, "nodes": data["nodes"], "beyond": data["beyond"]}
-    if not data["first"]:
+def _whole(ledger: Reader, item: Told) -> dict[str, Any]:
+    told = {"at_s": item.at_s, "nodes": item.data["nodes"], "beyond": item.data["beyond"]}
+    if not item.data["first"]:
         return told
-    return told | {"seen_s": ledger.last_before(row, at_s - _START_S)}
+    return told | {"seen_s": ledger.last_before(item.rowid, item.at_s - _START_S)}
 
 
-def _change(at_s: float, data: Mapping[str, Any]) -> dict[str, Any]:
+def _change(item: Told) -> dict[str, Any]:
     names = ("joined", "left", "beyond_joined", "beyond_left")
-    return {"at_s": at_s} | {name: _folded(data[name]) for name in names if data.get(name)}
+    return {"at_s": item.at_s} | {name: _folded(item.data[name]) for name in names if item.data.get(name)}
 
 
 def _folded(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else fold(names)
+    return fold(names) if len(names) > _FEW else ",".join(names)
 
 
 def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[str, Any]], int]:
     """Those that were there since a time, and how many of them nothing is known of."""
     ended = [
-        (id_ or "", data["was"] | {"ended_s": at_s} if "was" in data else None)
-        for _, at_s, id_, data in reversed(ledger.newest("finished", since_s))
+        (item.trainer or "", item.data["was"] | {"ended_s": item.at_s} if "was" in item.data else None)
+        for item in reversed(ledger.newest("finished", since_s)[0])
     ]
     here = [(item.id, likeness.of(item) | {"ended_s": None}) for item in state.trainers.values() if item.active]
     known = [(id_, told) for id_, told in here + ended if told is not None][:TRAINERS_MOST]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftd.errors import BftError, LedgerError
 
@@ -23,6 +23,15 @@ _EVENT = ("rowid", "at_s", "kind", "trainer", "node")
 
 class TooSlow(BftError):
     """A query took longer than anybody should wait."""
+
+
+class Told(NamedTuple):
+    """An event as the ledger has it."""
+
+    rowid: int
+    at_s: float
+    trainer: str | None
+    data: Any
 
 
 class Reader:
@@ -84,16 +93,18 @@ class Reader:
         )
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
-    def newest(self, kind: str, since_s: float, *, before: bool = False) -> list[tuple[int, float, str | None, Any]]:
-        """The events of a kind since a time, oldest first, as (rowid, at_s, trainer, data).
+    def newest(self, kind: str, since_s: float, *, before: bool = False) -> tuple[list[Told], bool]:
+        """The events of a kind since a time, oldest first, and whether those are all.
 
         With `before` also the last one before that time. Where they do not fit into one answer, the newest.
         """
         query = "SELECT rowid, at_s, trainer, data FROM events WHERE kind = ? ORDER BY rowid DESC"
         rows = self._rows(query, [kind], lambda row: row[1] < since_s)
+        older = "SELECT '' FROM events WHERE kind = ? AND rowid < ? LIMIT 1"
+        whole = not rows or rows[-1][1] < since_s or not self._rows(older, [kind, rows[-1][0]])
         if rows and rows[-1][1] < since_s and not before:
             rows.pop()
-        return [(rowid, at_s, trainer, json.loads(data)) for rowid, at_s, trainer, data in reversed(rows)]
+        return [Told(rowid, at_s, trainer, json.loads(data)) for rowid, at_s, trainer, data in reversed(rows)], whole
 
     def last_before(self, rowid: int, at_s: float) -> float | None:
         """When the last event was that stands before a row and happened by `at_s`; None where there is none."""

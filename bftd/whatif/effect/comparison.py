@@ -7,7 +7,7 @@ dedicated nodes as the pool had on average, at no cost and without a bound. A_s 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor
 from typing import Any
@@ -36,6 +36,9 @@ LIMIT_S = 20.0
 # it came to, as the other settings may take longer.
 _FIRST = 0.25
 _FEWER = 0.6
+
+
+Progress = Callable[[float], None]
 
 
 class _TooLong(Exception):
@@ -82,7 +85,7 @@ class Effect:
         over = f"over the last {self.hours:.3g} h"
         if self.sure and self.low is not None and self.high is not None:
             said = f"{what} would have recovered {_signed(self.gain)} {over}"
-            how = f"{_signed(self.low)} to {_signed(self.high)} with {CONFIDENCE:.0%} confidence; "
+            how = f"{_signed(self.low)} to {_signed(self.high)} with {100 * CONFIDENCE:.0f} % confidence; "
         else:
             said = f"{what} would have made no difference that can be told {over}"
             how = f"{_signed(self.gain)}; " if abs(self.gain) >= ALIKE else ""
@@ -96,11 +99,16 @@ class Effect:
 
 
 def compared(
-    answer: Mapping[str, Any], settings: Mapping[str, Any], hours: float = 24.0, limit_s: float = LIMIT_S
+    answer: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    hours: float = 24.0,
+    limit_s: float = LIMIT_S,
+    progress: Progress | None = None,
 ) -> Effect:
     """What `settings` would have brought in place of the present ones, worked out in about `limit_s`.
 
-    `answer` is that of `GET /v1/pool-trace`, which has the present settings too.
+    `answer` is that of `GET /v1/pool-trace`, which has the present settings too. `progress` hears now and then which
+    part of it is done, in 0..1.
     """
     begun_s = time.monotonic()
     present: Mapping[str, Any] = answer["settings"]
@@ -112,7 +120,7 @@ def compared(
     notes = []
     if known_h < 0.99 * hours:
         notes.append(f"the ledger has {known_h:.3g} of the last {hours:g} h")
-    runs = _Runs(answer, begun_s + limit_s)
+    runs = _Runs(answer, begun_s + limit_s, progress)
     try:
         try:
             before = runs.played(past, present, begun_s + _FIRST * limit_s)
@@ -135,9 +143,11 @@ def compared(
 class _Runs:
     """The replays of one comparison, which all end by `end_s` (of the monotonic clock)."""
 
-    def __init__(self, answer: Mapping[str, Any], end_s: float) -> None:
+    def __init__(self, answer: Mapping[str, Any], end_s: float, progress: Progress | None) -> None:
         self._answer = answer
         self._end_s = end_s
+        self._progress = progress
+        self._done = 0
         self.count = 0
 
     def played(self, past: Past, settings: Mapping[str, Any], end_s: float | None = None) -> Floats:
@@ -196,10 +206,14 @@ class _Runs:
         latest_s = self._end_s if end_s is None else end_s
 
         def heard(share: float) -> None:
+            if self._progress is not None:
+                self._progress((min(self._done, 1) + share) / 2)
             if time.monotonic() > latest_s:
                 raise _TooLong(share)
 
-        return Replay(trainers, options).through(trace, heard)
+        account = Replay(trainers, options).through(trace, heard)
+        self._done += 1
+        return account
 
 
 def _node_seconds(trace: Trace) -> float:

@@ -18,7 +18,7 @@ def test_administrators_read_the_pools_past_with_its_trainers(tmp_path: Path) ->
         assert (code, told["format"], told["partition_nodes"], told["left_out"]) == (200, 1, 1, 0)
         whole, joined, left = told["changes"]
         assert (whole["nodes"], whole["beyond"], whole["seen_s"]) == ("", "", None)
-        assert (joined["joined"], left["left"]) == ("n[1-2]", "n2")
+        assert (joined["joined"], left["left"]) == ("n1,n2", "n2")
         (trainer,) = told["trainers"]
         assert (trainer["id"], trainer["curve"], trainer["ended_s"]) == ("run-here-1", [], None)
         assert "ann" not in str(told)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bftd.core.events import Finished, Registered
 from bftd.protocol.reports import ProgressReport
-from bftd.service import pool_trace
+from bftd.service import pool_trace, reader
 from bftd.service.live import Service
 from bftd.service.reader import Reader
 from bftd.whatif.effect.past import Past, past_of
@@ -205,4 +205,24 @@ def test_trainers_come_with_what_they_did_in_that_time(tmp_path: Path) -> None:
     assert (made["1"].up_cost_s, made["1"].down_cost_s, made["1"].submit_s) == (3.0, 1.0, 0.0)
     assert made["1"].rates[4] == pytest.approx(4.0)
     assert made["2"].work_samples > 4000.0 * 2
+    site.service.ledger.close()
+
+
+def test_a_past_that_does_not_fit_into_an_answer_begins_where_all_of_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path)
+    for number in range(30):
+        site.see(frozenset(NAMES[: 1 + number % 5]), 900.0)
+    monkeypatch.setattr(reader, "ANSWER_BYTES_MOST", 1000)
+    told = site.told()
+    past = past_of(told, 0.0)
+    assert past is not None
+    assert "nodes" in told["changes"][0]
+    assert site.seen[0][0] + 5000.0 < past.start_s < site.clock.now - 5000.0
+    shown = pools(past.trace)
+    for time_s, inside in site.seen:
+        if past.start_s <= time_s < site.clock.now:
+            assert at(shown, past.at(time_s)) == inside
+    assert past.repaired == 0
     site.service.ledger.close()
