@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 
-from bftd.core.domain import Action, CancelPilot, Happened, LeaseChanged, SolverFailed, State
+from bftd.core.domain import Action, CancelPilot, Happened, Lease, LeaseChanged, SolverFailed, State
 from bftd.core.events import (
     ClockSet,
     Configured,
@@ -174,7 +174,7 @@ class Measured(Meters):
                 lease = action.lease
                 if action.kind == "granted":
                     self._handovers.end(lease.node)
-                elif action.kind == "revoked" and lease.vacate and lease.observed:
+                elif action.kind == "revoked" and lease.observed and _for_regular_work(lease, after):
                     self._handovers.begin(lease.node, lease.asked_back_s or after.time_s)
             elif isinstance(action, Happened):
                 self._happened(action.kind, action.data, after)
@@ -242,3 +242,9 @@ class Measured(Meters):
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
         return Histogram(f"bftd_{name}", f"{text} In seconds.", labels, registry=self.registry, buckets=bounds)
+
+
+def _for_regular_work(lease: Lease, state: State) -> bool:
+    """Whether a node is asked back for a regular job, by Slurm or before it asks, and not for a pause, say."""
+    node = state.pool.nodes.get(lease.node)
+    return lease.vacate and (lease.leaving_s is not None or (node is not None and node.wanted))

@@ -17,6 +17,7 @@ from bftd.metrics import gauges
 from bftd.metrics.exposition import Exposition
 from bftd.metrics.measured import STALL_MOST_S, STEPS_LOST_MOST, Measured
 from bftd.protocol.reports import ProgressReport, ResizeReport
+from bftd.service import clock as clocks
 from bftd.service.live import Service
 from elastic.backends import KINDS
 from slurm_plugin.types import Snapshot
@@ -71,8 +72,10 @@ def test_a_lease_is_counted_from_its_grant_to_the_regular_job_that_gets_its_node
     watched.clock.now += 1.0
     watched.service.apply(reported(watched.clock.now, "1", lease(id_, "leaving")))
     assert watched.value("give_back_oldest_seconds") == 0.0
-    watched.clock.now += 7.0  # longer than give_back_bound_s
+    watched.clock.now += 6.0  # longer than give_back_bound_s
+    see(watched.service, watched.clock, "n1", n1="71")
     assert watched.value("give_back_oldest_seconds") == 7.0
+    assert watched.value("overdue_nodes") == watched.value("give_backs_overdue_total") == 1.0
     watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
     assert watched.value("give_back_duration_seconds_sum") == pytest.approx(7.0)
     assert watched.value("give_backs_late_total") == 1.0
@@ -81,6 +84,28 @@ def test_a_lease_is_counted_from_its_grant_to_the_regular_job_that_gets_its_node
     watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
     assert watched.value("handover_duration_seconds_sum") == pytest.approx(8.0)
     assert watched.value("nodes", state="regular", node_class="cpu4-1G") == 1.0
+
+
+def test_a_node_that_a_pause_asks_back_is_awaited_by_no_job(watched: Watched) -> None:
+    id_ = watched.working()
+    watched.service.pause((Pause("node", "n1", "root", watched.clock.now, "a new disk", release=True),))
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
+    watched.clock.now += 1.0
+    regular = job("9", "RUNNING", nodes=("n1",))
+    watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
+    assert watched.value("handover_duration_seconds_count") == 0.0
+    assert watched.value("pauses", kind="node") == 1.0
+
+
+def test_a_clock_that_is_set_moves_no_age(watched: Watched) -> None:
+    elapsed_s = [watched.clock.now]
+    watched.service._clock = clocks.Clock(watched.clock, lambda: elapsed_s[0])
+    id_ = watched.working()  # which takes three seconds of both clocks
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "leaving")))
+    elapsed_s[0] += 3.0
+    watched.clock.now += 3.0 - 7200.0
+    assert watched.value("give_back_oldest_seconds") == pytest.approx(3.0, abs=0.1)
+    assert watched.value("events_total", event="clock_set") == 1.0
 
 
 def test_S10_node_seconds_go_on_after_a_restart_and_what_is_measured_begins_anew(watched: Watched) -> None:
