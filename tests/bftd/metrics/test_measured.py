@@ -18,6 +18,7 @@ from bftd.metrics.exposition import Exposition
 from bftd.metrics.measured import STALL_MOST_S, STEPS_LOST_MOST, Measured
 from bftd.protocol.reports import ProgressReport, ResizeReport
 from bftd.service import clock as clocks
+from bftd.service.history_quota import HistoryQuota
 from bftd.service.live import Service
 from elastic.backends import KINDS
 from slurm_plugin.types import Snapshot
@@ -106,6 +107,11 @@ def test_a_clock_that_is_set_moves_no_age(watched: Watched) -> None:
     watched.clock.now += 3.0 - 7200.0
     assert watched.value("give_back_oldest_seconds") == pytest.approx(3.0, abs=0.1)
     assert watched.value("events_total", event="clock_set") == 1.0
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
+    watched.clock.now, elapsed_s[0] = watched.clock.now + 1.0, elapsed_s[0] + 1.0
+    regular = job("9", "RUNNING", nodes=("n1",))
+    watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
+    assert watched.value("handover_duration_seconds_sum") == pytest.approx(4.0, abs=0.1)
 
 
 def test_S10_node_seconds_go_on_after_a_restart_and_what_is_measured_begins_anew(watched: Watched) -> None:
@@ -140,6 +146,21 @@ def test_what_a_driver_makes_up_spoils_no_sum(watched: Watched) -> None:
     watched.service.apply(reported(now_s, "1", plain))
     assert watched.value("resizes_total", kind="crash") == 1.0
     assert watched.value("resize_stall_seconds_count", kind="crash") == 0.0
+
+
+def test_what_the_ledger_leaves_out_is_counted_all_the_same(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.working()
+    monkeypatch.setattr(HistoryQuota, "is_spent", lambda *_: True)
+    watched.service.apply(reported(watched.clock.now, "1", ResizeReport(watched.clock.now, 1, 1, "up", stall_s=1.0)))
+    assert watched.value("resizes_total", kind="up") == 1.0
+    assert "resize" not in {event["kind"] for event in watched.service.ledger.events(0, 1000)}
+
+
+def test_a_back_end_that_bftd_does_not_have_counts_as_another(watched: Watched) -> None:
+    watched.service.apply(Registered(watched.clock.now, registration("1", backend="mine")))
+    for _ in range(2):
+        see(watched.service, watched.clock, "n1")
+    assert watched.value("leases", backend="other", state="granted") == 1.0
 
 
 def test_a_step_that_cannot_be_measured_is_taken_all_the_same(
