@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from bftd.http.metrics_handlers import KEPT_S
 from bftd.service.live import UNWRITTEN
+from tests.bftd.http import test_web
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 
 # What Prometheus 2.42 sends.
@@ -75,3 +76,17 @@ def test_who_asks_often_gets_the_same_again(tmp_path: Path) -> None:
         assert "bftd_ledger_writable 0.0" in (await scraped(served))[0]
 
     run(test, tmp_path)
+
+
+def test_they_are_on_the_address_of_the_web_page_and_requests_there_are_counted_too(tmp_path: Path) -> None:
+    async def test(served: test_web.Looked) -> None:
+        status, text, answer = await served.get("/metrics", Accept=ACCEPT)
+        assert (status, text.endswith("# EOF\n")) == (200, True)
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert (await served.get("/metrics", Host="evil.example"))[0] == 401
+        status, text = await served.by_socket("/metrics")
+        assert status == 200
+        assert 'bftd_api_requests_total{code="2xx",method="GET",route="/metrics"} 1.0' in text
+        assert 'bftd_api_requests_total{code="4xx",method="GET",route="/metrics"} 1.0' in text
+
+    test_web.run(test, tmp_path)

@@ -15,12 +15,13 @@ from bftd.core.events import Registered
 from bftd.core.pause import Pause
 from bftd.metrics import gauges
 from bftd.metrics.exposition import Exposition
-from bftd.metrics.measured import STALL_MOST_S, STEPS_LOST_MOST, Measured
+from bftd.metrics.measured import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Measured
 from bftd.protocol.reports import ProgressReport, ResizeReport
 from bftd.service import clock as clocks
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.live import Service
 from elastic.backends import KINDS
+from slurm_plugin.client import OUTCOMES
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, lease, node, registration, reported, trainer
 from tests.bftd.service.test_ledger import Clock, see, start
@@ -212,6 +213,16 @@ def shown(measured: Measured, state: State) -> set[tuple[str, str]]:
 def figures(state: State, failure: str = "", now_s: float = 1000.0) -> gauges.Figures:
     size = {"bytes": 1, "max_bytes": 10, "oldest_event_s": None, "full": False}
     return gauges.Figures(state, now_s, "live", size, failure, 0, ())
+
+
+def test_every_way_in_which_a_command_of_slurm_fails_is_counted_from_the_start() -> None:
+    assert {"ok", *FAILURES} == set(OUTCOMES)
+    measured = Measured()
+    errors = {"command": "squeue", "outcome": "unanswered"}
+    assert measured.registry.get_sample_value("bftd_slurm_command_errors_total", errors) == 0.0
+    measured.slurm_called("squeue", "unanswered", 5.0)
+    measured.slurm_called("squeue", "ok", 0.1)
+    assert measured.registry.get_sample_value("bftd_slurm_command_errors_total", errors) == 1.0
 
 
 def test_only_the_largest_classes_have_a_name_of_their_own() -> None:
