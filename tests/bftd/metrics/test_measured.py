@@ -186,7 +186,7 @@ def test_the_age_of_the_snapshot_goes_by_a_clock_that_nobody_sets() -> None:
     assert measured.snapshot_age_s == 2.0
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
 def test_no_label_is_what_a_user_chooses(name: str, backend: str) -> None:
     """The series of a strange trainer, route and command are those of any other."""
