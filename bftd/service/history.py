@@ -55,6 +55,7 @@ class History:
         self._named: dict[str, Named] = {}
         self._told: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
+        self._failed = False
         self._wanted: tuple[int, Aims] | None = None
         self._work: threading.Thread | None = None
 
@@ -164,6 +165,10 @@ class History:
                 self.windows = windows.reckoned(self._reader, *wanted)
             except BftError as error:  # those of before stay
                 log.debug("the windows could not be reckoned: %s", error)
+            except Exception:
+                if not self._failed:  # the same again each minute would fill the log
+                    log.exception("U and what was recovered could not be reckoned")
+                self._failed = True
 
 
 def _joined(one: Record, two: Record) -> Record:

@@ -27,8 +27,8 @@ _RECORDS_A_STEP = 10
 
 _STATES = ", ".join(NODE_STATES)
 _RECORD = (
-    f"INSERT OR REPLACE INTO history (at_s, span_s, {_STATES}, pool_s, used_s, training_s, gained, points, coarse) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f"INSERT OR REPLACE INTO history (at_s, span_s, {_STATES}, pool_s, used_s, training_s, gained, running, points, "
+    "coarse) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _POINT = "INSERT INTO history_points VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _NAME = """
@@ -37,6 +37,7 @@ name = excluded.name, user = excluded.user, last_s = excluded.last_s, curve = ex
 """
 _WITHIN = "at_s > :after AND at_s <= :up_to"
 _MEANS = ", ".join(f"sum({state} * span_s) / sum(span_s)" for state in NODE_STATES)
+_RUNNING = "sum(running * span_s) / sum(span_s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named
         points = [point for point in record.points if point.trainer in keys]
         counts = [record.nodes.get(state, 0) for state in NODE_STATES]
         gained = sum(point.gained for point in points)
-        sums = (record.pool_s, record.used_s, record.training_s, gained)
+        running = sum(point.leased > 0 for point in record.points)
+        sums = (record.pool_s, record.used_s, record.training_s, gained, running)
         db.execute(_RECORD, (record.at_s, record.span_s, *counts, *sums, len(points), 0))
         db.executemany(
             _POINT,
@@ -154,7 +156,7 @@ def _thin(db: sqlite3.Connection, now_s: float) -> bool:
     if after + COARSE_S > now_s - FINE_S:
         return False
     record = db.execute(
-        f"SELECT max(at_s), sum(span_s), {_MEANS}, sum(pool_s), sum(used_s), sum(training_s), sum(gained) "
+        f"SELECT max(at_s), sum(span_s), {_MEANS}, sum(pool_s), sum(used_s), sum(training_s), sum(gained), {_RUNNING} "
         f"FROM history WHERE {_WITHIN}",
         within,
     ).fetchone()
