@@ -1,4 +1,4 @@
-"""A page as Debian's Chromium renders it: over the DevTools protocol, without any network."""
+"""Pages as Debian's Chromium renders them: over the DevTools protocol, without any network but this host's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _OPTIONS = (
     "--disable-component-update",
     "--no-first-run",
     "--force-color-profile=srgb",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-port=0",
 )
+_KEYS = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
 
 
 @dataclass
@@ -49,37 +50,84 @@ def render(
 
     The window is `width` x `height` CSS pixels; with `paper` the page is laid out as for a printer.
     """
-    return asyncio.run(asyncio.wait_for(_render(page, script, (width, height), dark, paper), 90))
+
+    async def once() -> Rendered:
+        async with browser() as address, tab(address, width=width, height=height, dark=dark, paper=paper) as opened:
+            await opened.go(page.resolve().as_uri())
+            value = await opened.value(script)
+            return Rendered(value, await opened.picture(), opened.requests)
+
+    return asyncio.run(asyncio.wait_for(once(), 90))
 
 
-async def _render(page: Path, script: str, window: tuple[int, int], dark: bool, paper: bool) -> Rendered:
-    width, height = window
-    async with (
-        _browser() as address,
-        aiohttp.ClientSession() as session,
-        session.ws_connect(address, max_msg_size=0) as socket,
-    ):
+@asynccontextmanager
+async def tab(
+    address: str, *, width: int, height: int = 900, dark: bool = False, paper: bool = False, scripts: bool = True
+) -> AsyncIterator[Tab]:
+    """A tab of its own of the browser at `address`, with cookies of its own; `scripts` are those of the pages."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
         link = _Link(socket)
-        target = await link.call("Target.createTarget", url="about:blank")
+        context = (await link.call("Target.createBrowserContext"))["browserContextId"]
+        target = await link.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = await link.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         link.session = attached["sessionId"]
-        for domain in ("Page", "Network", "Runtime"):
+        for domain in ("Page", "Network", "Runtime", "Log"):
             await link.call(f"{domain}.enable")
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await link.call("Emulation.setEmulatedMedia", media="print" if paper else "screen", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         await link.call("Emulation.setDeviceMetricsOverride", **size)
-        await link.call("Page.navigate", url=page.resolve().as_uri())
-        await link.event("Page.loadEventFired")
-        found = await link.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        await link.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        yield Tab(link)
+        link.session = None
+        await link.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+class Tab:
+    """One tab: what it is told to do, and what it asked for and complained of meanwhile."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+
+    @property
+    def requests(self) -> list[str]:
+        """All addresses that its pages asked for."""
+        return self._link.requests
+
+    @property
+    def complaints(self) -> list[str]:
+        """What stands in the console: errors of scripts, of the network, and of the page's own policy."""
+        return self._link.complaints
+
+    async def go(self, url: str) -> None:
+        """Open a page, and wait until it is there."""
+        self._link.heard.clear()
+        await self._link.call("Page.navigate", url=url)
+        await self._link.event("Page.loadEventFired")
+
+    async def value(self, script: str) -> Any:
+        """What a script gives that is evaluated in the page; raises RuntimeError."""
+        found = await self._link.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"])
-        picture = await link.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return Rendered(found["result"].get("value"), base64.b64decode(picture["data"]), link.requests)
+        return found["result"].get("value")
+
+    async def press(self, key: str) -> None:
+        """Press a key and let it go."""
+        told: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
+        if key == "Enter":
+            told["text"] = "\r"
+        await self._link.call("Input.dispatchKeyEvent", type="keyDown" if "text" in told else "rawKeyDown", **told)
+        await self._link.call("Input.dispatchKeyEvent", type="keyUp", **told)
+
+    async def picture(self) -> bytes:
+        """All of the page as PNG."""
+        found = await self._link.call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(found["data"])
 
 
 @asynccontextmanager
-async def _browser() -> AsyncIterator[str]:
+async def browser() -> AsyncIterator[str]:
     """A browser of its own with an empty profile; gives the address of its DevTools."""
     found = executable()
     assert found is not None
@@ -116,8 +164,9 @@ class _Link:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.session: str | None = None
         self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.heard: list[str] = []
         self._socket = socket
-        self._heard: list[str] = []
         self._number = 0
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -137,13 +186,20 @@ class _Link:
 
     async def event(self, name: str) -> None:
         """Wait for something that may have happened already."""
-        while name not in self._heard:
+        while name not in self.heard:
             await self._next()
 
     async def _next(self) -> dict[str, Any]:
         message: dict[str, Any] = await self._socket.receive_json()
-        if "method" in message:
-            self._heard.append(message["method"])
-            if message["method"] == "Network.requestWillBeSent":
-                self.requests.append(message["params"]["request"]["url"])
+        method, params = message.get("method"), message.get("params", {})
+        if method is not None:
+            self.heard.append(method)
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"]))
+        elif method == "Log.entryAdded":
+            self.complaints.append(f"{params['entry']['level']}: {params['entry']['text']}")
+        elif method == "Runtime.consoleAPICalled":
+            self.complaints.append(str(params["args"]))
         return message

@@ -49,6 +49,7 @@ _SLOW = (
     "tests/bftd/test_daemon.py",
     "tests/bftd/test_daemon_start.py",
     "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/web/",
     "tests/bftd/whatif/replay/",
     "tests/bftd/whatif/report/",
     "tests/bftd/whatif/test_advise.py",

@@ -20,6 +20,7 @@ _COMMANDS = {
     "pause": ("bftd.cli.control", "pause", "Lend no more nodes: to anybody, on some nodes, or to a user or account."),
     "resume": ("bftd.cli.control", "resume", "Lend again what was paused."),
     "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),
+    "history": ("bftd.cli.history", "history", "Show what the nodes did by the hour or day, and what happened."),
     "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
     "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
     "replay": ("bftd.cli.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),

@@ -11,6 +11,7 @@ import click
 
 _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 _RELATIVE = re.compile(r"now(?:([+-])(\d{1,9})([a-z]*))?")
+_SPAN = re.compile(r"(\d{1,9})([a-z]*)")
 _OF_DAY = {"today": 0, "midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _LATEST_S = 1e11  # as the daemon takes them: the year 5138
@@ -49,6 +50,28 @@ def option(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[.
             raise click.BadParameter(f"{value!r} is no time such as {FORMS}.") from None
 
     return click.option(*names, callback=read, metavar="TIME", help=help)
+
+
+def duration(text: str) -> float:
+    """Seconds of a time span such as 10min, 1hour or 600; ValueError for what is none."""
+    found = _SPAN.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return _seconds(int(found[1]), found[2])
+
+
+def span(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of click that is such a time span, in seconds."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            return duration(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no time span such as 10min, 1hour or 1day.") from None
+
+    return click.option(*names, callback=read, metavar="SPAN", help=help)
 
 
 def _seconds(count: int, unit: str) -> int:

@@ -71,9 +71,11 @@ class Client:
         """Lift the pause of `what`; returns what is still paused."""
         return self.request("POST", "/v1/resume", dict(what))
 
-    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """The ledger's events with a rowid above `after`."""
-        events: list[dict[str, Any]] = self.request("GET", f"/v1/events?after={after}&limit={limit}")["events"]
+    def events(self, after: int = 0, limit: int = 1000, since_s: float = 0.0) -> list[dict[str, Any]]:
+        """The ledger's events with a rowid above `after`, and of `since_s` or later."""
+        since = f"&since={since_s}" if since_s else ""
+        answer = self.request("GET", f"/v1/events?after={after}&limit={limit}{since}")
+        events: list[dict[str, Any]] = answer["events"]
         return events
 
     def reset(self, *names: str) -> dict[str, Any]:

@@ -78,12 +78,14 @@ async def events(request: web.Request) -> web.Response:
     """The ledger's events: all of them for administrators, those of his own trainers for anybody else."""
     service, caller, privacy = request.app[SERVICE], caller_of(request), _privacy(request)
     after, limit = int(number_of(request, "after", 0.0, 1e15)), int(number_of(request, "limit", 1000.0, MOST_EVENTS))
+    since_s = number_of(request, "since", 0.0, 1e11)
     own = None if caller.admin else [item.id for item in service.state.trainers.values() if item.user == caller.user]
 
     def look_up(ledger: Reader) -> bytes:
+        behind = max(after, ledger.before(since_s)) if since_s else after
         if privacy.hides:
-            return encoded({"events": [privacy.data(event) for event in ledger.events(after, limit, own)]})
-        return ledger.events_json(after, limit, own)
+            return encoded({"events": [privacy.data(event) for event in ledger.events(behind, limit, own)]})
+        return ledger.events_json(behind, limit, own)
 
     return answered(await request.app[HISTORY].look_up(request, look_up))
 

@@ -132,4 +132,4 @@ def _enough(history: Mapping[str, Any]) -> int:
     if not history["points"]:
         return min(STEPS)
     recorded_s = history["until_s"] - history["points"][0]["at_s"]
-    return next((hours for hours in sorted(STEPS) if recorded_s <= hours * 3600), DEFAULT_HOURS)
+    return next((hours for hours in sorted(STEPS) if recorded_s <= hours * 3600 <= DEFAULT_HOURS * 3600), DEFAULT_HOURS)

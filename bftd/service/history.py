@@ -47,7 +47,7 @@ class History:
         self.windows: tuple[Window, ...] = ()
         self._ledger = ledger
         self._reader = Reader(ledger.path)
-        self._points_most = min(history_table.ROWS_MOST, int(history_table.SHARE * ledger.max_bytes))
+        self._points_most = history_table.points_most(ledger.max_bytes)
         self._last_s, self._samples = ledger.read(history_table.last)
         kept = ledger.kept(_KEPT)
         self._usage = codec.decode(Usage, kept) if kept else state.usage
@@ -55,6 +55,7 @@ class History:
         self._named: dict[str, Named] = {}
         self._told: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
+        self._failed = False
         self._wanted: tuple[int, Aims] | None = None
         self._work: threading.Thread | None = None
 
@@ -164,6 +165,10 @@ class History:
                 self.windows = windows.reckoned(self._reader, *wanted)
             except BftError as error:  # those of before stay
                 log.debug("the windows could not be reckoned: %s", error)
+            except Exception:
+                if not self._failed:  # the same again each minute would fill the log
+                    log.exception("U and what was recovered could not be reckoned")
+                self._failed = True
 
 
 def _joined(one: Record, two: Record) -> Record:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bftd.core.sample import NODE_STATES
 from bftd.errors import BftError
-from bftd.service.history_table import COARSE_S, FINE_S
+from bftd.service.history_table import COARSE_S, FINE_S, KEEP_S
 from bftd.service.reader import Reader
 
 FORMAT = 1
@@ -27,7 +27,8 @@ _STEP = "(history.at_s - span_s / 2) / :step * :step"
 _WITHIN = "history.at_s - span_s / 2 >= :since AND history.at_s - span_s / 2 < :until AND history.at_s <= :now"
 _POINTS = (
     f"SELECT {_STEP}, sum(span_s), {', '.join(f'sum({state} * span_s)' for state in NODE_STATES)}, "
-    f"sum(pool_s), sum(used_s), sum(training_s) FROM history WHERE {_WITHIN} GROUP BY 1 ORDER BY 1"
+    f"sum(running * span_s), sum(pool_s), sum(used_s), sum(training_s) "
+    f"FROM history WHERE {_WITHIN} GROUP BY 1 ORDER BY 1"
 )
 _TRAINERS = (
     f"SELECT {_STEP}, trainer, sum(working * span_s), sum(history_points.leased * span_s), sum(rate * span_s), "
@@ -95,7 +96,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
 
 def _step(asked: Asked) -> int:
     """The step in whole seconds: never finer than what is kept of that time."""
-    length_s = max(0.0, min(asked.until_s, asked.now_s) - asked.since_s)
+    length_s = max(0.0, min(asked.until_s, asked.now_s) - max(asked.since_s, asked.now_s - KEEP_S))
     least_s = COARSE_S if asked.since_s < asked.now_s - FINE_S else STEPS_S[0]
     if asked.step_s is None:
         fit = (step for step in STEPS_S if length_s / step <= POINTS_USUAL and step >= least_s)
@@ -109,11 +110,12 @@ def _step(asked: Asked) -> int:
 def _point(point: tuple[Any, ...], trainers: dict[str, dict[str, float]]) -> dict[str, Any]:
     at_s, covered_s, *rest = point
     nodes = {state: round(sum_s / covered_s) for state, sum_s in zip(NODE_STATES, rest, strict=False)}
-    pool_s, used_s, training_s = rest[len(NODE_STATES) :]
+    running_s, pool_s, used_s, training_s = rest[len(NODE_STATES) :]
     return {
         "at_s": at_s,
         "covered_s": covered_s,
         "nodes": nodes,
+        "running": _short(running_s / covered_s),
         "trainers": trainers,
         "pool_node_seconds": pool_s,
         "used_node_seconds": used_s,

@@ -59,6 +59,16 @@ class Reader:
             values = [json.dumps(list(trainers)), after, limit]
         return self._rows(query.format("rowid, at_s, kind, trainer, node, data"), values)
 
+    def before(self, since_s: float) -> int:
+        """The number of the last event before a time; 0 where there is none."""
+        with self.opened() as db:
+            (low, high) = db.execute("SELECT ifnull(min(rowid) - 1, 0), ifnull(max(rowid), 0) FROM events").fetchone()
+            while low < high:  # rows are in the order of time, so that those before it are not read
+                middle = (low + high) // 2
+                row = db.execute("SELECT at_s FROM events WHERE rowid > ? ORDER BY rowid LIMIT 1", (middle,)).fetchone()
+                low, high = (middle + 1, high) if row and row[0] < since_s else (low, middle)
+        return int(low)
+
     def decisions(self, trainer: str, limit: int) -> list[dict[str, Any]]:
         """The last decisions about one trainer, oldest first: each as a sentence and, if it has it, as data."""
         rows = self._rows(

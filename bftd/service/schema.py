@@ -26,7 +26,7 @@ CREATE TABLE history (
     at_s INTEGER PRIMARY KEY, span_s INTEGER NOT NULL,
     regular REAL NOT NULL, planned REAL NOT NULL, leased REAL NOT NULL, idle REAL NOT NULL, away REAL NOT NULL,
     pool_s REAL NOT NULL, used_s REAL NOT NULL, training_s REAL NOT NULL,
-    gained REAL NOT NULL, points INTEGER NOT NULL, coarse INTEGER NOT NULL
+    gained REAL NOT NULL, running REAL NOT NULL, points INTEGER NOT NULL, coarse INTEGER NOT NULL
 );
 CREATE TABLE history_points (
     at_s INTEGER NOT NULL, trainer INTEGER NOT NULL, working REAL NOT NULL, leased REAL NOT NULL, rate REAL NOT NULL,

@@ -137,7 +137,7 @@ def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | No
 def _wanting(text: str) -> Wanting | None:
     """What `curve_of` wrote; None where no curve was known."""
     told = json.loads(text)
-    if told["curve"] is None:
+    if told.get("curve") is None:
         return None
     only = None if told["only"] is None else tuple(told["only"])
     curve = tuple((int(nodes), float(rate)) for nodes, rate in told["curve"])

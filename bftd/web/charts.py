@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.web.series import Picture
-from bftd.web.words import amount, text
+from bftd.web.words import text
 
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _PLOT = re.compile(r'<g transform="translate\((\d+), (\d+)\)" class="plot">(.*?)</g><g class="titles"', re.S)
@@ -18,6 +18,10 @@ _DROPPED = re.compile(r"<title>[^<]*</title>|<rect [^>]*/>|<g class=\"series [^\
 _LOGARITHMIC_FROM = 30.0
 # pygal leaves 1/52 of its plot free on each side of the first and the last value.
 _FREE = 1 / 52
+# More steps than that are not told apart on a phone.
+_FINE = 100
+# Half of the last time below a chart stands beyond its last value.
+_RIGHT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +45,49 @@ def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
     tops = [
         sum(values) for values in zip(*([value or 0 for value in each.values] for each in picture.series), strict=True)
     ]
-    scale = _scale(max(tops, default=0), 3 if sizes is FLAT else 5)
-    return "".join(_drawn(picture, size, about, scale, filled=True) for size in sizes)
+    top = max(tops, default=0)
+    scale = _scale(top, 3 if sizes is FLAT else 5)
+    return "".join(_drawn(picture, size, about, _Axis(scale, 1.02 * top or 1.0), filled=True) for size in sizes)
 
 
-def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | None = None) -> str:
-    """Lines that break where nothing is known; their axis ends at `most`, if given, and is logarithmic if it has to."""
+def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | None = None, decades: bool = False) -> str:
+    """Lines that break where nothing is known; with `decades` on a logarithmic axis where they are far apart.
+
+    The axis ends at `most`, if it is given.
+    """
     values = [value for each in picture.series for value in each.values if value is not None]
     low, high = min((value for value in values if value > 0), default=1.0), max(values, default=0)
-    logarithmic = most is None and 0 not in values and high / low > _LOGARITHMIC_FROM
-    scale = _decades(low, high) if logarithmic else _scale(high if most is None else most)
-    return "".join(_drawn(picture, size, about, scale, logarithmic=logarithmic) for size in sizes)
+    if decades and 0 not in values and high / low > _LOGARITHMIC_FROM:
+        scale = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+        axis = _Axis(scale, scale[-1], logarithmic=True)
+    else:
+        axis = _Axis(_scale(most or high), most or 1.05 * high or 1.0)
+    return "".join(_drawn(picture, size, about, axis) for size in sizes)
 
 
-def _drawn(
-    picture: Picture, size: Size, about: str, scale: Sequence[float], filled: bool = False, logarithmic: bool = False
-) -> str:
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The values that have a line, up to `top`, where the axis ends."""
+
+    scale: Sequence[float]
+    top: float
+    logarithmic: bool = False
+
+
+def _drawn(picture: Picture, size: Size, about: str, axis: _Axis, filled: bool = False) -> str:
     import pygal  # takes its time to load, and only the thread that makes pages needs it
 
     kind = pygal.StackedLine if filled else pygal.Line
+    if size.role == "small" and len(picture.times_s) > _FINE:
+        picture = picture.coarse()
     style = pygal.style.Style(label_font_size=size.letters, major_label_font_size=size.letters)
     ticks = picture.ticks(size.ticks)
     chart: Any = kind(
         width=size.width, height=size.height, style=style, css=[], js=[], no_prefix=True, margin=4, margin_top=10,
-        fill=filled, show_dots=False, show_legend=False, allow_interruptions=not filled, logarithmic=logarithmic,
-        show_minor_x_labels=False, truncate_label=-1, y_labels=list(scale), range=(scale[0], scale[-1]),
+        margin_right=_RIGHT,
+        fill=filled, show_dots=False, show_legend=False, allow_interruptions=not filled, logarithmic=axis.logarithmic,
+        show_minor_x_labels=False, truncate_label=-1, y_labels=[value for value in axis.scale if value <= axis.top],
+        range=(axis.scale[0], axis.top),
         formatter=_figure,
     )  # fmt: skip
     # pygal finds major labels by their text: those between have none
@@ -82,7 +104,7 @@ def _drawn(
     plot = plot.replace(' class="line reactive nofill"', "").replace(' class="line reactive"', "")
     plot = plot.replace(' class=""', "").replace(' class="major"', "").replace(" always_show", "")
     plot = _NUMBER.sub(lambda found: f"{float(found[0]):.0f}", plot)
-    inner = size.width - left - 4
+    inner = size.width - left - _RIGHT
     ends = f"{left + inner * _FREE:.0f},{left + inner * (1 - _FREE):.0f}"
     return (
         f'<svg class={size.role} viewBox="0 0 {size.width} {size.height}" role=img aria-label="{text(about)}" '
@@ -101,9 +123,5 @@ def _scale(most: float, steps: int = 5) -> list[float]:
     return [at * step for at in range(math.ceil(max(most, 1e-9) / step - 1e-9) + 1)]
 
 
-def _decades(low: float, high: float) -> list[float]:
-    return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-
-
 def _figure(value: float) -> str:
-    return f"{value / 1e6:g} M" if value >= 1e6 else amount(value)
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,.10g}"

@@ -55,7 +55,7 @@ def _trainers(shown: Charted, hours: int) -> str:
     over = f"over the last {span(hours * 3600)}"
     who = "the trainer that had most" if len(shown.roles) == 1 else f"the {len(shown.roles)} trainers that had most"
     sizes = charts.lines(shown.sizes, charts.SMALL, f"Nodes at work of {who}, {over}.")
-    rates = charts.lines(shown.rates, charts.SMALL, f"Samples per second of {who}, {over}.")
+    rates = charts.lines(shown.rates, charts.SMALL, f"Samples per second of {who}, {over}.", decades=True)
     return (
         f"<div class=two>{_figure(shown.sizes, sizes, 'Nodes at work', shown.step_s)}"
         f"{_figure(shown.rates, rates, 'Samples per second', shown.step_s)}</div>"

@@ -14,9 +14,13 @@ COLOURED = 4
 # How far apart two times below a chart may be.
 _TICKS_S = (600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800)
 _DAY_S = 86400
+# A chart of fewer steps shows nothing that anybody could see.
+SLOTS_LEAST = 10
 # A step that began so short a time ago may have no point yet.
 LATE_S = 180.0
 
+# Where nothing is known there is a band that says so.
+GAP = "gap"
 _STATES = (
     ("regular", "regular jobs"),
     ("planned", "kept for regular jobs"),
@@ -41,6 +45,18 @@ class Picture:
 
     times_s: tuple[float, ...]
     series: tuple[Series, ...]
+
+    def coarse(self) -> Picture:
+        """The same with means of two steps each."""
+        pairs = range(0, len(self.times_s) - 1, 2)
+        times_s = tuple((self.times_s[at] + self.times_s[at + 1]) / 2 for at in pairs)
+        return Picture(
+            times_s,
+            tuple(
+                replace(each, values=tuple(_mean(each.values[at : at + 2], each.role == GAP) for at in pairs))
+                for each in self.series
+            ),
+        )
 
     def ticks(self, most: int) -> dict[int, str]:
         """At most so many steps with the time that stands below them."""
@@ -86,6 +102,10 @@ def charted(history: Mapping[str, Any]) -> Charted:
         len(points) > 1 and points[-1] is None and history["until_s"] - (since_s + (len(points) - 1) * step_s) < LATE_S
     ):
         del points[-1]
+    # a record that has just begun is not to be a sliver at the edge
+    began = next((at for at, point in enumerate(points) if point is not None), 0)
+    since_s += (cut := max(0, min(began, len(points) - SLOTS_LEAST))) * step_s
+    del points[:cut]
     slots = len(points)
     times_s = tuple(since_s + (at + 0.5) * step_s for at in range(slots))
     names = {id_: known["name"] for id_, known in history["trainers"].items()}
@@ -104,6 +124,12 @@ def charted(history: Mapping[str, Any]) -> Charted:
         roles,
         step_s,
     )
+
+
+def _mean(values: Sequence[float | None], gap: bool) -> float | None:
+    """Where one of them is a gap, both are."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and (gap or len(known) == len(values)) else None
 
 
 def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
@@ -133,23 +159,21 @@ def _machine(
         for role, name in _STATES
     ]
     bands = [*states[:2], *leased]
-    if any(rest):
+    if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less comes of means of whole nodes
         bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
     bands += states[2:]
     if None in points and most:
-        bands.append(Series("gap", "no record", tuple(most if point is None else None for point in points)))
+        bands.append(Series(GAP, "no record", tuple(most if point is None else None for point in points)))
     return tuple(bands)
 
 
 def _pool(bands: Sequence[Series]) -> tuple[Series, ...]:
     """The bands of nodes without a regular job, those of trainers at the bottom."""
-    free = [each for each in bands if each.role not in ("regular", "away", "planned", "gap")]
+    free = [each for each in bands if each.role not in ("regular", "away", "planned", GAP)]
     free += [each for each in bands if each.role == "planned"]
     tops = [sum(values) for values in zip(*([value or 0 for value in each.values] for each in free), strict=True)]
     most = max(tops, default=0)
-    gaps = [
-        replace(each, values=tuple(value and most for value in each.values)) for each in bands if each.role == "gap"
-    ]
+    gaps = [replace(each, values=tuple(value and most for value in each.values)) for each in bands if each.role == GAP]
     return tuple(free + gaps) if most else ()
 
 

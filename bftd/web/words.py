@@ -21,9 +21,7 @@ def count(number: float) -> str:
 
 def amount(number: float) -> str:
     """A number with as many digits as tell something."""
-    if number >= 100 or number == int(number):
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 10 else f"{number:.2g}"
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"
 
 
 def share(part: float | None) -> str:
@@ -61,7 +59,7 @@ def span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def cut(nodes: str, most: int = 72) -> str:
+def cut(nodes: str, most: int = 60) -> str:
     """A folded set of nodes, its end left out where it is long."""
     return nodes if len(nodes) <= most else nodes[: nodes.rfind(",", 0, most) if "," in nodes[:most] else most] + ",…"
 

@@ -9,7 +9,7 @@ from typing import Any
 from bftd.web.page import STEPS, Shown
 from bftd.web.past import drawn
 
-NOW_S = 1_790_000_000.0
+NOW_S = 497_222 * 3600.0
 _NAMES = ("resnet50", "gpt2-small", "unet-climate", "bert-large", "vit-b16", "deepcam", "cosmoflow", "graphcast")
 _USERS = ("ann", "bob", "carla", "dmitri", "eve", "farid", "grace", "hiro")
 

@@ -1,0 +1,179 @@
+"""`bft history`: what the nodes did by the hour or day, and what happened."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from bftd.cli import common, options, times
+from bftd.errors import ApiError, BftError, UsageError
+from bftd.http import client
+
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
+# From so long a time on, a row is a day unless another step is asked for.
+_BY_DAY_S = 3 * _DAY_S
+# As bftd.core.sample has them, which no command waits for.
+_STATES = ("regular", "planned", "leased", "idle", "away")
+_SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
+# Events that are asked for at a time.
+_EVENTS = 5_000
+
+
+@click.command()
+@times.option("--since", "since_s", help="From then on [now-1day].")
+@times.option("--until", "until_s", help="Up to then [now].")
+@times.span("--step", "step_s", help="A row for each such time [1hour, of more than three days 1day].")
+@click.option("--events", "as_events", is_flag=True, help="What happened, a line an event, in place of the table.")
+@options.config
+@options.as_json
+def history(
+    since_s: float | None,
+    until_s: float | None,
+    step_s: float | None,
+    as_events: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Show what the nodes did over time: how many ran jobs, were lent or idle, and what was made of the pool.
+
+    A day is kept by the minute, a month by ten minutes. --events tells what happened instead: all of it to
+    administrators, what concerns their own trainers to others.
+    """
+    now_s = time.time()
+    until_s = now_s if until_s is None else until_s
+    since_s = min(until_s, now_s) - _DAY_S if since_s is None else since_s
+    if since_s >= until_s:
+        raise UsageError("--since must be earlier than --until, which is now where it is not given")
+    if as_events and step_s is not None:
+        raise UsageError("--events has no --step: leave one of them out")
+    daemon = client.find(config_path)
+    if as_events:
+        events = _events(daemon, since_s, until_s)
+        if as_json:
+            click.echo(json.dumps({"format": 1, "events": list(events)}, indent=2))
+        else:
+            common.echo(map(_line, events))
+        return
+    by_day = step_s is None and until_s - since_s > _BY_DAY_S
+    if step_s is None:
+        step_s = _HOUR_S
+        since_s = times.moment("midnight", since_s) if by_day else since_s
+    told = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    common.echo(_table(told, by_day))
+
+
+def _asked(
+    daemon: client.Client, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
+) -> dict[str, Any]:
+    try:
+        return daemon.history(since_s, until_s, step_s, trainers=with_trainers)
+    except ApiError as error:
+        if error.status == 404:
+            raise BftError("the daemon is older than this bft and keeps no history: bring it up to date") from None
+        raise
+
+
+@dataclass
+class _Row:
+    """One line of the table: seconds that are known, node-seconds and trainer-seconds by state, and sums."""
+
+    covered_s: float = 0.0
+    nodes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STATES, 0.0))
+    running: float = 0.0
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0.0))
+
+    def add(self, point: Mapping[str, Any]) -> None:
+        """Take in a step of time."""
+        covered_s = point["covered_s"]
+        self.covered_s += covered_s
+        self.running += covered_s * point["running"]
+        for state in _STATES:
+            self.nodes[state] += covered_s * point["nodes"].get(state, 0)
+        for name in _SUMS:
+            self.sums[name] += point[name]
+
+    def cells(self, title: str) -> tuple[str, ...]:
+        """As the table shows it."""
+        pool_s, used_s = self.sums["pool_node_seconds"], self.sums["used_node_seconds"]
+        return (
+            title,
+            *(f"{self.nodes[state] / self.covered_s:,.0f}" for state in _STATES),
+            *(f"{self.sums[name] / _HOUR_S:,.1f}" for name in _SUMS),
+            f"{used_s / pool_s:.1%}" if pool_s > 0 else "-",
+            f"{self.running / self.covered_s:.1f}",
+        )
+
+
+def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
+    from bftd.tables import Column
+
+    columns = [Column("TIME")]
+    columns += [Column(name, rank=2, right=True) for name in ("REGULAR", "PLANNED", "LEASED", "IDLE", "AWAY")]
+    columns += [Column("POOL-H", right=True), Column("USED-H", right=True), Column("TRAINING-H", rank=1, right=True)]
+    columns += [Column("RECOVERED", right=True), Column("TRAINERS", rank=3, right=True)]
+    form = "%Y-%m-%d" if by_day else "%Y-%m-%d %H:%M"
+    rows: dict[str, _Row] = {}
+    total = _Row()
+    for point in told["points"]:
+        rows.setdefault(time.strftime(form, time.localtime(point["at_s"])), _Row()).add(point)
+        total.add(point)
+    if not rows:
+        yield "there is no history of that time: it is kept for 30 days, while the daemon runs"
+        return
+    cells = [row.cells(title) for title, row in rows.items()]
+    if len(rows) > 1:
+        cells.append(total.cells("total"))
+    yield from common.table(columns, cells)
+    yield from _windows(told["windows"])
+
+
+def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """U by now, in a line."""
+    names = {3600: "hour", 86400: "24 hours", 604800: "7 days"}
+    known = [
+        f"{window['u']:.2f} in the last {names.get(window['window_s'], window['window_s'])}"
+        for window in windows
+        if window["u"] is not None
+    ]
+    if known:
+        yield f"U, of what as many dedicated nodes would make: {', '.join(known)}"
+
+
+def _events(daemon: client.Client, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
+    """All events of that time, oldest first."""
+    after, more = 0, True
+    while more:
+        events = daemon.events(after, _EVENTS, since_s)
+        more = bool(events)
+        for event in events:
+            after = event["rowid"]
+            if event["at_s"] > until_s:
+                return
+            if event["at_s"] >= since_s:  # an older daemon tells all
+                yield event
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
+    data = event["data"]
+    if event["kind"] == "decision":
+        return f"{at}  {data.get('text', '')}"
+    about = [f"trainer {event['trainer']}"] if event["trainer"] else []
+    about += [f"node {event['node']}"] if event["node"] else []
+    about += [f"{name}={_short(value)}" for name, value in data.items() if value not in (None, "", [])]
+    return f"{at}  {event['kind']}: {', '.join(about)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)

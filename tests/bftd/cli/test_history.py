@@ -1,0 +1,154 @@
+"""`bft history`: the table, its days, and events as lines."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bftd.cli import times
+from bftd.cli.history import _EVENTS
+from bftd.cli.main import bft
+from bftd.core.sample import NODE_STATES
+from bftd.errors import ApiError
+from bftd.http import client
+
+NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
+WINDOWS = [
+    {"window_s": 3600, "u": 0.834, "recovered": 0.9},
+    {"window_s": 86_400, "u": 0.8, "recovered": 0.9},
+    {"window_s": 604_800, "u": None, "recovered": None},
+]
+
+
+def point(at: datetime, leased: int = 4, covered_s: int = 3600) -> dict[str, Any]:
+    return {
+        "at_s": at.timestamp(),
+        "covered_s": covered_s,
+        "nodes": {"regular": 10, "planned": 1, "leased": leased, "idle": 1, "away": 2},
+        "running": 2.0,
+        "trainers": {},
+        "pool_node_seconds": (leased + 1.0) * covered_s,
+        "used_node_seconds": float(leased * covered_s),
+        "training_node_seconds": 0.5 * leased * covered_s,
+    }
+
+
+class Daemon:
+    """Gives the answers that it has, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.points = [point(datetime(2026, 11, 22, 12)), point(datetime(2026, 11, 22, 13), leased=2, covered_s=1800)]
+        self.events_: list[dict[str, Any]] = []
+        self.older = False
+
+    def history(self, *question: Any, trainers: bool) -> dict[str, Any]:
+        if self.older:
+            raise ApiError("GET /v1/history: not found", 404)
+        self.asked.append((*question, trainers))
+        return {"format": 1, "points": self.points, "windows": WINDOWS, "trainers": {}}
+
+    def events(self, after: int, limit: int, since_s: float) -> list[dict[str, Any]]:
+        self.asked.append((after, limit, since_s))
+        return [event for event in self.events_ if event["rowid"] > after][:2]
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    made = Daemon()
+    monkeypatch.setattr(client, "find", lambda path=None: made)
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+    return made
+
+
+def run(*words: str) -> str:
+    return CliRunner().invoke(bft, ["history", *words], catch_exceptions=False).output
+
+
+def test_it_shows_a_row_an_hour_of_the_last_day_and_the_sum(daemon: Daemon) -> None:
+    assert run().splitlines() == [
+        "TIME              REGULAR  PLANNED  LEASED  IDLE  AWAY  POOL-H  USED-H  TRAINING-H  RECOVERED  TRAINERS",
+        "2026-11-22 12:00       10        1       4     1     2     5.0     4.0         2.0      80.0%       2.0",
+        "2026-11-22 13:00       10        1       2     1     2     1.5     1.0         0.5      66.7%       2.0",
+        "total                  10        1       3     1     2     6.5     5.0         2.5      76.9%       2.0",
+        "U, of what as many dedicated nodes would make: 0.83 in the last hour, 0.80 in the last 24 hours",
+    ]
+    assert daemon.asked == [(NOW_S - 86_400, NOW_S, 3600.0, False)]
+
+
+def test_more_than_three_days_are_shown_by_day_as_days_are_here(daemon: Daemon) -> None:
+    daemon.points = [point(datetime(2026, 11, day, hour)) for day in (20, 21) for hour in (0, 12, 23)]
+    lines = run("--since", "2026-11-18").splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["2026-11-20", "2026-11-21", "total"]
+    assert lines[1].split()[6] == "15.0"
+    assert daemon.asked == [(datetime(2026, 11, 18).timestamp(), NOW_S, 3600.0, False)]
+
+
+def test_the_step_is_as_asked_for_and_json_is_the_answer_of_the_daemon(daemon: Daemon) -> None:
+    told = json.loads(run("--json", "--step", "10min", "--since", "now-2hours"))
+    assert told["format"] == 1
+    assert daemon.asked == [(NOW_S - 7200, NOW_S, 600.0, True)]
+
+
+def test_where_there_is_nothing_it_says_so(daemon: Daemon) -> None:
+    daemon.points = []
+    assert run() == "there is no history of that time: it is kept for 30 days, while the daemon runs\n"
+
+
+def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: Daemon) -> None:
+    data: list[tuple[str, str | None, str | None, dict[str, Any]]] = [
+        ("decision", "17", None, {"text": "train-a grows\x1b[2J"}),
+        ("give_back", "17", "n1", {"duration_s": 0.1234567, "reason": ""}),
+        ("pool", None, None, {"joined": ["n1"], "left": []}),
+        ("pool", None, None, {"joined": [], "left": ["n1"]}),
+    ]
+    daemon.events_ = [
+        {"rowid": row, "at_s": NOW_S - 100 + 10 * row, "kind": kind, "trainer": trainer, "node": node, "data": about}
+        for row, (kind, trainer, node, about) in enumerate(data)
+    ]
+    lines = run("--events", "--since", "now-99seconds", "--until", "now-75seconds").splitlines()
+    assert lines == [
+        "2026-11-22 14:28:45  give_back: trainer 17, node n1, duration_s=0.123457",
+        '2026-11-22 14:28:55  pool: joined=["n1"]',
+    ]
+    lines = run("--events").splitlines()
+    assert lines[0].startswith("2026-11-22 14:28:45"), "rows are counted from 1"
+    assert daemon.asked[-1] == (3, _EVENTS, NOW_S - 86_400)
+    assert json.loads(run("--events", "--json"))["format"] == 1
+
+
+def test_a_daemon_that_keeps_no_history_is_told_in_one_line(daemon: Daemon) -> None:
+    daemon.older = True
+    result = CliRunner().invoke(bft, ["history"])
+    assert str(result.exception) == "the daemon is older than this bft and keeps no history: bring it up to date"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--since", "now+1hour"], "--since must be earlier than --until"),
+        (["--step", "often"], "'often' is no time span such as 10min, 1hour or 1day."),
+        (["--events", "--step", "1hour"], "--events has no --step"),
+    ],
+)
+def test_a_wrong_question_is_told_in_one_line(daemon: Daemon, words: list[str], told: str) -> None:
+    result = CliRunner().invoke(bft, ["history", *words])
+    assert told in f"{result.output}{result.exception}"
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize(("text", "meant"), [("600", 600), ("10min", 600), ("1hour", 3600), ("2days", 172_800)])
+def test_time_spans_are_read_as_in_times(text: str, meant: float) -> None:
+    assert times.duration(text) == meant
+
+
+def test_the_states_of_the_table_are_those_of_the_samples() -> None:
+    from bftd.cli import history
+
+    assert history._STATES == NODE_STATES
