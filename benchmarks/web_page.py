@@ -4,7 +4,8 @@
 
 The daemon is that of `benchmarks.web_daemon`, in a process of its own; the browser is Debian's Chromium without a
 screen, which begins each time with an empty cache. `first_paint_ms` is what it tells as first-contentful-paint, from
-the click on. `made_ms` is what the daemon takes for a page of which nothing is kept, `kept_ms` for the next ones.
+the click on. `made_ms` is what the daemon takes for a page of which nothing is kept, `kept_ms` for the next ones, and
+`made_cpu_ms` what the first kind takes of a processor, with the snapshots that come meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bftd.web.page import STEPS
 from tests import browser
@@ -49,7 +52,10 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
                 if not line:
                     raise SystemExit("the daemon did not come up")
                 told = json.loads(line)
+                busy = psutil.Process(daemon.pid)
+                before_s = sum(busy.cpu_times()[:2])
                 made = {f"{hours} h": _asked(told, f"/?hours={hours}") for hours in STEPS}
+                cpu_ms = 1e3 * (sum(busy.cpu_times()[:2]) - before_s) / len(made)
                 kept = [_asked(told, "/?hours=24")["ms"] for _ in range(repeats)]
                 painted = asyncio.run(_painted(f"http://127.0.0.1:{told['port']}/?hours=24", repeats))
             finally:
@@ -62,6 +68,7 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
         "bound_bytes": BOUND_BYTES,
         "first_paint_ms": _spread(painted),
         "made_ms": {hours: page["ms"] for hours, page in made.items()},
+        "made_cpu_ms": cpu_ms,
         "kept_ms": _spread(kept),
         "bytes": max(sizes),
         "bytes_compressed": max(page["zipped"] for page in made.values()),
@@ -119,7 +126,8 @@ def main() -> None:
     print(f"first paint: median {paint['median']:.0f} ms, most {paint['most']:.0f} ms (bound {BOUND_MS:.0f} ms)")
     print(f"size: {found['bytes']:,} bytes, {found['bytes_compressed']:,} compressed (bound {BOUND_BYTES:,})")
     made = ", ".join(f"{hours} {took:.0f} ms" for hours, took in found["made_ms"].items())
-    print(f"made: {made}; kept: median {kept['median']:.1f} ms, most {kept['most']:.1f} ms")
+    print(f"made: {made}; of processor {found['made_cpu_ms']:.0f} ms each")
+    print(f"kept: median {kept['median']:.1f} ms, most {kept['most']:.1f} ms")
 
 
 if __name__ == "__main__":

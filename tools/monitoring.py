@@ -41,13 +41,13 @@ def rules(alerts: Iterable[Alert] = ALERTS, at_once: bool = False) -> str:
         expr = _INTERVALS.sub("[5s]", alert.expr) if at_once else alert.expr
         lines += [
             f"      - alert: {alert.name}",
-            f"        expr: {json.dumps(expr)}",
+            f"        expr: {_quoted(expr)}",
             f"        for: {'0s' if at_once else alert.for_}",
             "        labels:",
             f"          severity: {alert.severity}",
             "        annotations:",
-            f"          summary: {json.dumps(alert.summary)}",
-            f"          description: {json.dumps(alert.todo)}",
+            f"          summary: {_quoted(alert.summary)}",
+            f"          description: {_quoted(alert.todo)}",
             f"          runbook_url: docs/monitoring.md#{alert.name.lower()}",
         ]
     return _MADE + "\n".join(lines) + "\n"
@@ -87,7 +87,8 @@ def _cases(alert: Alert) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 def _quoted(text: str) -> str:
-    return f"'{text}'"
+    """A text as YAML has it between single quotes."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def families() -> tuple[Metric, ...]:

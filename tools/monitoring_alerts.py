@@ -145,10 +145,11 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_wanted_nodes", "0x200"), _FREE),
     ),
     Alert(
-        "BftdGiveBackOverdue", "critical", "bftd_overdue_nodes > 0", "0m",
-        "{{ $value }} nodes were asked back and are still held past the bound",
-        "`bft status` names them. The daemon has cancelled their pilots already; a node that stays has a process that "
-        "cannot be killed, or a slurmd that does not answer. A regular job may be waiting for it.",
+        "BftdGiveBackOverdue", "critical",
+        "bftd_overdue_nodes > 0 or increase(bftd_give_backs_overdue_total[5m]) > 0", "0m",
+        "a node was asked back and was still held when give_back_bound_s was over",
+        "`bft status` names it, or the log. The daemon has cancelled its pilot already; a node that stays has a "
+        "process that cannot be killed, or a slurmd that does not answer. A regular job may be waiting for it.",
         "administrators.md#what-can-go-wrong",
         (_series("bftd_overdue_nodes", "0x60 1x140"),), (_series("bftd_overdue_nodes", "0x200"),),
     ),

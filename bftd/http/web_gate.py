@@ -83,16 +83,17 @@ class WebGate:
         return door
 
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if (shown := request.query.get("token")) is not None:
-            return self._exchanged(request, shown)
         caller = self._caller(request)
-        if caller is None:
-            return one_line(401, self._what_to_do(request))
-        # tokens have a budget of their own: strangers on this host must not keep Prometheus out
-        whose = hash(("token" if caller.admin else "anybody", request.remote))
-        if not self._budgets.spend(whose, units_of(request), asyncio.get_running_loop().time()):
+        # each kind has a budget of its own: strangers and people on this host must not keep Prometheus out
+        kind = "stranger" if caller is None else "token" if caller.admin else "anybody"
+        now_s = asyncio.get_running_loop().time()
+        if not self._budgets.spend(hash((kind, request.remote)), units_of(request), now_s):
             await asyncio.sleep(PUT_OFF_S)
             return one_line(429, "too much is asked of the daemon from this address: wait a moment")
+        if (shown := request.query.get("token")) is not None:
+            return self._exchanged(request, shown)
+        if caller is None:
+            return one_line(401, self._what_to_do(request))
         if request.method not in _READING:
             return one_line(405, "nothing can be changed here: use bft", "GET, HEAD")
         as_caller(request, caller)

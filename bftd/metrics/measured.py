@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 
-from bftd.core.domain import Action, CancelPilot, Happened, LeaseChanged, SolverFailed, State
+from bftd.core.domain import Action, CancelPilot, Happened, Lease, LeaseChanged, SolverFailed, State
 from bftd.core.events import (
     ClockSet,
     Configured,
@@ -49,6 +49,8 @@ EVENTS: Mapping[type, str] = {
 }
 LEASE_CHANGES = ("granted", "revoked", "adopted", "ended")
 RESIZES = ("up", "down", "crash")
+# How a command of Slurm's can fail.
+FAILURES = ("failed", "unanswered", "not_run")
 RESULTS = ("good", "none")
 _STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 # Series of their own for when each counter was made would be as many again, and say what the process's start says.
@@ -95,6 +97,8 @@ class Measured(Meters):
             self._snapshots.labels(result)
         for command in ("scontrol", "squeue", "scancel"):
             self._command_s.labels(command)
+            for outcome in FAILURES:
+                self._command_errors.labels(command, outcome)
 
     def _make_decisions(self) -> None:
         self._events = self._counter("events", "Events that the decision core took in.", "event")
@@ -174,7 +178,7 @@ class Measured(Meters):
                 lease = action.lease
                 if action.kind == "granted":
                     self._handovers.end(lease.node)
-                elif action.kind == "revoked" and lease.vacate and lease.observed:
+                elif action.kind == "revoked" and lease.observed and _for_regular_work(lease, after):
                     self._handovers.begin(lease.node, lease.asked_back_s or after.time_s)
             elif isinstance(action, Happened):
                 self._happened(action.kind, action.data, after)
@@ -241,4 +245,10 @@ class Measured(Meters):
         return Counter(f"bftd_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"bftd_{name}", f"{text} In seconds.", labels, registry=self.registry, buckets=bounds)
+        return Histogram(f"bftd_{name}", f"{text[:-1]}, in seconds.", labels, registry=self.registry, buckets=bounds)
+
+
+def _for_regular_work(lease: Lease, state: State) -> bool:
+    """Whether a node is asked back for a regular job, by Slurm or before it asks, and not for a pause, say."""
+    node = state.pool.nodes.get(lease.node)
+    return lease.vacate and (lease.leaving_s is not None or (node is not None and node.wanted))

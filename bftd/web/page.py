@@ -74,13 +74,13 @@ def _body(shown: Shown) -> str:
     for group in shown.groups:
         states[group["state"]] += group["count"]
     parts = [
-        ("now", "Now", sections.tiles(status, states, shown.windows)),
+        ("now", "Now", sections.tiles(status, states, shown.windows) + sections.shadowed(status)),
         ("machine", "The machine", past.machine),
         ("trainers", "Trainers", past.trainers + sections.trainers(status, past.roles)),
         ("efficiency", "Efficiency", sections.efficiency(past.recovered, shown.windows)),
         ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_, shown.missing)),
         ("decisions", "Last decisions", sections.decisions(status)),
-        ("nodes", "Nodes now", sections.nodes(shown.groups)),
+        ("nodes", "Nodes now", sections.nodes(shown.groups, status["mode"] == "shadow")),
     ]
     made = "".join(f"<section id={id_} aria-labelledby=h-{id_}><h2 id=h-{id_}>{name}</h2>{part}</section>"
                    for id_, name, part in parts)  # fmt: skip

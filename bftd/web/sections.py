@@ -63,9 +63,10 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
     day = next((window for window in windows if window["window_s"] == 86400), None)
     backs = status["give_back_s"]
     total = sum(states.values())
+    lent = "Would be lent" if status["mode"] == "shadow" else "Lent now"
     told = [
         ("Nodes", count(total), f"{count(states.get('regular', 0))} run regular jobs"),
-        ("Lent now", count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
+        (lent, count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
         ("Trainers", count(running), f"{count(len(trainers) - running)} waiting or starting"),
         (
             "Recovered",
@@ -157,6 +158,23 @@ def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str =
     return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(told["usage"])
 
 
+def shadowed(status: Mapping[str, Any]) -> str:
+    """What a daemon in shadow mode would have made of the idle nodes so far; "" for any other."""
+    shadow = status.get("shadow")
+    if not shadow:
+        return ""
+    training_s, idle_s = status["training_node_seconds"], shadow["idle_node_seconds"]
+    part = f", {share(training_s / idle_s)} of the idle time" if idle_s > 0 else ""
+    waits = len(shadow["waiting"])
+    waiting = (
+        f" {count(waits)} real trainer{'s wait' if waits != 1 else ' waits'} and will get nothing." if waits else ""
+    )
+    return (
+        f"<p>Since {moment(shadow['since_s'])} trainers would have had {node_hours(training_s)} node-hours{part}, and "
+        f"{count(shadow['preemptions'])} times a job would have taken nodes from one.{text(waiting)}"
+    )
+
+
 def decisions(status: Mapping[str, Any]) -> str:
     """The last decisions in words, the newest first."""
     told = [
@@ -165,10 +183,12 @@ def decisions(status: Mapping[str, Any]) -> str:
     return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>Nothing was decided yet."
 
 
-def nodes(groups: Sequence[Mapping[str, Any]]) -> str:
+def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
     """All nodes now, folded by state, with the reasons of each state below it; `groups` name state, why and nodes."""
     made = []
     for state, says in _STATES.items():
+        if shadow and state == "leased":
+            says = "would be lent to trainers"
         own = sorted((group for group in groups if group["state"] == state), key=lambda group: -group["count"])
         if not own:
             continue

@@ -14,6 +14,8 @@ COLOURED = 4
 # How far apart two times below a chart may be.
 _TICKS_S = (600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800)
 _DAY_S = 86400
+# A chart of fewer steps shows nothing that anybody could see.
+SLOTS_LEAST = 10
 # A step that began so short a time ago may have no point yet.
 LATE_S = 180.0
 
@@ -100,6 +102,10 @@ def charted(history: Mapping[str, Any]) -> Charted:
         len(points) > 1 and points[-1] is None and history["until_s"] - (since_s + (len(points) - 1) * step_s) < LATE_S
     ):
         del points[-1]
+    # a record that has just begun is not to be a sliver at the edge
+    began = next((at for at, point in enumerate(points) if point is not None), 0)
+    since_s += (cut := max(0, min(began, len(points) - SLOTS_LEAST))) * step_s
+    del points[:cut]
     slots = len(points)
     times_s = tuple(since_s + (at + 0.5) * step_s for at in range(slots))
     names = {id_: known["name"] for id_, known in history["trainers"].items()}
@@ -153,7 +159,7 @@ def _machine(
         for role, name in _STATES
     ]
     bands = [*states[:2], *leased]
-    if any(rest):
+    if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less comes of means of whole nodes
         bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
     bands += states[2:]
     if None in points and most:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from bftd.http.metrics_handlers import KEPT_S
+from bftd.http import metrics_handlers
 from bftd.service.live import UNWRITTEN
+from tests.bftd.http import test_web
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 
 # What Prometheus 2.42 sends.
@@ -66,12 +66,27 @@ def test_requests_are_counted_by_their_route_however_they_were_made_up(tmp_path:
     run(test, tmp_path)
 
 
-def test_who_asks_often_gets_the_same_again(tmp_path: Path) -> None:
+def test_who_asks_often_gets_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:
+        monkeypatch.setattr(metrics_handlers, "KEPT_S", 3600.0)
         before, _ = await scraped(served)
         served.service._unwritten = UNWRITTEN
         assert (await scraped(served))[0] == before
-        await asyncio.sleep(KEPT_S)
+        monkeypatch.setattr(metrics_handlers, "KEPT_S", 0.0)
         assert "bftd_ledger_writable 0.0" in (await scraped(served))[0]
 
     run(test, tmp_path)
+
+
+def test_they_are_on_the_address_of_the_web_page_and_requests_there_are_counted_too(tmp_path: Path) -> None:
+    async def test(served: test_web.Looked) -> None:
+        status, text, answer = await served.get("/metrics", Accept=ACCEPT)
+        assert (status, text.endswith("# EOF\n")) == (200, True)
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert (await served.get("/metrics", Host="evil.example"))[0] == 401
+        status, text = await served.by_socket("/metrics")
+        assert status == 200
+        assert 'bftd_api_requests_total{code="2xx",method="GET",route="/metrics"} 1.0' in text
+        assert 'bftd_api_requests_total{code="4xx",method="GET",route="/metrics"} 1.0' in text
+
+    test_web.run(test, tmp_path)

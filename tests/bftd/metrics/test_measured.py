@@ -15,10 +15,13 @@ from bftd.core.events import Registered
 from bftd.core.pause import Pause
 from bftd.metrics import gauges
 from bftd.metrics.exposition import Exposition
-from bftd.metrics.measured import STALL_MOST_S, STEPS_LOST_MOST, Measured
+from bftd.metrics.measured import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Measured
 from bftd.protocol.reports import ProgressReport, ResizeReport
+from bftd.service import clock as clocks
+from bftd.service.history_quota import HistoryQuota
 from bftd.service.live import Service
 from elastic.backends import KINDS
+from slurm_plugin.client import OUTCOMES
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, lease, node, registration, reported, trainer
 from tests.bftd.service.test_ledger import Clock, see, start
@@ -71,8 +74,10 @@ def test_a_lease_is_counted_from_its_grant_to_the_regular_job_that_gets_its_node
     watched.clock.now += 1.0
     watched.service.apply(reported(watched.clock.now, "1", lease(id_, "leaving")))
     assert watched.value("give_back_oldest_seconds") == 0.0
-    watched.clock.now += 7.0  # longer than give_back_bound_s
+    watched.clock.now += 6.0  # longer than give_back_bound_s
+    see(watched.service, watched.clock, "n1", n1="71")
     assert watched.value("give_back_oldest_seconds") == 7.0
+    assert watched.value("overdue_nodes") == watched.value("give_backs_overdue_total") == 1.0
     watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
     assert watched.value("give_back_duration_seconds_sum") == pytest.approx(7.0)
     assert watched.value("give_backs_late_total") == 1.0
@@ -81,6 +86,33 @@ def test_a_lease_is_counted_from_its_grant_to_the_regular_job_that_gets_its_node
     watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
     assert watched.value("handover_duration_seconds_sum") == pytest.approx(8.0)
     assert watched.value("nodes", state="regular", node_class="cpu4-1G") == 1.0
+
+
+def test_a_node_that_a_pause_asks_back_is_awaited_by_no_job(watched: Watched) -> None:
+    id_ = watched.working()
+    watched.service.pause((Pause("node", "n1", "root", watched.clock.now, "a new disk", release=True),))
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
+    watched.clock.now += 1.0
+    regular = job("9", "RUNNING", nodes=("n1",))
+    watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
+    assert watched.value("handover_duration_seconds_count") == 0.0
+    assert watched.value("pauses", kind="node") == 1.0
+
+
+def test_a_clock_that_is_set_moves_no_age(watched: Watched) -> None:
+    elapsed_s = [watched.clock.now]
+    watched.service._clock = clocks.Clock(watched.clock, lambda: elapsed_s[0])
+    id_ = watched.working()  # which takes three seconds of both clocks
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "leaving")))
+    elapsed_s[0] += 3.0
+    watched.clock.now += 3.0 - 7200.0
+    assert watched.value("give_back_oldest_seconds") == pytest.approx(3.0, abs=0.1)
+    assert watched.value("events_total", event="clock_set") == 1.0
+    watched.service.apply(reported(watched.clock.now, "1", lease(id_, "ended")))
+    watched.clock.now, elapsed_s[0] = watched.clock.now + 1.0, elapsed_s[0] + 1.0
+    regular = job("9", "RUNNING", nodes=("n1",))
+    watched.service.observe(Snapshot(watched.clock.now, {"n1": node("n1", "ALLOCATED")}, (regular,), ()))
+    assert watched.value("handover_duration_seconds_sum") == pytest.approx(4.0, abs=0.1)
 
 
 def test_S10_node_seconds_go_on_after_a_restart_and_what_is_measured_begins_anew(watched: Watched) -> None:
@@ -117,6 +149,21 @@ def test_what_a_driver_makes_up_spoils_no_sum(watched: Watched) -> None:
     assert watched.value("resize_stall_seconds_count", kind="crash") == 0.0
 
 
+def test_what_the_ledger_leaves_out_is_counted_all_the_same(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.working()
+    monkeypatch.setattr(HistoryQuota, "is_spent", lambda *_: True)
+    watched.service.apply(reported(watched.clock.now, "1", ResizeReport(watched.clock.now, 1, 1, "up", stall_s=1.0)))
+    assert watched.value("resizes_total", kind="up") == 1.0
+    assert "resize" not in {event["kind"] for event in watched.service.ledger.events(0, 1000)}
+
+
+def test_a_back_end_that_bftd_does_not_have_counts_as_another(watched: Watched) -> None:
+    watched.service.apply(Registered(watched.clock.now, registration("1", backend="mine")))
+    for _ in range(2):
+        see(watched.service, watched.clock, "n1")
+    assert watched.value("leases", backend="other", state="granted") == 1.0
+
+
 def test_a_step_that_cannot_be_measured_is_taken_all_the_same(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +186,7 @@ def test_the_age_of_the_snapshot_goes_by_a_clock_that_nobody_sets() -> None:
     assert measured.snapshot_age_s == 2.0
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
 def test_no_label_is_what_a_user_chooses(name: str, backend: str) -> None:
     """The series of a strange trainer, route and command are those of any other."""
@@ -166,6 +213,16 @@ def shown(measured: Measured, state: State) -> set[tuple[str, str]]:
 def figures(state: State, failure: str = "", now_s: float = 1000.0) -> gauges.Figures:
     size = {"bytes": 1, "max_bytes": 10, "oldest_event_s": None, "full": False}
     return gauges.Figures(state, now_s, "live", size, failure, 0, ())
+
+
+def test_every_way_in_which_a_command_of_slurm_fails_is_counted_from_the_start() -> None:
+    assert {"ok", *FAILURES} == set(OUTCOMES)
+    measured = Measured()
+    errors = {"command": "squeue", "outcome": "unanswered"}
+    assert measured.registry.get_sample_value("bftd_slurm_command_errors_total", errors) == 0.0
+    measured.slurm_called("squeue", "unanswered", 5.0)
+    measured.slurm_called("squeue", "ok", 0.1)
+    assert measured.registry.get_sample_value("bftd_slurm_command_errors_total", errors) == 1.0
 
 
 def test_only_the_largest_classes_have_a_name_of_their_own() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bftd.core.events import Finished, Registered, Tick
 from bftd.errors import LedgerError
+from bftd.keys import Config
 from bftd.protocol.reports import ProgressReport
 from bftd.service import history, history_reading, history_table
 from bftd.service.history_reading import Asked, TooMuch, read
@@ -303,6 +304,20 @@ def test_records_and_trainers_expire_and_there_are_never_too_many(path: Path) ->
         tidied(ledger, end_s + KEEP_S + 2 * 3600)
         for table in ("history", "history_points", "history_trainers"):
             assert rows(path, f"SELECT * FROM {table}") == []
+
+
+def test_a_small_ledger_keeps_a_shorter_history(tmp_path: Path) -> None:
+    assert history_table.points_most(10**9) == history_table.ROWS_MOST
+    with closing(Ledger(tmp_path / "small", max_bytes=240_000)) as ledger:
+        clock = Clock()
+        service = Service(Config(), ledger, lambda job_ids: None, clock)
+        month(ledger, 9, iter(range(1, 200)))
+        clock.now = 200 * 60.0
+        for _ in range(200):
+            clock.now += 1.1
+            service.apply(Tick(clock.now))
+        (kept,) = rows(ledger.path, "SELECT sum(points + 1) FROM history")[0]
+        assert 850 <= kept <= 1000
 
 
 def test_one_step_of_upkeep_is_small(path: Path) -> None:

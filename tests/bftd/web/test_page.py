@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bftd.core.sample import NODE_STATES
 from bftd.web import charts, page, sections
 from bftd.web.past import drawn
-from bftd.web.series import COLOURED, GAP, Picture, Series, charted
+from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted
 from tests.bftd.web import making
 
 _VOID = {"meta", "link", "br"}
@@ -167,6 +167,15 @@ def test_every_point_has_its_step_whenever_the_page_is_asked_for(hours: int, lat
     assert [at_s // step_s for at_s in shown.machine.times_s] == list(starts)
 
 
+def test_a_record_that_has_just_begun_is_no_sliver_at_the_edge() -> None:
+    told = making.history(8, 2, 24, gap=False)
+    for minutes, steps in ((10, SLOTS_LEAST), (300, 30), (1440, 144)):
+        recorded = [point for point in told["points"] if point["at_s"] >= making.NOW_S - 60 * minutes]
+        shown = charted(told | {"points": recorded})
+        assert len(shown.machine.times_s) == steps
+        assert shown.machine.times_s[-1] == making.NOW_S - 300
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=2, max_size=300), st.integers(2, 13))
 def test_times_below_a_chart_are_few_and_in_order(values: list[float | None], most: int) -> None:
     times_s = tuple(making.NOW_S + 600 * at for at in range(len(values)))
@@ -192,6 +201,11 @@ def test_who_looks_is_told_what_the_daemon_does_and_what_is_wrong() -> None:
     assert "Alarm: n0042 was asked back" in said()
     assert "Shadow mode" in said(mode="shadow")
     assert "nothing is submitted, lent or cancelled" in said(mode="shadow").lower()
+    totals = {"idle_node_seconds": 7200.0, "since_s": making.NOW_S, "preemptions": 3, "waiting": [{"user": "ann"}]}
+    would = said(mode="shadow", shadow=totals, training_node_seconds=3600.0)
+    assert "would have had 1.0 node-hours, 50.0 % of the idle time, and 3 times" in would
+    assert "1 real trainer waits" in would
+    assert "Would be lent" in would
     held = said(hold="the snapshot is 40 s old")
     assert "On hold" in held
     assert "nothing grows: the snapshot is 40 s old" in held
