@@ -47,7 +47,7 @@ class History:
         self.windows: tuple[Window, ...] = ()
         self._ledger = ledger
         self._reader = Reader(ledger.path)
-        self._points_most = min(history_table.ROWS_MOST, int(history_table.SHARE * ledger.max_bytes))
+        self._points_most = history_table.points_most(ledger.max_bytes)
         self._last_s, self._samples = ledger.read(history_table.last)
         kept = ledger.kept(_KEPT)
         self._usage = codec.decode(Usage, kept) if kept else state.usage

@@ -18,7 +18,7 @@ from bftd.core.sample import NODE_STATES
 FINE_S = 86_400
 COARSE_S = 600
 KEEP_S = 30 * 86_400
-# A row of a trainer takes about so much: history has at most this part of what the ledger may have, and of a gigabyte.
+# A row takes about so much; history has at most this part of what the ledger may have, and never more rows than these.
 ROW_BYTES = 60
 SHARE = 0.25
 ROWS_MOST = 1_000_000
@@ -35,6 +35,7 @@ _NAME = """
 INSERT INTO history_trainers (id, name, user, last_s, curve) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 name = excluded.name, user = excluded.user, last_s = excluded.last_s, curve = excluded.curve
 """
+_KEYS = "SELECT id, key FROM history_trainers WHERE id IN (SELECT value FROM json_each(?))"
 _WITHIN = "at_s > :after AND at_s <= :up_to"
 _MEANS = ", ".join(f"sum({state} * span_s) / sum(span_s)" for state in NODE_STATES)
 _RUNNING = "sum(running * span_s) / sum(span_s)"
@@ -80,11 +81,17 @@ class Named:
     curve: Any
 
 
+def points_most(max_bytes: int) -> int:
+    """How many rows history may have in a ledger that may have so many bytes."""
+    return min(ROWS_MOST, int(SHARE * max_bytes / ROW_BYTES))
+
+
 def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named]) -> None:
     """Write records, and what is new of the trainers in them."""
     last_s = records[-1].at_s
     db.executemany(_NAME, [(item.id, item.name, item.user, last_s, json.dumps(item.curve)) for item in named])
-    keys = dict(db.execute("SELECT id, key FROM history_trainers"))
+    ids = sorted({point.trainer for record in records for point in record.points})
+    keys = dict(db.execute(_KEYS, (json.dumps(ids),)))
     for record in records:
         db.execute("DELETE FROM history_points WHERE at_s = ?", (record.at_s,))
         points = [point for point in record.points if point.trainer in keys]
