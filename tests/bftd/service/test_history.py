@@ -99,7 +99,10 @@ def test_S10_what_is_in_history_is_what_was_counted_also_over_a_restart_in_a_min
     go_on(service, clock, 95)
     service.ledger.close()  # as after a kill: nothing was noted at the end
     service = start(path, clock)
-    go_on(service, clock, 40)
+    go_on(service, clock, 1)
+    service.history.settle()
+    assert service.windows()[0].used_node_seconds > 0, "as of the last record before the start"
+    go_on(service, clock, 39)
     assert rows(path, "SELECT count(*), sum(gained) FROM history")[0][0] < 6
     service.stop()
     service.ledger.close()
