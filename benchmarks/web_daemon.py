@@ -155,7 +155,7 @@ def _rate(size: int) -> float:
 
 def _curve(size: int) -> dict[str, object]:
     most = 3 * size + 4
-    return {"low": 1, "high": most, "only": None, "weight": 1.0, "curve": [[n, _rate(n)] for n in range(1, most + 1)]}
+    return {"low": 1, "high": most, "only": None, "weight": 1.0, "curve": [[n, _rate(n)] for n in range(most + 1)]}
 
 
 def _name(id_: str) -> str:

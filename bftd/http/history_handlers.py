@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from aiohttp import web
 
 from bftd.http.asked import SERVICE, Refused, number_of
-from bftd.http.encoding import answered, encoded
+from bftd.http.encoding import answered
 from bftd.http.gate import caller_of
 from bftd.http.privacy import Privacy
 from bftd.http.user_handlers import HISTORY
@@ -34,6 +38,12 @@ async def history(request: web.Request) -> web.Response:
     windows = [window.to_json() for window in service.windows()]
 
     def look_up(ledger: Reader) -> bytes:
-        return encoded(history_reading.read(ledger, asked) | {"windows": windows})
+        return _encoded(history_reading.read(ledger, asked) | {"windows": windows})
 
     return answered(await request.app[HISTORY].look_up(request, look_up))
+
+
+def _encoded(answer: Mapping[str, Any]) -> bytes:
+    """The answer as JSON, a point at a time: each may have hundreds of trainers, and no other thread runs meanwhile."""
+    head = json.dumps({name: value for name, value in answer.items() if name != "points"})
+    return f'{head[:-1]}, "points": [{", ".join(map(json.dumps, answer["points"]))}]}}'.encode()

@@ -67,6 +67,8 @@ class History:
         at_s = int(state.time_s) if state.pool.seen else None
         if at_s is None or at_s == self._last_s:
             return
+        if self._last_s is not None and self._work is None:  # after a start, what is known from before
+            self._refresh(state)
         if self._last_s is not None and at_s // EVERY_S == self._last_s // EVERY_S and not last:
             return
         self.sample = sample(state)

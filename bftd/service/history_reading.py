@@ -22,9 +22,12 @@ TRAINERS_MOST = 60_000
 # What stands for all trainers that the caller may not know.
 HIDDEN = "(private)"
 
-# A record is of the step in which its middle lies.
+# A record is of the step in which its middle lies. That it ends after the beginning lets SQLite begin there.
 _STEP = "(history.at_s - span_s / 2) / :step * :step"
-_WITHIN = "history.at_s - span_s / 2 >= :since AND history.at_s - span_s / 2 < :until AND history.at_s <= :now"
+_WITHIN = (
+    "history.at_s >= :since AND history.at_s <= :now AND "
+    "history.at_s - span_s / 2 >= :since AND history.at_s - span_s / 2 < :until"
+)
 _POINTS = (
     f"SELECT {_STEP}, sum(span_s), {', '.join(f'sum({state} * span_s)' for state in NODE_STATES)}, "
     f"sum(running * span_s), sum(pool_s), sum(used_s), sum(training_s) "

@@ -68,16 +68,15 @@ def _recovered(shown: Charted, hours: int) -> str:
         return ""
     about = f"Share of idle node time that trainers had, in percent, over the last {span(hours * 3600)}."
     made = charts.lines(shown.recovered, charts.SMALL, about, most=100.0)
-    return _figure(shown.recovered, made, "Recovered, %", shown.step_s)
+    return _figure(shown.recovered, made, "Recovered, %", shown.step_s, named=False)
 
 
-def _figure(picture: Picture, drawn: str, title: str, step_s: float) -> str:
-    """A chart with its legend, and its numbers as a table for who cannot see or point at it."""
+def _figure(picture: Picture, drawn: str, title: str, step_s: float, named: bool = True) -> str:
+    """A chart, with a legend where its series are `named`, and its numbers as a table for who cannot see or point."""
     last = len(picture.times_s) - 1
     legend = "".join(
         f"<li><i class={each.role}></i>{text(each.name)}{_value(each.values[-1])}" for each in picture.series
     )
-    only = len(picture.series) == 1
     apart = _apart(picture)
     rows = []
     for at in range(last, -1, -1):
@@ -88,7 +87,7 @@ def _figure(picture: Picture, drawn: str, title: str, step_s: float) -> str:
     name = f"{title}: numbers"
     return (
         f"<figure><figcaption><b>{title}</b> <span class=quiet>averages of {span(step_s)}</span></figcaption>"
-        f"<div class=plot>{drawn}</div>{'' if only else f'<ul class=legend>{legend}</ul>'}"
+        f"<div class=plot>{drawn}</div>{f'<ul class=legend>{legend}</ul>' if named else ''}"
         f"<details><summary>{title} as a table</summary>"
         f'<div class="wide tall" role=region tabindex=0 aria-label="{name}"><table class=data><caption>{name}</caption>'
         f"<thead><tr><th scope=col>time{heads}<tbody>{''.join(rows)}</table></div></details></figure>"

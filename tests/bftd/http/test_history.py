@@ -31,7 +31,7 @@ def test_history_is_means_of_steps_with_the_windows_of_now(tmp_path: Path) -> No
         served.service.history.settle()
         code, told = await served.ask("GET", "/v1/history?step=600")
         assert code == 200
-        assert list(told) == ["format", "since_s", "until_s", "step_s", "points", "trainers", "windows"]
+        assert list(told) == ["format", "since_s", "until_s", "step_s", "trainers", "windows", "points"]
         assert (told["format"], told["step_s"]) == (1, 600)
         whole = [point for point in told["points"] if point["covered_s"] == 600]
         assert len(whole) >= 5
