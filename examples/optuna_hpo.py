@@ -40,6 +40,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 TRAIN = Path(__file__).resolve().with_name("train_trial.py")
 POLL_S = 2.0
+STATUS_S = 15.0
+"""Between two looks at how often trials were suspended: that is only told, and a large machine's status is long."""
 # Slurm ended these jobs, and not for what their script did: they go on in another job, so often at most.
 ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "DEADLINE"}
 GOES_ON_MOST = 20
@@ -144,6 +146,7 @@ class Hpo:
         self.study = study
         self.running: dict[int, Running] = {}
         self.stop = threading.Event()
+        self._looked_s = -STATUS_S
         if "token" not in study.user_attrs:  # jobs of a study of the same name in another folder are not its own
             study.set_user_attr("token", uuid.uuid4().hex[:8])
         self.name = f"{options.name}-{study.user_attrs['token']}"
@@ -190,7 +193,10 @@ class Hpo:
         except SlurmError as error:
             say(f"{error}; trying again")
             return
-        told = trainers()
+        states = {known.get(str(one.job), ("", ""))[0] for one in self.running.values()}
+        told = {}
+        if time.monotonic() - self._looked_s >= STATUS_S or states & {"COMPLETED", *FAILED, *ENDED_BY_SLURM}:
+            told, self._looked_s = trainers(), time.monotonic()
         for number, one in list(self.running.items()):
             if item := told.get(str(one.job)):
                 before = one.trial.user_attrs.get("suspends_before", 0)

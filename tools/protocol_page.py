@@ -20,7 +20,7 @@ from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
-from bftd.protocol.reports import KINDS, Finish, Reports, Summary, report_from_json
+from bftd.protocol.reports import KINDS, Finish, Reports, Summary, Taken, report_from_json
 from bftd.protocol.sizes import Sizes
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
@@ -60,6 +60,7 @@ WELCOME = Welcome.from_json(
 )
 LEASES = Leases.from_json(_LISTED)
 REPORTS = Reports(2, tuple(map(report_from_json, _REPORTS)))
+TAKEN = Taken(17, 7810.0)
 FINISH = Finish(2, 0, "training is complete", Summary(500, 64000.0, 3, 0, 0, 1.379, 0.117))
 
 # How each message is read again, to find what may be left out.
@@ -68,6 +69,7 @@ _READ: Mapping[type, Callable[[Any], Any]] = {
     Welcome: Welcome.from_json,
     Leases: Leases.from_json,
     Finish: Finish.from_json,
+    Taken: Taken.from_json,
 }
 _BOUNDS = {
     "NODES_MOST": "nodes, workers or trainers that anybody may ask for",
@@ -113,6 +115,7 @@ def messages() -> str:
         _message("The answer to it", WELCOME),
         _message("The answer to a driver that asks for its leases", LEASES),
         _message("Reports, one of each kind", REPORTS, _optional_of_reports()),
+        _message("The answer to them", TAKEN),
         _message("The end of a trainer", FINISH),
     ]
     return "\n\n".join(parts)

@@ -234,6 +234,8 @@ class FakeStarter:
 class FakeDaemon:
     """The daemon link: keeps the reports."""
 
+    ends_in_s: float | None = None
+
     def __init__(self) -> None:
         self.reports: list[Report] = []
 

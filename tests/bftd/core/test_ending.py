@@ -14,7 +14,9 @@ from bftd.core.domain import State, Trainer
 from bftd.core.learn import Knowledge
 from bftd.core.pace import FORGET_S, Attendance, Pace
 from bftd.protocol.registration import Registration
+from bftd.protocol.reports import ProgressReport, SuspendReport
 from bftd.protocol.sizes import Sizes
+from tests.bftd.builders import Core, registration
 
 NOW_S = 1_795_300_000.0
 NEW = Attendance()
@@ -86,3 +88,26 @@ def test_an_end_is_never_in_the_past_and_never_beyond_its_bound(
     assert 0.0 <= found.share(now_s) <= 1.0
     end_s = ending.expected_end_s(trainer(total, Pace(step, rate, nodes, nodes // 2), found), now_s)
     assert end_s is None or now_s <= end_s <= now_s + ending.MOST_S
+
+
+def test_a_trainer_is_followed_from_its_first_step_through_a_suspension() -> None:
+    core = Core()
+    core.arrive(registration("1"))
+    core.tick(500.0)
+    core.pool("n1", "n2")
+    core.place_all()
+    told = ProgressReport(NOW_S, 100, 1000.0, 20.0, nodes=2, total_steps=700, steps_per_s=2.0, live_step=100)
+    core.report("1", told)
+    assert left_s(core) == 300.0, "the time before its first nodes counts for nothing"
+    core.report("1", replace(told, live_step=300), after_s=100.0)
+    assert left_s(core) == 200.0, "a step that is not saved yet is done all the same"
+    core.report("1", SuspendReport(NOW_S, 200))
+    assert left_s(core) == pytest.approx(250.0)
+    core.tick(100.0)
+    assert left_s(core) == pytest.approx(500.0, rel=0.01)
+
+
+def left_s(core: Core) -> float:
+    end_s = ending.expected_end_s(core.state.trainers["1"], core.time_s)
+    assert end_s is not None
+    return end_s - core.time_s

@@ -16,7 +16,17 @@ from bftd.protocol.curves import ORIGINS, CurveEstimate
 from bftd.protocol.errors import Malformed
 from bftd.protocol.lease import REPORTED, Leases, LeaseView
 from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
-from bftd.protocol.reports import KINDS, Finish, LeaseReport, ProgressReport, Report, Reports, Summary, report_from_json
+from bftd.protocol.reports import (
+    KINDS,
+    Finish,
+    LeaseReport,
+    ProgressReport,
+    Report,
+    Reports,
+    Summary,
+    Taken,
+    report_from_json,
+)
 from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import Wish
 
@@ -50,6 +60,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "kind": st.sampled_from(["up", "down", "crash"]),
     "loss": st.none() | st.floats(-1e6, 1e6),
     "rc": st.none() | st.integers(-64, 255),
+    "total_steps": st.none() | st.integers(1, 10**15),
 }
 BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int: COUNTS,
@@ -126,6 +137,11 @@ def complaint_about(body: Any) -> str | None:
     except Malformed as error:
         return str(error)
     return None
+
+
+@given(messages(Taken))
+def test_the_answer_to_reports_is_the_same_on_the_other_side(taken: Taken) -> None:
+    assert Taken.from_json(sent(taken)) == taken
 
 
 @given(REPORTS)

@@ -95,7 +95,8 @@ def test_a_group_that_has_not_stepped_yet_is_not_told_of_and_a_speed_of_the_grou
     job.on(*first, rate=100.0)
     assert job.look([*first, *more], Measured(job.groups, 1, 100.0), 5) == []
     assert job.on(*first, *more, rate=0.0, seconds=2) == []
-    assert job.look([*first, *more], Measured(job.groups, 2, 200.0), 3) == [
+    assert job.look([*first, *more], Measured(job.groups + 1, 1, 100.0), 3) == [], "it is another group again"
+    assert job.look([*first, *more], Measured(job.groups + 2, 2, 200.0), 3) == [
         "grew from 1 to 2 nodes (n2); 200 samples/s"
     ]
 
