@@ -39,6 +39,7 @@ NOT_COMMANDS = {
     r"optional /usr/local": "plugstack.conf",
     r"time_s,node,idle": "a file's first lines",
     r'\{"': "JSON",
+    r"[a-z]\w+[({]|bftd_\w+ |(sum|max|min) by ": "an expression of Prometheus",
     r"slurmctld ──snapshot": "the picture of the parts",
     r"sum over stages": "a formula",
     r"(BFTD|INFO|bftd|bftd:|bft:|bftd runs in) (?!-)": "what the daemon, a driver or a command prints",
@@ -72,7 +73,7 @@ def problem(words: Sequence[str], whole: bool) -> Problem:
     key = f"{whole} {shlex.join(words)}"
     if key not in _MEMO:
         check = _CHECKS.get(Path(words[0]).name)
-        known = check is not None or words[0] in _OTHER
+        known = check is not None or words[0] in _OTHER or words[0].startswith("/")  # a script that the page shows
         _MEMO[key] = check(words, whole) if check else None if known else f"{words[0]} is in no table of this test"
     return _MEMO[key]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs import known, written
 
-RUN = {"administrators", "scientists"}
+RUN = {"administrators", "scientists", "solvers"}
 """The sessions that test_sessions_cluster.py runs."""
 
 
@@ -106,7 +106,7 @@ def test_no_exception_is_of_a_sentence_that_is_gone() -> None:
         ("bft sbatch --elastic=8-1 train.py", "MIN is above MAX"),
         ("sbatch --elastic=1-8,bcakend=horovod train.py", "bcakend"),
         ("python -m benchmarks.nothing", "no module"),
-        ("python -m benchmarks.status --jsno", "has no --jsno"),
+        ("python -m benchmarks.milp --jsno", "has no --jsno"),
         ("make tset", "the Makefile has no tset"),
         ("kubectl get pods", "in no table"),
         ("echo $(bft statsu) | cat", "bft has no command statsu"),

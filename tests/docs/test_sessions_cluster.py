@@ -53,6 +53,7 @@ INSTEAD = {
         (r"sandbox up", "sandbox up --tuned", "Slurm's own settings let a job wait for half a minute"),
         _DOWN,
     ],
+    "solvers": [],
 }
 
 
