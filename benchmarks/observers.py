@@ -42,7 +42,11 @@ _MOST = 8  # nodes of a trainer
 # What each asks, and how often, in seconds: bftd/top/watching.py, bftd/web/page.js, and Prometheus as it is set up
 # in docs/monitoring.md.
 ASKED = {
-    "top": (("/v1/status?folded=1", 1.0), ("/v1/trainers/run-scale-1/explain?limit=100", 5.0), ("/v1/history", 60.0)),
+    "top": (
+        ("/v1/status?nodes=folded", 1.0),
+        ("/v1/trainers/run-scale-1/explain?limit=100", 5.0),
+        ("/v1/history", 60.0),
+    ),
     "page": (("/", 10.0),),
     "metrics": (("/metrics", 15.0),),
 }
