@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from bftd.core import failures, learn, likeness, refusals, sentences
-from bftd.core.decisions import Ended, Lost, Noted, Saved
+from bftd.core.decisions import Ended, GaveBack, Lost, Noted, Saved
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn
+from bftd.protocol.changes import TAKEN
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
     CrashReport,
@@ -165,9 +166,19 @@ def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
             known_s = lease.placed_s if lease.placed_s is not None else lease.granted_s
             asked_s = min(turn.now, max(known_s, turn.pool.time_s) if lease.observed else known_s)
         lease = turn.change_lease(lease, asked_back_s=asked_s, leaving_s=report.at_s)
-        lease = turn.revoke(lease, report.reason or "Slurm asked the pilot to leave", vacate=True)
+        if lease.live:
+            turn.taken.setdefault(lease.trainer, []).append(lease.node)
+        lease = turn.revoke(lease, report.reason or TAKEN, vacate=True)
         turn.rest(lease.node)
     turn.change_lease(lease, phase="leaving")
+
+
+def tell_taken(turn: Turn) -> None:
+    """Say of the nodes that Slurm took whose they were: the next snapshot knows of no lease there any more."""
+    for id_, taken in turn.taken.items():
+        left = sum(lease.live for lease in turn.leases_of(id_))
+        turn.say(id_, GaveBack(turn.trainers[id_].name, tuple(taken), left, TAKEN))
+    turn.taken.clear()
 
 
 def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:

@@ -71,6 +71,7 @@ def fold(
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
+    drivers.tell_taken(turn)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred

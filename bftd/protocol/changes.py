@@ -24,6 +24,7 @@ SUSPENDED = Verb("is suspended and gives back", "be suspended and give back", "w
 GIVES_BACK = Verb("gives back", "give back", "gave back")
 
 UNKNOWN_SPEED = "its speed is not known yet"
+TAKEN = "Slurm took the node for a regular job"
 
 _VERBS = (STARTS, RESUMES, GROWS, SHRINKS, SUSPENDED, GIVES_BACK)
 

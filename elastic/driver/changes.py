@@ -15,8 +15,6 @@ from typing import Protocol
 from bftd.protocol import changes
 from slurm_plugin.nodeset import fold
 
-TAKEN = "Slurm took the node for a regular job"
-
 _UNMEASURED_S = 10.0
 """A group that trains is told of without its speed after so long: its steps are slow, or the script tells of none."""
 
@@ -185,7 +183,7 @@ class Changes:
 
 def _how(gone: Iterable[Member]) -> str:
     """Whether nodes were given back, or are lost."""
-    asked = all(member.revoked or member.expiring or member.reason == TAKEN for member in gone)
+    asked = all(member.revoked or member.expiring or member.reason == changes.TAKEN for member in gone)
     return "given back" if asked else "lost"
 
 

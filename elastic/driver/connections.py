@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
+from bftd.protocol.changes import TAKEN
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
 from elastic.driver.bypath import OPS as BY_PATH
-from elastic.driver.changes import TAKEN
 from elastic.driver.crew import Crew
 from elastic.driver.host import TrainerHost
 from elastic.driver.liveness import Liveness

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.core.domain import Happened, PoolNode
+from slurm_plugin.nodeset import fold
 from tests.bftd.builders import Core, lease, of, registration
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
@@ -94,3 +95,17 @@ def test_what_a_driver_says_about_long_ago_is_no_give_back_of_years(left_s: floa
     core.report("1", lease(item.id, "leaving", at_s=left_s), lease(item.id, "ended", at_s=ended_s), after_s=0.5)
     (found,) = measured(core)
     assert 0.5 <= found <= core.time_s - item.granted_s
+
+
+def test_regression_of_nodes_that_slurm_took_before_a_snapshot_showed_why_no_word_was_said() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=3))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    taken = core.leases("1")[:2]
+    core.report("1", *(lease(item.id, "leaving", at_s=core.time_s) for item in taken))
+    core.report("1", *(lease(item.id, "ended", at_s=core.time_s) for item in taken))
+    core.pool("n3", out={item.node: OUT for item in taken})
+    nodes = fold([item.node for item in taken])
+    told = [text for text in core.sentences() if "gives back" in text]
+    assert told == [f"train-1 gives back {nodes} (1 node left): Slurm took the node for a regular job"]

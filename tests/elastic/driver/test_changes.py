@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.driver.changes import TAKEN, Changes, Measured, span
+from bftd.protocol.changes import TAKEN
+from elastic.driver.changes import Changes, Measured, span
 
 GREW = "a grows from 2 to 8 nodes (n[1-6]): +1.35e+03 samples/s over the next 120 s outweigh 2.0 s of stall"
 STARTED = "a starts on 2 nodes (n[7-8]): its speed is not known yet"
