@@ -83,6 +83,8 @@ class LocalNodes:
 class LocalDaemon:
     """bftd's part: `grant` and `revoke` change the list of leases; `report` keeps what the driver says for `heard`."""
 
+    ends_in_s: float | None = None
+
     def __init__(self, heard: Callable[[Report], None]) -> None:
         self.report = heard
         self._leases: dict[str, LeaseView] = {}

@@ -1,4 +1,4 @@
-"""The benchmarks of hostile users and of `bft status` run from end to end on a small state."""
+"""The benchmark of hostile users runs from end to end on a small state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import hostile, status
+from benchmarks import hostile
 from benchmarks.hostile_users import WAYS
 
 
@@ -27,13 +27,3 @@ def test_hostile_users_are_held_off_while_one_trains(
     assert found["ledger_bytes_a_day_extrapolated"]["notes"] > 0
     refused = {status for told in found["hostile"].values() for status in told}
     assert "404" in refused
-
-
-def test_the_status_is_timed_from_processes_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["status", "--repeats", "2", "--nodes", "100", "--trainers", "10", "--json"])
-    status.main()
-    found = json.loads(capsys.readouterr().out)
-    assert found["bft_status"]["fastest_ms"] > found["python"]["fastest_ms"] / 2
-    assert found["answer_bytes"]["folded"] < found["answer_bytes"]["full"]
