@@ -261,9 +261,10 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     monkeypatch.setattr(crews, "WARM_S", 0.05)
 
     async def body(stage: Stage) -> None:
-        warm, cold = await stage.placed("n1"), await stage.placed("n2")
-        warm.agent, cold.agent = peer(role="agent"), peer(role="agent")
-        warm.state = "ready"
+        warm = await stage.placed("n1")
+        warm.agent, warm.state = peer(role="agent"), "ready"  # before time passes, which others' work may take
+        cold = await stage.placed("n2")
+        cold.agent = peer(role="agent")
         await until("given back", lambda: stage.daemon.of(CrashReport))
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n2"]
         await until("told to end", lambda: ops(cold.agent) == ["end"])  # type: ignore[arg-type]
