@@ -14,8 +14,8 @@ BACKENDS := build/spank/backends.h
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE := $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
-# Many of them wait for processes: one more than there are cores keeps all of these at work.
-WORKERS := -n $(shell echo $$(($$(nproc) + 1)))
+# Many of them wait for processes: two more than there are cores keep all of these at work.
+WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS := $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
