@@ -16,7 +16,9 @@ from bftd.http.caller import Caller
 
 # What stands for another user's trainer.
 NAMELESS = "(private)"
-_JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*")
+_JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
+# Whose jobs there are, as `foreign_pilots` says it: who has no trainer here stands in no list of names.
+_OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
 _BENEFICIARIES = re.compile(r"^(.*?: )?.* makes? more of them$")
 _WORD = re.compile(r"[^\s,;:()]+")
 
@@ -54,7 +56,7 @@ class Privacy:
         """A sentence without jobs of others and the names of others' trainers."""
         if not self.hides:
             return text
-        text = _JOB.sub(r"a \1", text)
+        text = _JOB.sub(r"a \1", _OF_OTHERS.sub("(jobs of others)", text))
         text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others make more of them", text)
         for phrase in self._phrases:
             text = text.replace(phrase, NAMELESS)
