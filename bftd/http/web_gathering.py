@@ -16,6 +16,7 @@ from bftd.http.overview import Folds, folded
 from bftd.http.privacy import Privacy
 from bftd.service import history_reading
 from bftd.service import usage as kept
+from bftd.service.history_reading import TooMuch
 from bftd.service.reader import Reader
 from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
 from bftd.web.past import Drawn, drawn
@@ -101,11 +102,19 @@ class Gathering:
         return kept.read(self._ledger.path, kept.Asked(since_s, asked.now_s, ("user",), whose))
 
     def _history(self, asked: Asked, privacy: Privacy, hours: int) -> dict[str, Any]:
+        """As fine as the page has it, and coarser where so many trainers are in it that no answer holds them."""
         now_s = asked.now_s
         since_s = max(0.0, now_s - hours * 3600)
-        return history_reading.read(
-            self._ledger, history_reading.Asked(since_s, now_s, now_s, STEPS[hours], True, privacy.sees)
-        )
+        step_s, length_s = STEPS[hours], hours * 3600.0
+        while True:
+            try:
+                return history_reading.read(
+                    self._ledger, history_reading.Asked(since_s, now_s, now_s, step_s, True, privacy.sees)
+                )
+            except TooMuch:
+                if step_s >= length_s:
+                    raise
+                step_s = min(3 * step_s, length_s)
 
 
 def grouped(
