@@ -15,9 +15,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bftd.daemon import _command
 from bftd.errors import ConfigError
 from bftd.http import api, web_gate, web_handlers
 from bftd.http.connections import Connections
@@ -28,6 +30,7 @@ from bftd.service.history_table import Named, Point, Record
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, free_port, secret_file
+from tests.bftd.test_daemon import write_config
 
 TOKEN = "0123456789abcdef-very-long"
 
@@ -340,6 +343,9 @@ def test_a_token_file_that_is_no_secret_ends_the_start_in_one_line(
         web_gate.WebGate(WebConfig("127.0.0.1:1", str(file)), Connections())
     assert said in str(told.value)
     assert "\n" not in str(told.value)
+    path = write_config(tmp_path, f'[web]\nlisten = "127.0.0.1:1"\ntoken_file = "{file}"\n')
+    checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert str(checked.exception) == str(told.value), "before the restart"
 
 
 def test_whoever_asks_too_much_is_told_to_wait_and_the_token_is_not_kept_out(
