@@ -42,7 +42,8 @@ class Privacy:
 
     def owns(self, user: str) -> bool:
         """Whether the caller may know all of what is this user's."""
-        return self._caller.admin or self._caller.user == user
+        # who has no name, as on [web] listen, owns nothing, not even what nobody is known to own
+        return self._caller.admin or (bool(user) and self._caller.user == user)
 
     def sees(self, user: str | None) -> bool:
         """Whether the caller may know who has what, and on which nodes; `user` None is nobody that is known."""

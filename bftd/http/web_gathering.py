@@ -23,6 +23,8 @@ from bftd.web.past import Drawn, drawn
 
 # Charts are of points that come once a minute, and of all that the page has they take longest to make.
 DRAWN_S = 30.0
+# Where a step was too fine for one answer, it is tried again after so long.
+COARSER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Gathering:
         self._ledger = ledger
         self._folds = Folds()
         self._pasts: dict[tuple[str, int], _Past] = {}
+        self._coarser: dict[int, tuple[float, float]] = {}
 
     def gather(self, asked: Asked) -> Shown:
         """All of one page."""
@@ -105,7 +108,10 @@ class Gathering:
         """As fine as the page has it, and coarser where so many trainers are in it that no answer holds them."""
         now_s = asked.now_s
         since_s = max(0.0, now_s - hours * 3600)
-        step_s, length_s = STEPS[hours], hours * 3600.0
+        step_s, until_s = self._coarser.get(hours, (STEPS[hours], 0.0))
+        if not now_s <= until_s <= now_s + COARSER_S:
+            step_s = STEPS[hours]
+        length_s = hours * 3600.0
         while True:
             try:
                 return history_reading.read(
@@ -115,6 +121,7 @@ class Gathering:
                 if step_s >= length_s:
                     raise
                 step_s = min(3 * step_s, length_s)
+                self._coarser[hours] = (step_s, now_s + COARSER_S)
 
 
 def grouped(

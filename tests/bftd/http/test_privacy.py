@@ -187,3 +187,12 @@ def test_jobs_are_private_where_slurm_says_so_and_until_it_was_read(said: str | 
     with contextlib.suppress(SnapshotError):
         looks.check()
     assert looks.keeps_jobs_private is private
+
+
+def test_who_has_no_name_owns_no_trainer_whose_user_is_not_known() -> None:
+    core = Core()
+    core.arrive(registration("1", name="hers", user=""))
+    nobody = Privacy(Caller("", False), core.state, True)
+    assert not nobody.sees("")
+    assert not nobody.sees_trainer("1")
+    assert nobody.text("hers grows") == f"{NAMELESS} grows"
