@@ -77,7 +77,8 @@ class Privacy:
             return shown
         if not self.hides:
             return shown | {"loss": None}
-        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None}
+        nodes = {"on": ""} if "on" in shown else {}  # which ones, squeue would not tell either
+        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None} | nodes
 
     def overview(self, shown: dict[str, Any]) -> dict[str, Any]:
         """All of a status."""
