@@ -57,7 +57,7 @@ class Gathering:
     def __init__(self, ledger: Reader) -> None:
         self._ledger = ledger
         self._folds = Folds()
-        self._pasts: dict[tuple[str, int], _Past] = {}
+        self._pasts: dict[tuple[str | None, int], _Past] = {}
         self._coarser: dict[int, tuple[float, float]] = {}
 
     def gather(self, asked: Asked) -> Shown:
@@ -79,7 +79,8 @@ class Gathering:
     def _past(self, asked: Asked, privacy: Privacy) -> _Past:
         """The charts, which are the same for all from whom nothing is hidden."""
         self._pasts = {key: past for key, past in self._pasts.items() if 0.0 <= asked.now_s - past.at_s < DRAWN_S}
-        key = (asked.caller.user if privacy.hides else "", asked.hours)
+        # who has no name and is shown none is another than who is shown all
+        key = (asked.caller.user if privacy.hides else None, asked.hours)
         known = self._pasts.get(key)
         if known is None:
             known = self._pasts[key] = self._drawn(asked, privacy)

@@ -262,6 +262,22 @@ def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_to
     run(test, tmp_path, TOKEN)
 
 
+def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:
+    async def test(served: Looked) -> None:
+        now_s = int(time.time())
+        points = (Point("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
+        records = [Record(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
+        served.service.ledger.write(lambda db: history_table.add(db, records, [Named("41", "secret-name", "ann", {})]))
+        served.service.private = True
+        seen = (await served.get("/?hours=1", Authorization=f"Bearer {TOKEN}"))[1]
+        hidden = (await served.get("/?hours=1"))[1]
+        assert "secret-name" in seen
+        assert "secret-name" not in hidden
+        assert "(private)" in hidden
+
+    run(test, tmp_path, TOKEN)
+
+
 def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
