@@ -360,6 +360,7 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
     if check_config:
         if why := hook.objection(settings.notify.command):
             raise ConfigError(f"{found}: [notify] command: {why}")
+        api.check(settings)
         click.echo(f"{found}: the configuration is right")
         return
     if dry_run:

@@ -12,10 +12,15 @@ import threading
 import time
 from contextlib import suppress
 
+from bftd.protocol.fields import printable
+
 # A mail takes a second, a web server that does not answer for ever.
 LIMIT_S = 30.0
 # Of what it prints so much is kept, for the log.
 OUTPUT_BYTES = 4096
+# What it prints beyond this is read slowly, so that it waits for its reader and not the daemon for it.
+_FLOOD_BYTES = 2**20
+_READ_BYTES = 2**16
 # How often it is looked at: it may end with its output still open, and the daemon may stop.
 _LOOK_S = 0.1
 
@@ -26,6 +31,8 @@ def objection(command: str) -> str:
         words = shlex.split(command)
     except ValueError as error:
         return f"{command!r} is no command ({error}): see to its quotes"
+    if "\0" in command or (command and not words):
+        return f"{command!r} is no command: give its path"
     if not words or shutil.which(words[0], path=_path()):
         return ""
     if os.path.isfile(words[0]):
@@ -36,15 +43,15 @@ def objection(command: str) -> str:
 def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LIMIT_S) -> str:
     """Run a command, without a shell, until it ends; returns "" or why its message may not have come through.
 
-    It belongs in a thread. What the command started and left running ends with it, and all of it once `stop` is set.
+    It belongs in a thread. What the command left running in its session ends with it, and all of it once `stop` is set.
     """
     if why := objection(command):
         return why
     name = shlex.split(command)[0]
-    with os.fdopen(os.memfd_create("message"), "w+b") as standard_input:
-        standard_input.write(message)
-        standard_input.seek(0)
-        try:
+    try:
+        with os.fdopen(os.memfd_create("message"), "w+b") as standard_input:
+            standard_input.write(message)
+            standard_input.seek(0)
             process = subprocess.Popen(
                 shlex.split(command),
                 stdin=standard_input,
@@ -54,8 +61,8 @@ def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LI
                 env=_environment(),
                 start_new_session=True,
             )
-        except OSError as error:
-            return f"{name} cannot be run: {error.strerror}"
+    except OSError as error:
+        return f"{name} cannot be run: {error.strerror}"
     try:
         ended, output = _watched(process, stop, limit_s)
     finally:
@@ -72,19 +79,21 @@ def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LI
         return ""
     said = output.decode(errors="replace").strip().splitlines()
     how = f"exit code {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
-    return f"{name} ended with {how}" + (f": {said[-1]}" if said else "")
+    return f"{name} ended with {how}" + (f": {printable(said[-1])}" if said else "")
 
 
 def _watched(process: subprocess.Popen[bytes], stop: threading.Event, limit_s: float) -> tuple[bool, bytes]:
     """Whether it ended in time, and the last of what it printed."""
     assert process.stdout is not None
     output, end_s, descriptor = b"", time.monotonic() + limit_s, process.stdout.fileno()
-    is_open = True
+    is_open, length = True, 0
     while not stop.is_set() and time.monotonic() < end_s:
         ended = process.poll() is not None
         if is_open and select.select([descriptor], [], [], 0.0 if ended else _LOOK_S)[0]:
-            part = os.read(descriptor, OUTPUT_BYTES)
-            output, is_open = (output + part)[-OUTPUT_BYTES:], bool(part)
+            part = os.read(descriptor, _READ_BYTES)
+            output, is_open, length = (output + part)[-OUTPUT_BYTES:], bool(part), length + len(part)
+            if length > _FLOOD_BYTES:
+                time.sleep(_LOOK_S)
         elif ended:
             return True, output
         elif not is_open:

@@ -44,12 +44,15 @@ class Notifier:
 
     async def run(self) -> None:
         """Look for as long as the daemon runs."""
+        failed = False
         while True:
             try:
                 self.look()
-            except Exception:  # whatever is wrong with telling, the daemon goes on
-                log.exception("nobody is told of alarms: this is a fault of bftd, please report it; the rest goes on")
-                return
+                failed = False
+            except Exception:  # whatever is wrong with telling, the daemon goes on, and tells when it can again
+                if not failed:
+                    log.exception("nobody is told of alarms as long as this lasts; the rest goes on")
+                failed = True
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
@@ -57,7 +60,7 @@ class Notifier:
         settings, now_s = self._service.config.notify, self._service.now()
         self._take_command(settings.command)
         if self._running is not None and self._running.done():
-            self._take_result(self._running.result())
+            self._take_result(_complaint(self._running))
         if self._ringing is None or not self._is_known(now_s):
             return
         self._ringing.hear(now_s, problems(self._shown(now_s)))
@@ -80,8 +83,8 @@ class Notifier:
         """Go on with another command after a reload: whoever it tells knows nothing yet."""
         if command == self._command:
             return
-        first, self._command, self._complaint = not self._command, command, ""
-        known = self._service.ledger.kept(_KEPT) if first else {}
+        known = {} if self._command else self._service.ledger.kept(_KEPT)  # where it raises, it is asked again
+        self._command, self._complaint = command, ""
         self._ringing = Ringing(known) if command else None
         if why := hook.objection(command):
             log.warning("nobody is told of alarms: [notify] command: %s", why)
@@ -121,3 +124,9 @@ class Notifier:
             **steered.shown(state, now_s),
             **self._service.condition(),
         }
+
+
+def _complaint(ended: Future[str]) -> str:
+    """What became of a message, whatever went wrong with it."""
+    error = ended.exception()
+    return ended.result() if error is None else f"it could not be run ({error!r})"

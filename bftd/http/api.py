@@ -15,15 +15,15 @@ from bftd.errors import BftError, ConfigError, LedgerError
 from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
 from bftd.http.connections import IDLE_S
 from bftd.http.driver_handlers import NOTES, POLLS
-from bftd.http.gate import Gate
+from bftd.http.gate import Gate, read_token
 from bftd.http.metrics_handlers import SCRAPES, Scrapes, counting
 from bftd.http.notes import Notes
 from bftd.http.overview import Overviews
 from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_of, units_of
 from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
-from bftd.http.web_gate import listen_web
+from bftd.http.web_gate import listen_web, web_token
 from bftd.http.web_handlers import PAGES, Pages
-from bftd.keys import ApiConfig
+from bftd.keys import ApiConfig, Config
 from bftd.metrics.measured import Measured
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
@@ -38,6 +38,14 @@ _QUIET.setLevel(logging.CRITICAL)
 # Connections that wait to be taken, and of these on the unix socket so many in one round of the loop.
 _BACKLOG = 1_024
 _TAKEN_AT_ONCE = 8
+
+
+def check(config: Config) -> None:
+    """Read the tokens as a start would; raises ConfigError with one line where one of them is no secret."""
+    if config.api.tcp and config.api.auth == "token":
+        read_token(config.api.token_file, "[api] token_file")
+    if config.web.listen:
+        web_token(config.web)
 
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:

@@ -39,7 +39,7 @@ class Scrapes:
         loop = asyncio.get_running_loop()
         form, now_s = _OPENMETRICS if "application/openmetrics-text" in accept else _PROMETHEUS, loop.time()
         made = self._made.get(form)
-        if made is None or now_s - made[0] >= KEPT_S:
+        if made is None or (made[1].done() and now_s - made[0] >= KEPT_S):
             exposition = Exposition(self._measured, service.figures(), __version__)
             work = loop.run_in_executor(self._thread, exposition.encoded, form)
             made = self._made[form] = (now_s, work)

@@ -34,7 +34,8 @@ class Overviews:
         """The JSON of a status for this caller."""
         loop = asyncio.get_running_loop()
         now_s, state = loop.time(), service.state
-        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S}
+        # what is not made yet is waited for, so that nobody who asks again and again makes a queue
+        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S or not made[1].done()}
         # who has no trainer sees what all others without one see
         owner = any(trainer.user == caller.user for trainer in state.trainers.values())
         key = (caller.user if owner and not caller.admin else "", caller.admin, service.private, nodes)

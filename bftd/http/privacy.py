@@ -16,7 +16,9 @@ from bftd.http.caller import Caller
 
 # What stands for another user's trainer.
 NAMELESS = "(private)"
-_JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*")
+_JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
+# Whose jobs there are, as `foreign_pilots` says it: who has no trainer here stands in no list of names.
+_OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
 _BENEFICIARIES = re.compile(r"^(.*?: )?.* makes? more of them$")
 _WORD = re.compile(r"[^\s,;:()]+")
 
@@ -40,7 +42,8 @@ class Privacy:
 
     def owns(self, user: str) -> bool:
         """Whether the caller may know all of what is this user's."""
-        return self._caller.admin or self._caller.user == user
+        # who has no name, as on [web] listen, owns nothing, not even what nobody is known to own
+        return self._caller.admin or (bool(user) and self._caller.user == user)
 
     def sees(self, user: str | None) -> bool:
         """Whether the caller may know who has what, and on which nodes; `user` None is nobody that is known."""
@@ -54,7 +57,7 @@ class Privacy:
         """A sentence without jobs of others and the names of others' trainers."""
         if not self.hides:
             return text
-        text = _JOB.sub(r"a \1", text)
+        text = _JOB.sub(r"a \1", _OF_OTHERS.sub("(jobs of others)", text))
         text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others make more of them", text)
         for phrase in self._phrases:
             text = text.replace(phrase, NAMELESS)
@@ -74,7 +77,8 @@ class Privacy:
             return shown
         if not self.hides:
             return shown | {"loss": None}
-        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None}
+        nodes = {"on": ""} if "on" in shown else {}  # which ones, squeue would not tell either
+        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None} | nodes
 
     def overview(self, shown: dict[str, Any]) -> dict[str, Any]:
         """All of a status."""

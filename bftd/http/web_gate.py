@@ -47,15 +47,10 @@ _BACKLOG = 128
 
 
 class WebGate:
-    """Tells who looks at the page over TCP; raises ConfigError where the token file is missing, open or short."""
+    """Tells who looks at the page over TCP; raises ConfigError as `web_token` does."""
 
     def __init__(self, config: WebConfig, connections: Connections, clock: Callable[[], float] = time.time) -> None:
-        self._token = read_token(config.token_file, "[web] token_file") if config.token_file else ""
-        if self._token and len(self._token) < TOKEN_CHARACTERS_LEAST:
-            raise ConfigError(
-                f"[web] token_file {config.token_file}: the token must have at least {TOKEN_CHARACTERS_LEAST} "
-                "characters: `openssl rand -hex 32` makes one"
-            )
+        self._token = web_token(config)
         self._cookie = f"bftd-{config.listen.rpartition(':')[2]}"  # browsers do not tell ports of a host apart
         self._connections = connections
         self._budgets = Budgets()
@@ -153,6 +148,17 @@ class WebGate:
         if not self._token:
             return "this page is for its own host only, by the name localhost: use ssh -L, or set [web] token_file"
         return "who are you? Open this address once with ?token= and the line in [web] token_file"
+
+
+def web_token(config: WebConfig) -> str:
+    """The token of the page, "" without one; raises ConfigError where its file is missing, open or short."""
+    token = read_token(config.token_file, "[web] token_file") if config.token_file else ""
+    if token and len(token) < TOKEN_CHARACTERS_LEAST:
+        raise ConfigError(
+            f"[web] token_file {config.token_file}: the token must have at least {TOKEN_CHARACTERS_LEAST} "
+            "characters: `openssl rand -hex 32` makes one"
+        )
+    return token
 
 
 async def listen_web(

@@ -16,12 +16,15 @@ from bftd.http.overview import Folds, folded
 from bftd.http.privacy import Privacy
 from bftd.service import history_reading
 from bftd.service import usage as kept
+from bftd.service.history_reading import TooMuch
 from bftd.service.reader import Reader
 from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
 from bftd.web.past import Drawn, drawn
 
 # Charts are of points that come once a minute, and of all that the page has they take longest to make.
 DRAWN_S = 30.0
+# Where a step was too fine for one answer, it is tried again after so long.
+COARSER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Gathering:
     def __init__(self, ledger: Reader) -> None:
         self._ledger = ledger
         self._folds = Folds()
-        self._pasts: dict[tuple[str, int], _Past] = {}
+        self._pasts: dict[tuple[str | None, int], _Past] = {}
+        self._coarser: dict[int, tuple[float, float]] = {}
 
     def gather(self, asked: Asked) -> Shown:
         """All of one page."""
@@ -75,7 +79,8 @@ class Gathering:
     def _past(self, asked: Asked, privacy: Privacy) -> _Past:
         """The charts, which are the same for all from whom nothing is hidden."""
         self._pasts = {key: past for key, past in self._pasts.items() if 0.0 <= asked.now_s - past.at_s < DRAWN_S}
-        key = (asked.caller.user if privacy.hides else "", asked.hours)
+        # who has no name and is shown none is another than who is shown all
+        key = (asked.caller.user if privacy.hides else None, asked.hours)
         known = self._pasts.get(key)
         if known is None:
             known = self._pasts[key] = self._drawn(asked, privacy)
@@ -101,11 +106,23 @@ class Gathering:
         return kept.read(self._ledger.path, kept.Asked(since_s, asked.now_s, ("user",), whose))
 
     def _history(self, asked: Asked, privacy: Privacy, hours: int) -> dict[str, Any]:
+        """As fine as the page has it, and coarser where so many trainers are in it that no answer holds them."""
         now_s = asked.now_s
         since_s = max(0.0, now_s - hours * 3600)
-        return history_reading.read(
-            self._ledger, history_reading.Asked(since_s, now_s, now_s, STEPS[hours], True, privacy.sees)
-        )
+        step_s, until_s = self._coarser.get(hours, (STEPS[hours], 0.0))
+        if not now_s <= until_s <= now_s + COARSER_S:
+            step_s = STEPS[hours]
+        length_s = hours * 3600.0
+        while True:
+            try:
+                return history_reading.read(
+                    self._ledger, history_reading.Asked(since_s, now_s, now_s, step_s, True, privacy.sees)
+                )
+            except TooMuch:
+                if step_s >= length_s:
+                    raise
+                step_s = min(3 * step_s, length_s)
+                self._coarser[hours] = (step_s, now_s + COARSER_S)
 
 
 def grouped(

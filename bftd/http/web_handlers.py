@@ -44,7 +44,8 @@ class Pages:
         """The page of the last `hours` for this caller, of as many as there is a record of where it is 0."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S}
+        # what is not made yet is waited for, so that nobody who asks again and again makes a queue
+        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S or not made[1].done()}
         # each user has usage of his own
         key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
         made = self._made.get(key)

@@ -80,8 +80,9 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
     trainers: dict[int, dict[str, dict[str, float]]] = defaultdict(dict)
     shown: dict[str, dict[str, str]] = {}
     for at_s, key, *values_s, step, samples in found:
-        id_, name, user = names[key]
-        if not asked.sees(user):
+        # whose name went in between, when the clock was set say, is nobody's any more
+        id_, name, user = names.get(key, (HIDDEN, HIDDEN, ""))
+        if key not in names or not asked.sees(user):
             id_, name, user, step, samples = HIDDEN, HIDDEN, "", 0, 0.0
         shown[id_] = {"name": name, "user": user}
         mine = (*(value / covered[at_s] for value in values_s), step, samples)

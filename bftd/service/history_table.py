@@ -35,6 +35,8 @@ _NAME = """
 INSERT INTO history_trainers (id, name, user, last_s, curve) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 name = excluded.name, user = excluded.user, last_s = excluded.last_s, curve = excluded.curve
 """
+# Who is in a record stays known as long as the record is kept.
+_SEEN = "UPDATE history_trainers SET last_s = max(last_s, ?) WHERE id IN (SELECT value FROM json_each(?))"
 _KEYS = "SELECT id, key FROM history_trainers WHERE id IN (SELECT value FROM json_each(?))"
 _WITHIN = "at_s > :after AND at_s <= :up_to"
 _MEANS = ", ".join(f"sum({state} * span_s) / sum(span_s)" for state in NODE_STATES)
@@ -91,6 +93,7 @@ def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named
     last_s = records[-1].at_s
     db.executemany(_NAME, [(item.id, item.name, item.user, last_s, json.dumps(item.curve)) for item in named])
     ids = sorted({point.trainer for record in records for point in record.points})
+    db.execute(_SEEN, (last_s, json.dumps(ids)))
     keys = dict(db.execute(_KEYS, (json.dumps(ids),)))
     for record in records:
         db.execute("DELETE FROM history_points WHERE at_s = ?", (record.at_s,))

@@ -23,6 +23,8 @@ WINDOWS_S = (3_600, 86_400, 604_800)
 PARTS = 60
 # Parts in which a trainer had nodes whose curve is not known tell nothing; there must be this share of others.
 KNOWN_SHARE = 0.5
+# Drivers say how many samples were made: so many times what the trainers' curves allow at all is believed.
+BELIEVED_TIMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,13 @@ def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[Wanting] | None
     best = sum(
         part.covered_s * best_rate(trainers, nodes, aims.objective, measured=aims.measured) for part, trainers in known
     )
-    return sum(part.gained for part, _ in known) / best if best > 0 else None
+    return sum(_believed(part, trainers) for part, trainers in known) / best if best > 0 else None
+
+
+def _believed(part: _Part, trainers: Sequence[Wanting]) -> float:
+    """The samples of a part, no more than could be: one driver's word must not make U say nothing of all others."""
+    fastest = sum(trainer.curve[-1][1] for trainer in trainers)
+    return min(part.gained, BELIEVED_TIMES * fastest * part.covered_s) if fastest > 0 else part.gained
 
 
 def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | None:

@@ -180,7 +180,7 @@ def decisions(status: Mapping[str, Any]) -> str:
     told = [
         f"<li><time>{clock(item['at_s'])}</time> {text(item['text'])}" for item in reversed(list(status["decisions"]))
     ]
-    return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>Nothing was decided yet."
+    return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>No decisions to show."
 
 
 def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:

@@ -103,3 +103,34 @@ def test_what_cannot_be_run_is_said_beforehand(tmp_path: Path) -> None:
         assert "make it executable" in hook.objection(str(plain))
     assert hook.objection("mail 'root").startswith('"mail \'root" is no command (No closing quotation)')
     assert hook.objection("") == hook.objection("sh -c 'true'") == ""
+
+
+@pytest.mark.parametrize("command", ["  ", "/bin/true \0"])
+def test_what_is_no_command_at_all_is_said_in_a_line(command: str) -> None:
+    assert "is no command" in run(command)
+
+
+def test_a_host_without_a_file_descriptor_left_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_: str) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
+    assert run("/bin/true") == "/bin/true cannot be run: Too many open files"
+
+
+def test_a_command_that_floods_its_output_waits_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, read = [], os.read
+
+    def counted(descriptor: int, most: int) -> bytes:
+        part = read(descriptor, most)
+        sizes.append(len(part))
+        return part
+
+    monkeypatch.setattr(os, "read", counted)
+    assert run(script(tmp_path, "exec yes"), limit_s=1.0).endswith("was killed")
+    assert sum(sizes) < 4 * 2**20
+
+
+def test_what_a_command_said_last_reaches_the_log_without_control_characters(tmp_path: Path) -> None:
+    complaint = run(script(tmp_path, r"printf '\033[31mred\r'; exit 3"))
+    assert complaint.isprintable()

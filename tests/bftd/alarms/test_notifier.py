@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd.alarms import hook
 from bftd.alarms.notifier import LOOK_EVERY_S, Notifier
 from bftd.core.pause import Pause
 from bftd.daemon import _command
@@ -166,3 +168,35 @@ def test_the_check_of_a_configuration_names_a_command_that_cannot_be_run(tmp_pat
     assert str(checked.exception) == f"{path}: [notify] command: there is no command /no/such: give its whole path"
     write_config(tmp_path, '[notify]\ncommand = "sh -c true"\n')
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
+
+
+def test_a_fault_while_telling_is_told_again_and_ends_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(hook, "run", lambda *_: 1 / 0)
+        site.pause("ann")
+        site.clock.now += LOOK_EVERY_S
+        site.notifier.look()
+        assert site.notifier._running is not None
+        assert isinstance(site.notifier._running.exception(), ZeroDivisionError)
+        site.notifier.look()
+    assert kinds(site.look(EVERY_S)[0]["begun"]) == ["user ann"]
+
+
+def test_the_watch_for_alarms_goes_on_after_a_fault(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise LedgerError("the ledger cannot be read")
+        if len(looks) == 3:
+            raise asyncio.CancelledError
+
+    async def now(_: float) -> None:
+        pass
+
+    monkeypatch.setattr(site.notifier, "look", look)
+    monkeypatch.setattr("bftd.alarms.notifier.asyncio.sleep", now)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(site.notifier.run())
+    assert len(looks) == 3

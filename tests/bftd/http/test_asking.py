@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bftd.http.privacy import NAMELESS
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
@@ -98,6 +99,12 @@ def test_trainers_tell_why_they_have_their_nodes_and_when_they_ended(
         assert trainer["reason"].startswith("gives back n1 (1 node left)")
         assert (trainer["on"], trainer["finished_s"], told["more"]) == ("n2", None, False)
         assert trainer["arrived_s"] <= time.time()
+        with monkeypatch.context() as patch:
+            as_user(patch, "bob")
+            served.service.private = True
+            (hidden,) = (await served.ask("GET", "/v1/trainers"))[1]["trainers"]
+            assert (hidden["name"], hidden["user"], hidden["on"], hidden["reason"]) == (NAMELESS, "", "", "")
+            served.service.private = False
         note = {"op": "note", "at_s": time.time(), "text": "hello"}
         await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": [note]})
         assert (await served.ask("GET", "/v1/trainers"))[1] == told, "a note of the driver is no reason"

@@ -130,6 +130,10 @@ def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ("n1 is needed by job 4711_[3-5] in 20 s", "n1 is needed by a job in 20 s"),
         ("job 55 and 3 more wait without a plan: nothing grows", "a job and 3 more wait without a plan: nothing grows"),
+        ("pilots of another bftd (u@h) run in this partition (jobs 12, 13 and 4 more of cy, dee): stop one of the two",
+         "pilots of another bftd (u@h) run in this partition (jobs of others): stop one of the two"),
+        ("pilots of another bftd (u@h) run in this partition (job 12 of cy): stop one of the two",
+         "pilots of another bftd (u@h) run in this partition (jobs of others): stop one of the two"),
         ("mine shrinks from 3 to 1 node, n2 given back: hers and x y make more of them",
          "mine shrinks from 3 to 1 node, n2 given back: others make more of them"),
         ("mine waits: hers (ann) is before it", f"mine waits: {NAMELESS} ({NAMELESS}) is before it"),
@@ -183,3 +187,12 @@ def test_jobs_are_private_where_slurm_says_so_and_until_it_was_read(said: str | 
     with contextlib.suppress(SnapshotError):
         looks.check()
     assert looks.keeps_jobs_private is private
+
+
+def test_who_has_no_name_owns_no_trainer_whose_user_is_not_known() -> None:
+    core = Core()
+    core.arrive(registration("1", name="hers", user=""))
+    nobody = Privacy(Caller("", False), core.state, True)
+    assert not nobody.sees("")
+    assert not nobody.sees_trainer("1")
+    assert nobody.text("hers grows") == f"{NAMELESS} grows"

@@ -7,23 +7,30 @@ import dataclasses
 import logging
 import re
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bftd.daemon import _command
 from bftd.errors import ConfigError
-from bftd.http import api, web_gate
+from bftd.http import api, web_gate, web_handlers
 from bftd.http.connections import Connections
 from bftd.http.hosts import is_own_name
 from bftd.keys import ApiConfig, Config, WebConfig
+from bftd.service import history_reading, history_table
+from bftd.service.history_table import Named, Point, Record
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, free_port, secret_file
+from tests.bftd.test_daemon import write_config
 
 TOKEN = "0123456789abcdef-very-long"
 
@@ -255,6 +262,64 @@ def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_to
     run(test, tmp_path, TOKEN)
 
 
+def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:
+    async def test(served: Looked) -> None:
+        now_s = int(time.time())
+        points = (Point("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
+        records = [Record(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
+        served.service.ledger.write(lambda db: history_table.add(db, records, [Named("41", "secret-name", "ann", {})]))
+        served.service.private = True
+        seen = (await served.get("/?hours=1", Authorization=f"Bearer {TOKEN}"))[1]
+        hidden = (await served.get("/?hours=1"))[1]
+        assert "secret-name" in seen
+        assert "secret-name" not in hidden
+        assert "(private)" in hidden
+
+    run(test, tmp_path, TOKEN)
+
+
+def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Looked) -> None:
+        now_s = int(time.time())
+        points = tuple(Point(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
+        records = [Record(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
+        names = [Named(str(item), f"study-{item}", "ann", {}) for item in range(8)]
+        served.service.ledger.write(lambda db: history_table.add(db, records, names))
+        monkeypatch.setattr(history_reading, "TRAINERS_MOST", 200)
+        _, page, _ = await served.get("/?hours=1")
+        assert "there is no history" not in page
+        assert "study-0" in page
+
+    run(test, tmp_path)
+
+
+def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, made = threading.Event(), []
+
+    def slowly(*_: object) -> web_handlers.Made:
+        made.append(go_on.wait(10.0))
+        return web_handlers.Made(b"page", b"")
+
+    monkeypatch.setattr(web_handlers, "KEPT_S", 0.0)
+    monkeypatch.setattr(web_handlers, "_made", slowly)
+
+    async def test(served: Looked) -> None:
+        async def ask() -> str:
+            return (await served.get("/?hours=1", Accept_Encoding="identity"))[1]
+
+        asked = [asyncio.create_task(ask()) for _ in range(5)]
+        await asyncio.wait(asked, timeout=0.3)
+        go_on.set()
+        assert await asyncio.gather(*asked) == ["page"] * 5
+        assert len(made) == 1
+
+    run(test, tmp_path)
+
+
 def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> None:
     async def start(port: int) -> None:
         config = Config(web=WebConfig(f"127.0.0.1:{port}"))
@@ -294,6 +359,9 @@ def test_a_token_file_that_is_no_secret_ends_the_start_in_one_line(
         web_gate.WebGate(WebConfig("127.0.0.1:1", str(file)), Connections())
     assert said in str(told.value)
     assert "\n" not in str(told.value)
+    path = write_config(tmp_path, f'[web]\nlisten = "127.0.0.1:1"\ntoken_file = "{file}"\n')
+    checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert str(checked.exception) == str(told.value), "before the restart"
 
 
 def test_whoever_asks_too_much_is_told_to_wait_and_the_token_is_not_kept_out(

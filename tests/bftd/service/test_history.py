@@ -310,6 +310,24 @@ def test_records_and_trainers_expire_and_there_are_never_too_many(path: Path) ->
             assert rows(path, f"SELECT * FROM {table}") == []
 
 
+def test_a_trainer_that_waits_for_longer_than_history_is_kept_keeps_its_name(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        month(ledger, 2, iter(range(1, 3)))
+        now_s = int(KEEP_S) + 3 * 3600
+        ledger.write(lambda db: history_table.add(db, [record(now_s, 60, 1.0, 2)], ()))  # nothing is new of them
+        tidied(ledger, now_s)
+    told = read(Reader(path), Asked(0.0, now_s, now_s, 86_400.0))
+    assert [known["name"] for known in told["trainers"].values()] == ["train-0", "train-1"]
+
+
+def test_a_record_whose_trainer_has_lost_its_name_is_told_all_the_same(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        month(ledger, 2, iter(range(1, 3)))
+        ledger.write(lambda db: db.execute("DELETE FROM history_trainers"))
+    told = read(Reader(path), Asked(0.0, 600.0, 600.0, 600.0))
+    assert told["points"][0]["trainers"][history_reading.HIDDEN]["working"] == 2
+
+
 def test_a_small_ledger_keeps_a_shorter_history(tmp_path: Path) -> None:
     assert history_table.points_most(10**9) == history_table.ROWS_MOST
     with closing(Ledger(tmp_path / "small", max_bytes=240_000)) as ledger:

@@ -62,6 +62,12 @@ def test_U_is_what_was_made_over_what_the_best_allocation_of_as_many_nodes_makes
     assert replace(week, window_s=0) == replace(day, window_s=0)
 
 
+def test_a_driver_that_makes_samples_up_does_not_make_U_say_nothing(ledger: Ledger) -> None:
+    write(ledger, 60, pool=3.0, made=14.0, curves={"a": HALF, "b": STEEP})
+    write(ledger, 1, pool=3.0, made=1e15, curves={"a": HALF, "b": STEEP})
+    assert found(ledger)[0].u == pytest.approx((59 * 14.0 + 2 * (25.0 + 18.0)) / 60 / 28.0)
+
+
 def test_of_a_pool_that_changes_as_many_nodes_as_its_mean_are_dedicated(ledger: Ledger) -> None:
     write(ledger, 60, pool=2.0, made=18.0, curves={"a": HALF, "b": STEEP})
     write(ledger, 30, pool=4.0, made=30.0, curves={"a": HALF, "b": STEEP})
