@@ -36,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def on_a_terminal(
     address: str, keys: bytes = b"q", ended_by: signal.Signals | None = None, **environment: str
 ) -> tuple[int, bytes, bool]:
-    """Run it in 80 x 24; keys are pressed once it shows nodes, or a signal sent. Code, output, whether modes are back."""
+    """Run it in 80 x 24; once it shows nodes, keys are pressed or it is ended. Code, output, whether modes are back."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
