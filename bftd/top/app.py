@@ -182,7 +182,7 @@ class Top(App[None]):
         width = max(20, self.size.width - 2)
         self._text("#head", parts.headline(status))
         self._text("#bar", parts.bar(status, width, self._glyphs))
-        self._text("#legend", parts.legend(status, self._glyphs))
+        self._text("#legend", parts.legend(status, width, self._glyphs))
         if self.screen_stack[0].has_class("tall"):
             self._text("#sets", parts.sets(status, 10, width))
         self._draw_trainers(status)
