@@ -146,7 +146,14 @@ class DecideConfig:
 
     RELOADED: ClassVar[bool] = True
 
-    t_fwd_s: float = _key(120.0, "Forward-looking time T^fwd of the paper.", unit="s", minimum=0.1, tunable=True)
+    t_fwd_s: float = _key(
+        120.0,
+        "Forward-looking time T^fwd of the paper.",
+        unit="s",
+        minimum=0.1,
+        maximum=30 * 86_400.0,
+        tunable=True,
+    )
     objective: str = _key(
         "efficiency",
         "Maximise efficiency (speed-up over one node), throughput (samples/s) or priority (weight x speed-up).",

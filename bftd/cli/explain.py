@@ -27,6 +27,8 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
     """Tell why the trainer JOB grew, stayed or shrank, or why NODE is or is not lent, and who had it lately."""
     if as_node and as_trainer:
         raise UsageError("--node and --trainer exclude each other: leave one out")
+    if not name.strip():
+        raise UsageError("name a trainer or a node: `bft trainers` and `bft status` list them")
     told = _asked(client.find(config_path), name, limit, as_node, as_trainer)
     if as_json:
         common.echo_json(told)

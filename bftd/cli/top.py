@@ -32,4 +32,6 @@ def top(plain: bool, config_path: str | None) -> None:
     if suited.plain and isinstance(sys.__stderr__, io.TextIOWrapper):
         # where the screen is written; a name that the terminal has no letters for must not become an escape of Python's
         sys.__stderr__.reconfigure(errors="replace")
-    app.screen(client, suited).run()
+    ended = app.screen(client, suited)
+    ended.run()
+    sys.exit(ended.return_code)

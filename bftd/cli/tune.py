@@ -106,7 +106,11 @@ def tune(
     what = _what(given, asked, reset)
     told = None
     if dry_run or (sys.stderr.isatty() if effect is None else effect):
-        told = _told(daemon, given, asked, hours, failing=dry_run)
+        try:
+            told = _told(daemon, given, asked, hours, failing=dry_run)
+        except KeyboardInterrupt:
+            click.echo("bft: interrupted: nothing is changed; --no-effect does not wait for the effect", err=True)
+            click.get_current_context().exit(130)
         for line in [] if as_json else (told.text(what), *(f"note: {note}" for note in told.notes)):
             click.echo(printable(line), err=not dry_run)
     if dry_run:

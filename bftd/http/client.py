@@ -54,59 +54,78 @@ class Client:
 
     def status(self, folded: bool = False) -> dict[str, Any]:
         """Nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if a daemon has them."""
-        return self.request("GET", "/v1/status?nodes=folded" if folded else "/v1/status")
+        return self._asked(
+            "/v1/status?nodes=folded" if folded else "/v1/status", mode=str, trainers=list, decisions=list
+        )
 
     def explain(self, trainer: str, limit: int = 50) -> dict[str, Any]:
         """One trainer and the sentences about it."""
-        return self.request("GET", f"/v1/trainers/{quote(trainer, safe='')}/explain?limit={limit}")
+        return self._asked(f"/v1/trainers/{quote(trainer, safe='')}/explain?limit={limit}", decisions=list)
 
     def explain_node(self, node: str, limit: int = 50) -> dict[str, Any]:
         """One node, its last leases and the sentences about it."""
-        return self.request("GET", f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}")
+        return self._asked(f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}", decisions=list)
 
     def trainers(self, every: bool = False) -> dict[str, Any]:
         """The trainers with the last decision about each; `every` adds those that ended, as far as the ledger goes."""
-        return self.request("GET", f"/v1/trainers{'?all=1' if every else ''}")
+        return self._asked(f"/v1/trainers{'?all=1' if every else ''}", trainers=list)
 
     def tune(self, **changes: Any) -> dict[str, Any]:
         """Change keys that are tunable; returns all of these."""
-        settings: dict[str, Any] = self.request("POST", "/v1/tune", changes)["settings"]
+        settings: dict[str, Any] = self._acted("/v1/tune", changes, settings=dict)["settings"]
         return settings
 
     def pause(self, what: Mapping[str, Any], why: str, release: bool) -> dict[str, Any]:
         """Lend no more of `what`: nodes, a user or an account; nothing is all. Returns what is paused by now."""
-        return self.request("POST", "/v1/pause", {**what, "why": why, "release": release})
+        asked = {**what, "why": why, "release": release}
+        return self._acted("/v1/pause", asked, text=str, asked_back=int, pauses=list)
 
     def resume(self, what: Mapping[str, Any]) -> dict[str, Any]:
         """Lift the pause of `what`; returns what is still paused."""
-        return self.request("POST", "/v1/resume", dict(what))
+        return self._acted("/v1/resume", dict(what), text=str, pauses=list)
 
     def events(self, after: int = 0, limit: int = 1000, since_s: float = 0.0) -> list[dict[str, Any]]:
         """The ledger's events with a rowid above `after`, and of `since_s` or later."""
         since = f"&since={since_s}" if since_s else ""
-        answer = self.request("GET", f"/v1/events?after={after}&limit={limit}{since}")
-        events: list[dict[str, Any]] = answer["events"]
+        events: list[dict[str, Any]] = self._asked(f"/v1/events?after={after}&limit={limit}{since}", events=list)[
+            "events"
+        ]
         return events
 
     def reset(self, *names: str) -> dict[str, Any]:
         """Go back to the daemon's configuration with these keys, or all that are tunable; returns all of these."""
-        settings: dict[str, Any] = self.request("POST", "/v1/tune", {"reset": list(names)})["settings"]
+        settings: dict[str, Any] = self._acted("/v1/tune", {"reset": list(names)}, settings=dict)["settings"]
         return settings
 
     def usage(self, since_s: float, until_s: float, by: Sequence[str] = ("user",)) -> dict[str, Any]:
         """Node-seconds of that time by user, account or both."""
-        return self.request("GET", f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}")
+        return self._asked(f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}", usage=list)
 
     def history(
         self, since_s: float, until_s: float, step_s: float | None = None, *, trainers: bool = True
     ) -> dict[str, Any]:
         """What nodes and trainers were over that time, as means of steps; without a step one that fits."""
         step = "" if step_s is None else f"&step={step_s}"
-        return self.request("GET", f"/v1/history?since={since_s}&until={until_s}{step}&trainers={int(trainers)}")
+        path = f"/v1/history?since={since_s}&until={until_s}{step}&trainers={int(trainers)}"
+        return self._asked(path, points=list, windows=list)
 
     def pool_trace(self, since_s: float) -> dict[str, Any]:
         """The changes of the pool since a time, and the trainers of that time; for administrators."""
-        return self.request("GET", f"/v1/pool-trace?since={since_s}", timeout_s=TRACE_TIMEOUT_S)
+        path = f"/v1/pool-trace?since={since_s}"
+        return self._fit(self.request("GET", path, timeout_s=TRACE_TIMEOUT_S), format=int, settings=dict)
+
+    def _asked(self, path: str, **kinds: type) -> dict[str, Any]:
+        return self._fit(self.request("GET", path), **kinds)
+
+    def _acted(self, path: str, body: Any, **kinds: type) -> dict[str, Any]:
+        return self._fit(self.request("POST", path, body), **kinds)
+
+    def _fit(self, answer: dict[str, Any], **kinds: type) -> dict[str, Any]:
+        """An answer that has at least these fields, as every bftd's has; something else may answer in JSON too."""
+        for name, kind in kinds.items():
+            if not isinstance(answer.get(name), kind):
+                raise DaemonUnreachable(f"what answers at {self.address} is no bftd: it tells no {name}")
+        return answer
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
         """One request; returns the decoded answer."""
@@ -165,7 +184,7 @@ class Client:
     def _decoded(self, status: int, content: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise DaemonUnreachable(f"what answers at {self.address} is no bftd")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -29,6 +32,7 @@ from bftd.top.watching import EVERY_S, Look, Watcher
 # From these sizes on there is room for more.
 _WIDE, _TALL, _SHORT = 140, 40, 19
 _SAID_S = 12.0
+_ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
 _HELP = """\
 arrows, PgUp, PgDn   choose a trainer
 Enter, e             why it grew, stayed or shrank
@@ -38,7 +42,7 @@ s, S                 sort by the next column; turn the order round
 p                    pause what is lent, or resume it (administrators)
 t                    change settings of the running daemon (administrators)
 r                    ask the daemon now
-q                    end
+q, Ctrl-C            end; Ctrl-Z suspends
 
 The bar has all nodes: those of regular jobs, those planned for or kept for them, those leased to trainers, idle
 ones that may be lent, and those away (down, drained, in quarantine, paused). NODES has the nodes that work and,
@@ -86,7 +90,10 @@ class Top(App[None]):
         Binding("S", "reverse", show=False),
         Binding("r", "refresh", show=False),
         Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("q,ctrl+c", "quit", "Quit", key_display="q"),
+        Binding("q", "quit", "Quit"),
+        # also while a text is typed or a dialog is open, where the library has other uses for them
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("escape", "all", show=False),
     ]
 
@@ -130,6 +137,9 @@ class Top(App[None]):
         self.query_one("#feed").border_title = "decisions, the newest first"
         self.query_one(TrainerTable).focus()
         self._watcher.start()
+        loop = asyncio.get_running_loop()
+        for number in _ENDED_BY:  # they would leave the terminal raw, on the other screen
+            loop.add_signal_handler(number, functools.partial(self.exit, return_code=128 + number))
 
     def on_unmount(self) -> None:
         """Ask no more."""
@@ -172,7 +182,7 @@ class Top(App[None]):
         width = max(20, self.size.width - 2)
         self._text("#head", parts.headline(status))
         self._text("#bar", parts.bar(status, width, self._glyphs))
-        self._text("#legend", parts.legend(status, self._glyphs))
+        self._text("#legend", parts.legend(status, width, self._glyphs))
         if self.screen_stack[0].has_class("tall"):
             self._text("#sets", parts.sets(status, 10, width))
         self._draw_trainers(status)

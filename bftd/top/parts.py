@@ -65,14 +65,21 @@ def bar(status: Status, width: int, glyphs: Glyphs) -> Text:
     return line
 
 
-def legend(status: Status, glyphs: Glyphs) -> Text:
-    """How many nodes are in each state, with the character of the bar."""
+def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
+    """How many nodes are in each state, with the character of the bar; where there is less room it is set closer."""
     counts = words.counts(status)
-    line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{sum(counts.values()):,} nodes", "bold")
-    for state, count in counts.items():
-        line.append(f"  {glyphs.states[state]} ", COLOURS[state])
-        line.append(f"{count:,} {state}", "")
+    every = f"{sum(counts.values()):,} nodes"
+    line = Text()
+    for head, between in ((every, "  "), (every, " "), ("", " ")):
+        parts = [Text(head, "bold")] if head else []
+        parts += [
+            Text.assemble((f"{glyphs.states[state]} ", COLOURS[state]), f"{count:,} {state}")
+            for state, count in counts.items()
+        ]
+        line = Text(between).join(parts)
+        if line.cell_len <= width:
+            break
+    line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
 

@@ -105,6 +105,13 @@ def test_tuning_to_an_integer_too_large_for_a_float_is_told_in_one_line() -> Non
         key.checked(10**400, "--t-fwd")
 
 
+def test_regression_tuning_t_fwd_beyond_what_solvers_take_ended_all_lending() -> None:
+    key = next(key for key in tunable() if key.name == "t_fwd_s")
+    assert key.checked(30 * 86_400.0, "--t-fwd") == 30 * 86_400.0
+    with pytest.raises(ConfigError, match=r"^--t-fwd must be at most 2592000\.0, not 1e\+300$"):
+        key.checked(1e300, "--t-fwd")
+
+
 def test_a_missing_file_and_a_binary_one_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         config.load(tmp_path / "none.toml")

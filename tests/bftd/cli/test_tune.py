@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bftd.cli.main import bft as command
 from bftd.core.events import Heard, Registered
 from bftd.keys import Config, DecideConfig
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
+from bftd.whatif.effect import comparison
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import Running, bft, running
@@ -115,3 +118,18 @@ def test_what_makes_no_sense_is_said_in_a_line(words: tuple[str, ...], told: str
     assert wrong.returncode == 2
     assert told in wrong.stderr
     assert wrong.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_the_effect_is_worked_out_changes_nothing_and_says_so(
+    daemon: Running, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BFTD_SOCKET", env["BFTD_SOCKET"])
+    monkeypatch.setattr(comparison, "compared", interrupted)
+    ended = CliRunner().invoke(command, ["tune", "--pj-max", "7", "--effect"])
+    assert ended.exit_code == 130
+    assert ended.stderr == "bft: interrupted: nothing is changed; --no-effect does not wait for the effect\n"
+    assert json.loads(bft("status", "--json", env=env).stdout)["settings"]["pj_max"] == 1
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -111,3 +111,13 @@ def test_rates_are_short() -> None:
     assert [charts.rate_text(rate) for rate in (0.0, 3.14159, 250.0, 9999.0, 12_345.0, 2e6, 3e13)] == [
         "0", "3.14", "250", "9999", "12.3k", "2M", "30T"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_regression_at_80_columns_the_last_states_of_a_large_machine_were_cut_off(times: int) -> None:
+    counts = {"regular": 3909, "planned": 166, "leased": 698, "idle": 102, "away": 125}
+    groups = tuple(NodeGroup(count=times * count, kind=kind) for kind, count in counts.items())
+    for glyphs in (UNICODE, ASCII):
+        line = parts.legend(Status(groups=groups), 78, glyphs)
+        assert line.cell_len <= 78
+        assert line.plain.endswith(f"{times * 125} away")

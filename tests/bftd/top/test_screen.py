@@ -101,9 +101,9 @@ def run(
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tuple[int, int], glyphs: Glyphs) -> None:
     async def test(seen: Screen) -> None:
-        await seen.shows("9 nodes", "1 regular", "7 leased", "run-h-1", "[red]gpt[/r", "300", "p Pause")
+        await seen.shows("1 regular", "7 leased", "1 away", "run-h-1", "[red]gpt[/r", "300", "p Pause")
         if size[1] > 20:
-            await seen.shows("q Quit")
+            await seen.shows("9 nodes", "q Quit")
             await seen.shows("resnet  run-h-1 ann", "samples/s: ", "last hour", "decisions, the newest first")
         if size[0] > 100:
             await seen.shows("n9", "is draining: disk", "ACCOUNT", "RANGE")

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -32,8 +33,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield there
 
 
-def on_a_terminal(address: str, keys: bytes = b"q", **environment: str) -> tuple[int, bytes, bool]:
-    """Run it in 80 x 24; keys are pressed once it shows nodes. Code, output, and whether modes are back."""
+def on_a_terminal(
+    address: str, keys: bytes = b"q", ended_by: signal.Signals | None = None, **environment: str
+) -> tuple[int, bytes, bool]:
+    """Run it in 80 x 24; once it shows nodes, keys are pressed or it is ended. Code, output, whether modes are back."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
@@ -46,7 +49,10 @@ def on_a_terminal(address: str, keys: bytes = b"q", **environment: str) -> tuple
             if select.select([ours], [], [], 0.05)[0]:
                 seen += os.read(ours, 65536)
             if not pressed and b"2 nodes" in plain(seen):
-                os.write(ours, keys)
+                if ended_by is None:
+                    os.write(ours, keys)
+                else:
+                    process.send_signal(ended_by)
                 pressed = True
         after = termios.tcgetattr(theirs)
         while select.select([ours], [], [], 0.0)[0]:
@@ -72,6 +78,19 @@ def test_it_draws_ends_with_q_and_leaves_the_terminal_as_it_was(served: Daemon) 
     assert seen.index(_ENTERS) < seen.rindex(_LEAVES)
     assert "▓".encode() in seen
     assert b"Traceback" not in seen
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(served: Daemon, ended_by: signal.Signals) -> None:
+    code, seen, restored = on_a_terminal(served.address, ended_by=ended_by)
+    assert (code, restored) == (128 + ended_by, True), seen
+    assert seen.index(_ENTERS) < seen.rindex(_LEAVES)
+
+
+@pytest.mark.parametrize("opened_by", [b"/", b"p", b"t", b"?", b"n"])
+def test_ctrl_c_ends_it_whatever_is_open(served: Daemon, opened_by: bytes) -> None:
+    code, seen, restored = on_a_terminal(served.address, opened_by + b"abc\x03")
+    assert (code, restored) == (0, True), seen
 
 
 def test_without_colours_and_unicode_it_writes_neither(served: Daemon) -> None:
