@@ -217,8 +217,7 @@ def _on_reported(turn: Turn, event: Reported) -> None:
     if trainer is None:
         return
     _hear(turn, trainer)
-    for report in event.reports:
-        drivers.take(turn, event.trainer, report)
+    drivers.take_all(turn, event.trainer, event.reports)
 
 
 def _on_finished(turn: Turn, event: Finished) -> None:

@@ -158,7 +158,7 @@ class Changes:
         whys: Counter[str] = Counter()
         for member in gone:
             why = changes.why_of(member.reason, self._who)
-            whys[why.removeprefix(f"{member.node} ")] += 1
+            whys[why.removeprefix(f"{member.node} ").removeprefix("is ")] += 1
         shown = [why for why, _ in whys.most_common(_WHYS_SHOWN) if why]
         return f": {'; '.join(shown)}" if shown else ""
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Happened, PoolNode
+from bftd.core.domain import Decided, Happened, PoolNode
+from bftd.core.sentences import sentence
 from tests.bftd.builders import Core, lease, of, registration
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
@@ -47,6 +48,21 @@ def test_what_slurm_asked_for_is_measured_by_the_drivers_clock_alone() -> None:
     )
     core.report("1", leaving, ended, after_s=0.5)
     assert measured(core) == [0.125]
+
+
+def test_regression_of_nodes_that_slurm_took_before_a_poll_saw_it_no_decision_told() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=3))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    core.pool("n1", "n2", "n3")
+    first, second, _ = core.leases("1")
+    told = [lease(each.id, state, reason="Slurm took it") for state in ("leaving", "ended") for each in (first, second)]
+    core.report("1", *told)
+    said = [item.decision for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]
+    assert [sentence(each) for each in said] == ["train-1 gives back n[1-2] (1 node left): Slurm took it"]
+    core.pool("n3", out={"n1": OUT})
+    assert len([item for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]) == 1, "once is enough"
 
 
 def test_a_pilot_cannot_have_ended_before_slurm_last_showed_it() -> None:

@@ -105,7 +105,7 @@ def test_regression_a_trainer_whose_nodes_went_before_its_first_step_was_suspend
     for node in nodes:
         node.reason, node.revoked = f"{node.node} is left to job 7, which waits for it", True
     assert job.suspended(0) == (
-        "was suspended and gave back n[7-8] at step 0: is left to job 7, which waits for it; resumes on any nodes"
+        "was suspended and gave back n[7-8] at step 0: left to job 7, which waits for it; resumes on any nodes"
     )
     assert job.suspended(0) == "was suspended at step 0; resumes on any nodes"
 
