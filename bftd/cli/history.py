@@ -56,7 +56,7 @@ def history(
     if as_events:
         events = _events(daemon, since_s, until_s)
         if as_json:
-            click.echo(json.dumps({"format": 1, "events": list(events)}, indent=2))
+            common.echo_json({"events": list(events)})
         else:
             common.echo(map(_line, events))
         return
@@ -66,7 +66,7 @@ def history(
         since_s = times.moment("midnight", since_s) if by_day else since_s
     told = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        common.echo_json(told)
         return
     common.echo(_table(told, by_day))
 

@@ -221,8 +221,7 @@ class Trainer:
     heard_s: float = 0.0  # when its driver was last heard of
     step: int = 0  # progress that is saved: it never goes back (S10)
     samples: float = 0.0
-    # What it makes at present; 0 where that is not known.
-    samples_per_s: float = 0.0
+    samples_per_s: float = 0.0  # what it makes at present; 0 where that is not known
     # The steps of the whole training, None where its script does not tell.
     total_steps: int | None = None
     pace: Pace = field(default=Pace())

@@ -20,7 +20,7 @@ import pytest
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.docs import written
 
-pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.prometheus]
 
 PATIENCE_S = 60.0
 # What only looks is asked again until it shows what the page shows: things take as long as they take.

@@ -52,7 +52,8 @@ class Daemon:
         if self.older:
             raise ApiError("GET /v1/history: not found", 404)
         self.asked.append((*question, trainers))
-        return {"format": 1, "points": self.points, "windows": WINDOWS, "trainers": {}}
+        over = {"since_s": question[0], "until_s": question[1], "step_s": question[2]}
+        return {"format": 1, **over, "points": self.points, "windows": WINDOWS, "trainers": {}}
 
     def events(self, after: int, limit: int, since_s: float) -> list[dict[str, Any]]:
         self.asked.append((after, limit, since_s))
