@@ -134,8 +134,7 @@ class Batches:
         if loader is not None and getattr(loader, "batch_sampler", self) is not self:
             raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
         walk = _Walk(self, world.current().step() if start is None else start)
-        if self.end is not None and session.current().total_steps is None:  # what the script says is better known
-            session.current().told_total(self.end)
+        self.tell_end()
         data: Iterator[Any] = walk.indices()
         if loader is not None:
             self._begin = walk.begin
@@ -179,6 +178,11 @@ class Batches:
         # Pieces of about one size: a last one of a single sample would be hard on batch normalisation.
         edges = [begin + index * (end - begin) // count for index in range(count + 1)]
         return tuple(_Piece(*edge) for edge in pairwise(edges)), total
+
+    def tell_end(self) -> None:
+        """Tells bftd how many steps there are, unless the script has: what it says is better known."""
+        if self.end is not None and session.current().total_steps is None:
+            session.current().told_total(self.end)
 
     @property
     def end(self) -> int | None:

@@ -10,8 +10,9 @@ A trial that loses its nodes is suspended and goes on: it is not failed. A trial
 job is cancelled by somebody else, and the study goes on with others. Where the job of a trial is ended by Slurm (its
 time limit, a lost service node), it goes on in another job from the state that is saved.
 
-End it with Ctrl-C, which cancels the jobs of the trials that run; a study that is killed leaves them running. Either
-way the same command goes on with them, and with all that is done. All of it is in --folder, which all nodes see.
+End it with Ctrl-C, which cancels the jobs of the trials that run; a study that is killed, or cannot go on for want of
+Slurm or of disk, leaves them running. Either way the same command goes on with them, and with all that is done. All of
+it is in --folder, which all nodes see.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import itertools
 import json
+import math
 import re
 import shlex
 import signal
@@ -33,13 +36,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, Trial, TrialState
+try:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import FrozenTrial, Trial, TrialState
+except ImportError as error:
+    raise SystemExit(f"optuna_hpo.py needs Optuna: pip install optuna ({error})") from None
 
 TRAIN = Path(__file__).resolve().with_name("train_trial.py")
 POLL_S = 2.0
+TRIES_S = (1.0, 5.0, 20.0, 60.0)
+"""Between two tries to submit; the last is the longest."""
 STATUS_S = 15.0
 """Between two looks at how often trials were suspended: that is only told, and a large machine's status is long."""
 # Slurm ended these jobs, and not for what their script did: they go on in another job, so often at most.
@@ -60,15 +68,27 @@ class SlurmError(Exception):
     """Slurm or bft did not do what it was asked to."""
 
 
+class RefusedError(SlurmError):
+    """What was asked for is wrong, and would be however often it were asked for."""
+
+
+class StorageError(Exception):
+    """The study's journal cannot be read."""
+
+
 def output_of(*command: str) -> str:
     """What a command prints; raises SlurmError with its own words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        # in a session of its own: Ctrl-C is the study's, and must not end a command in its midst
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=120, check=False, start_new_session=True
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{command[0]}: {error}") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SlurmError(f"{' '.join(command[:2])}: {said[-1]}")
+        kind = RefusedError if command[0] == "bft" and done.returncode == 2 else SlurmError
+        raise kind(f"{' '.join(command[:2])}: {said[-1]}")
     return done.stdout
 
 
@@ -124,7 +144,7 @@ class Running:
                 if not line.endswith(b"\n"):  # it is being written
                     break
                 self._read += len(line)
-                with contextlib.suppress(ValueError, KeyError):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
                     told = json.loads(line)
                     if int(told["step"]) > self.reported:
                         self.reported = int(told["step"])
@@ -133,7 +153,7 @@ class Running:
 
     def result(self) -> float | None:
         """The trainer's own result, None where it has not written one."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return float(json.loads((self.folder / "result.json").read_text())["loss"])
         return None
 
@@ -147,6 +167,7 @@ class Hpo:
         self.running: dict[int, Running] = {}
         self.stop = threading.Event()
         self._looked_s = -STATUS_S
+        self._taken = False
         if "token" not in study.user_attrs:  # jobs of a study of the same name in another folder are not its own
             study.set_user_attr("token", uuid.uuid4().hex[:8])
         self.name = f"{options.name}-{study.user_attrs['token']}"
@@ -180,19 +201,20 @@ class Hpo:
             if not self.running:
                 return
             self.stop.wait(POLL_S)
-            self.look()
+            try:
+                self.look()
+            except RefusedError:
+                raise
+            except SlurmError as error:
+                say(f"{error}; trying again")
 
     def left(self) -> int:
         """How many trials are still to be asked for."""
         return int(self.options.trials) - len(self.study.get_trials(deepcopy=False))
 
     def look(self) -> None:
-        """Reads what the trials under way have come to."""
-        try:
-            known = jobs()
-        except SlurmError as error:
-            say(f"{error}; trying again")
-            return
+        """Reads what the trials under way have come to; raises SlurmError, and begins again where it left off."""
+        known = jobs()
         states = {known.get(str(one.job), ("", ""))[0] for one in self.running.values()}
         told = {}
         if time.monotonic() - self._looked_s >= STATUS_S or states & {"COMPLETED", *FAILED, *ENDED_BY_SLURM}:
@@ -204,13 +226,18 @@ class Hpo:
             news, state = one.report(), known.get(str(one.job), ("", ""))[0]
             noted = one.trial.user_attrs
             if state in ("COMPLETED", "") and (value := one.result()) is not None:
-                self.tell(number, TrialState.COMPLETE, value, f"loss {value:.4f}")
+                if math.isnan(value):  # Optuna takes none
+                    self.tell(number, TrialState.FAIL, None, "its result is no number")
+                else:
+                    self.tell(number, TrialState.COMPLETE, value, f"loss {value:.4f}")
             elif noted.get("pruned") and state in ("CANCELLED", ""):
                 self.tell(number, TrialState.PRUNED, None, f"after step {one.reported}")
             elif noted.get("stopped") and state in ("CANCELLED", ""):
                 self.go_on(one, "the study was stopped", known)
             elif state == "COMPLETED":
                 self.tell(number, TrialState.FAIL, None, "its job ended well and wrote no result")
+            elif state == "" and str(one.job) in saved_states():  # Slurm forgets a job some minutes after its end
+                self.go_on(one, f"job {one.job} ended while nobody looked", known)
             elif state == "":
                 self.tell(number, TrialState.FAIL, None, f"Slurm knows no job {one.job} any more, and it has no result")
             elif state in ENDED_BY_SLURM:
@@ -222,19 +249,24 @@ class Hpo:
                 self.cancel([one])
 
     def submit(self, one: Running, resume: str = "") -> None:
-        """Submits a trial's job; raises SlurmError after a few tries."""
+        """Submits a trial's job; raises SlurmError.
+
+        Once Slurm has taken one, what it does not take is a matter of time: of a restart, or of a limit on jobs.
+        """
         one.folder.mkdir(parents=True, exist_ok=True)
         command = self.command(one.trial, one.folder, resume)
-        for wait_s in (1.0, 5.0, 20.0, None):
+        for wait_s in itertools.chain(TRIES_S, itertools.repeat(TRIES_S[-1])):
             try:
                 said = output_of(*command)
                 found = re.search(r"[Jj]ob (\d+)", said)
                 if found is None:
                     raise SlurmError(f"bft sbatch said {said.strip()!r}, which names no job")
                 one.note(job=found[1])
+                self._taken = True
                 return
             except SlurmError as error:
-                if wait_s is None or self.stop.wait(wait_s):
+                for_good = isinstance(error, RefusedError) or (wait_s == TRIES_S[-1] and not self._taken)
+                if for_good or self.stop.wait(wait_s):
                     raise
                 say(f"{error}; trying again")
 
@@ -243,7 +275,7 @@ class Hpo:
         elastic = f"--elastic={self.options.elastic}{f',resume={resume}' if resume else ''}"
         own = ["-J", self.job_name(trial.number), "-o", str(folder / "job.out"), "--open-mode=append"]
         script = [str(self.options.script), f"--folder={folder}", *suggested(trial)]
-        return ["bft", "sbatch", elastic, *own, *shlex.split(self.options.sbatch), *script, *self.options.arguments]
+        return ["bft", "sbatch", elastic, *own, *self.options.sbatch, *script, *self.options.arguments]
 
     def go_on(self, one: Running, why: str, known: Mapping[str, tuple[str, str]]) -> None:
         """Goes on with a trial in another job, from its saved state if there is one."""
@@ -279,6 +311,11 @@ class Hpo:
         if left:
             say(f"{len(left)} trials are stopped: the same command goes on with them")
 
+    def leave(self) -> None:
+        """Says of what runs that it goes on."""
+        if left := [str(one.job) for one in self.running.values() if one.job is not None]:
+            say(f"{len(left)} jobs of trials go on: {' '.join(left)}")
+
     def cancel(self, ones: list[Running]) -> None:
         """Cancels the jobs of these trials, by their ids."""
         if ids := [str(one.job) for one in ones]:
@@ -297,8 +334,8 @@ class Hpo:
                     raise
 
     def folder_of(self, number: int) -> Path:
-        """Where a trial's files are."""
-        return Path(self.options.folder) / "trials" / str(number)
+        """Where a trial's files are: no other study in the same folder has it, nor one whose journal is gone."""
+        return Path(self.options.folder) / self.name / str(number)
 
     def job_name(self, number: int) -> str:
         """The name of a trial's jobs: no other study has it."""
@@ -329,15 +366,39 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+def at_least_one(text: str) -> int:
+    """A count for argparse."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
+    return int(text)
+
+
+def plain_name(text: str) -> str:
+    """What can be a part of the name of a job and of a folder, for argparse."""
+    if not re.fullmatch(r"\w[\w.-]{0,63}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of letters, digits, '.', '_' and '-'")
+    return text
+
+
+def shell_words(text: str) -> list[str]:
+    """A line of options in words, for argparse."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
 def parsed() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="for the study and its trials; all nodes see it")
-    parser.add_argument("--name", default="study", help="begins the names of the jobs")
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--parallel", type=int, default=6, help="trials under way at once")
+    parser.add_argument("--name", type=plain_name, default="study", help="begins the names of the jobs")
+    parser.add_argument("--trials", type=at_least_one, default=20)
+    parser.add_argument("--parallel", type=at_least_one, default=6, help="trials under way at once")
     parser.add_argument("--elastic", default="1-4", metavar="MIN-MAX[,...]", help="as for bft sbatch")
-    parser.add_argument("--sbatch", default="", metavar="OPTIONS", help="more for bft sbatch, such as '-A account'")
+    parser.add_argument(
+        "--sbatch", type=shell_words, default=[], metavar="OPTIONS", help="more for bft sbatch, such as '-A account'"
+    )
     parser.add_argument("--script", type=Path, default=TRAIN, help="what a trial runs")
     parser.add_argument("--pruner", choices=("median", "halving", "none"), default="median")
     parser.add_argument("--seed", type=int, help="of the sampler")
@@ -373,27 +434,63 @@ def main() -> int:
             trial = hpo.study.ask()
             print(shlex.join(hpo.command(trial, hpo.folder_of(trial.number))))
         return 0
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with (options.folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print(f"another process runs the study in {options.folder}: stop that one first", file=sys.stderr)
-            return 1
-        # a journal in a file is made for file systems without good locks, which sqlite is not
-        storage = JournalStorage(JournalFileBackend(str(options.folder / "journal")))
-        hpo = Hpo(options, made(options, storage))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: hpo.stop.set())
-        try:
-            hpo.run()
-        except SlurmError as error:
-            print(f"{error}; start the study again once that is mended", file=sys.stderr)
-            return 1
-        finally:
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        with (options.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"another process runs the study in {options.folder}: stop that one first", file=sys.stderr)
+                return 1
+            return studied(options)
+    except StorageError as error:
+        print(error, file=sys.stderr)
+    except SlurmError as error:
+        print(f"{error}; start the study again once that is mended", file=sys.stderr)
+    except OSError as error:
+        where = error.filename or options.folder
+        print(f"{where}: {error.strerror}; start the study again once that is mended", file=sys.stderr)
+    return 1
+
+
+def studied(options: argparse.Namespace) -> int:
+    """Runs or goes on with the study in a folder that is this process's alone; raises as main tells."""
+    hpo = Hpo(options, opened(options))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: hpo.stop.set())
+    try:
+        hpo.run()
+    except SlurmError:
+        if not hpo.stop.is_set():
+            raise
+    finally:  # an error is no reason to stop trainings: what cannot be followed now is found again later
+        if hpo.stop.is_set():
             hpo.close()
-        print(summary(hpo.study))
-        return 130 if hpo.stop.is_set() else 0
+        else:
+            hpo.leave()
+    print(summary(hpo.study))
+    return 130 if hpo.stop.is_set() else 0
+
+
+def opened(options: argparse.Namespace) -> optuna.Study:
+    """The study of the journal in its folder; raises OSError and StorageError."""
+    path = options.folder / "journal"
+    if path.exists():
+        whole(path)
+    try:
+        # a journal in a file is made for file systems without good locks, which sqlite is not
+        return made(options, JournalStorage(JournalFileBackend(str(path))))
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise StorageError(f"{path} cannot be read ({error}): put it back, or move it away to begin anew") from error
+
+
+def whole(journal: Path) -> None:
+    """Cuts off a last line that a full disk or a kill has left without its end: what follows would be lost too."""
+    with journal.open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(begin := max(0, size - (1 << 20)))
+        if (tail := file.read()) and not tail.endswith(b"\n"):
+            file.truncate(begin + tail.rfind(b"\n") + 1)
 
 
 if __name__ == "__main__":

@@ -120,8 +120,7 @@ class PoolView:
     are the nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are
     beyond what all trainers together may have: `beyond`. `daemons` says of which daemon a pilot is, where its driver
     was told. `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are
-    kept for waiting jobs, by their ids, and `rooms_over` were until the snapshot before. Slurm's backfill scheduler
-    begins no cycle before `cycle_s`.
+    kept for waiting jobs, by id, and `rooms_over` were until the snapshot before. Slurm backfills not before `cycle_s`.
     """
 
     version: int = 0

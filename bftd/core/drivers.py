@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from bftd.core import failures, learn, likeness, refusals, sentences
 from bftd.core.decisions import Ended, GaveBack, Lost, Noted, Saved
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn
-from bftd.protocol.changes import TAKEN
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
     CrashReport,
@@ -24,6 +23,22 @@ from bftd.protocol.reports import (
     Summary,
     SuspendReport,
 )
+
+ASKED = "Slurm asked the pilot to leave"
+
+
+def take_all(turn: Turn, trainer_id: str, reports: Iterable[Report]) -> None:
+    """Fold in what a driver tells at once; what Slurm took is one decision, of which nobody else will tell."""
+    live = {lease.id: lease.node for lease in turn.leases_of(trainer_id) if lease.live}
+    taken: dict[str, str] = {}
+    for report in reports:
+        take(turn, trainer_id, report)
+        if isinstance(report, LeaseReport) and report.state == "leaving" and report.id in live:
+            taken[live[report.id]] = report.reason or ASKED
+    if taken:
+        left = sum(lease.live for lease in turn.leases_of(trainer_id))
+        why = "; ".join(sorted(set(taken.values())))
+        turn.say(trainer_id, GaveBack(turn.trainers[trainer_id].name, tuple(taken), left, why))
 
 
 def take(turn: Turn, trainer_id: str, report: Report) -> None:
@@ -166,19 +181,9 @@ def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
             known_s = lease.placed_s if lease.placed_s is not None else lease.granted_s
             asked_s = min(turn.now, max(known_s, turn.pool.time_s) if lease.observed else known_s)
         lease = turn.change_lease(lease, asked_back_s=asked_s, leaving_s=report.at_s)
-        if lease.live:
-            turn.taken.setdefault(lease.trainer, []).append(lease.node)
-        lease = turn.revoke(lease, report.reason or TAKEN, vacate=True)
+        lease = turn.revoke(lease, report.reason or ASKED, vacate=True)
         turn.rest(lease.node)
     turn.change_lease(lease, phase="leaving")
-
-
-def tell_taken(turn: Turn) -> None:
-    """Say of the nodes that Slurm took whose they were: the next snapshot knows of no lease there any more."""
-    for id_, taken in turn.taken.items():
-        left = sum(lease.live for lease in turn.leases_of(id_))
-        turn.say(id_, GaveBack(turn.trainers[id_].name, tuple(taken), left, TAKEN))
-    turn.taken.clear()
 
 
 def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:

@@ -20,12 +20,15 @@ def expected_end_s(trainer: Trainer, now_s: float) -> float | None:
     """When a trainer is expected to end (unix seconds), never before `now_s`.
 
     At a size at which nothing was measured yet the curve says how much faster it is than where something was. None
-    where the steps of the whole training or its pace are not known, and for a trainer that has ended.
+    where the steps of the whole training or its pace are not known, where more of them were done than there are to be,
+    and for a trainer that has ended.
     """
     if trainer.total_steps is None or not trainer.active or not math.isfinite(now_s):
         return None
     pace, left = trainer.pace, trainer.total_steps - max(trainer.pace.step, 0)
-    if left <= 0:
+    if left < 0:  # it goes on beyond what it told: it may do so for long
+        return None
+    if left == 0:
         return now_s
     steps_per_s = pace.steps_per_s * _faster(trainer)
     share = trainer.attendance.share(now_s)

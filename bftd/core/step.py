@@ -71,7 +71,6 @@ def fold(
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
-    drivers.tell_taken(turn)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred
@@ -218,8 +217,7 @@ def _on_reported(turn: Turn, event: Reported) -> None:
     if trainer is None:
         return
     _hear(turn, trainer)
-    for report in event.reports:
-        drivers.take(turn, event.trainer, report)
+    drivers.take_all(turn, event.trainer, event.reports)
 
 
 def _on_finished(turn: Turn, event: Finished) -> None:

@@ -86,8 +86,6 @@ class Turn:
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
         self.explain = explain
         self.actions: list[Action] = []
-        # Nodes that Slurm took before a snapshot showed why, by trainer: told together.
-        self.taken: dict[str, list[str]] = {}
         self._before = state
         self._relisted: Counter[str] = Counter()
         self._on: dict[str, str] | None = None

@@ -61,6 +61,7 @@ class Changes:
         self._who = who
         self._verb = changes.RESUMES if resumes else changes.STARTS
         self._group: dict[str, Member] = {}
+        self._untold: dict[str, Member] = {}
         self._groups = 0
         self._suspended = False
         self._pending: frozenset[str] = frozenset()
@@ -72,8 +73,13 @@ class Changes:
 
     def listed(self, leases: Iterable[tuple[str, str]]) -> None:
         """Notes what the daemon has granted: ids of leases, and the sentence of the decision that each came by."""
+        now: dict[str, set[str]] = {}
         for lease, sentence in leases:
-            self._planned.setdefault(sentence, set()).add(lease)
+            now.setdefault(sentence, set()).add(lease)
+        for sentence, ids in now.items():
+            known = self._planned.get(sentence, set())
+            # One whose leases are all gone was of another decision: the same nodes, once more.
+            self._planned[sentence] = known | ids if known & ids else ids
         while len(self._planned) > _SENTENCES_KEPT:
             del self._planned[next(iter(self._planned))]
 
@@ -87,6 +93,7 @@ class Changes:
             return self._summary(now_s, measured)
         if group.keys() != self._pending:
             self._pending, self._pending_s, self._measured_s = frozenset(group), now_s, None
+            self._untold = group
         if not self._settled(now_s, len(group), measured):
             return None
         line = self._change(group, measured)
@@ -95,7 +102,8 @@ class Changes:
 
     def suspended(self, now_s: float, step: int) -> str | None:
         """The line for a trainer that has no nodes left and goes on later from `step`."""
-        gone, self._group, self._verb = list(self._group.values()), {}, changes.RESUMES
+        gone = list((self._group or self._untold).values())
+        self._group, self._untold, self._verb = {}, {}, changes.RESUMES
         self._pending, self._suspended = frozenset(), True
         back = f"{changes.SUSPENDED.past} {fold(member.node for member in gone)}" if gone else "was suspended"
         return self._within_bounds(now_s, f"{back} at step {step}{self._because(gone)}; resumes on any nodes")
@@ -148,7 +156,7 @@ class Changes:
         whys: Counter[str] = Counter()
         for member in gone:
             why = changes.why_of(member.reason, self._who)
-            whys[why.removeprefix(f"{member.node} ")] += 1
+            whys[why.removeprefix(f"{member.node} ").removeprefix("is ")] += 1
         shown = [why for why, _ in whys.most_common(_WHYS_SHOWN) if why]
         return f": {'; '.join(shown)}" if shown else ""
 

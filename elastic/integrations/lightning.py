@@ -14,6 +14,7 @@ import elastic
 from elastic import session
 from elastic.errors import UsageError
 from elastic.integrations import checkpoint
+from elastic.sampling import Batches
 from elastic.timing import REPORT_S
 
 _FILE = "lightning.ckpt"
@@ -31,6 +32,9 @@ class EachStep:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
+        batches = getattr(self._loader, "batch_sampler", None)
+        if isinstance(batches, Batches):
+            batches.tell_end()
         return iter(self._loader)
 
 

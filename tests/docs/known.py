@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ OTHERS = {
     "tools that a page shows for their own sake": "pip torchrun horovodrun pytest nvidia-smi unzip curl jq socat "
     "promtool prometheus grafana-server mail",
 }
+# Those that run another command, which is checked then.
+RUNNERS = {"sudo", "runuser", "setsid", "ssh", "watch", "exec", "time", "if", "then", "else", "do", "while", "!"}
+_FILE = re.compile(r"(?:benchmarks|docs|examples|systemd|tests|tools)/[\w./-]*\w")
 _OTHER = {word for words in OTHERS.values() for word in words.split()}
 
 # Blocks without commands that do not say by a language that they have none, by how they begin.
@@ -70,12 +74,27 @@ def is_command(word: str) -> bool:
 
 def problem(words: Sequence[str], whole: bool) -> Problem:
     """What is wrong with a simple command, or None; `whole`: nothing that it requires may be left out."""
+    words = bare(words)
     key = f"{whole} {shlex.join(words)}"
-    if key not in _MEMO:
+    if key not in _MEMO and (gone := [word for word in words if _FILE.fullmatch(word) and not (ROOT / word).exists()]):
+        _MEMO[key] = f"there is no {' '.join(gone)}"
+    elif key not in _MEMO:
         check = _CHECKS.get(Path(words[0]).name)
         known = check is not None or words[0] in _OTHER or words[0].startswith("/")  # a script that the page shows
         _MEMO[key] = check(words, whole) if check else None if known else f"{words[0]} is in no table of this test"
     return _MEMO[key]
+
+
+def bare(words: Sequence[str]) -> Sequence[str]:
+    """The command behind one that runs it, such as sudo's; a command of the shell's own structure has none before."""
+    if words[0] not in RUNNERS:
+        return words
+    found = (
+        at
+        for at, word in enumerate(words[1:], 1)
+        if is_command(Path(word).name) and word not in RUNNERS and words[at - 1] not in ("-u", "-g", "-n")  # a user's
+    )
+    return words[next(found, 0) :]
 
 
 def from_inline(text: str) -> list[list[str]]:
@@ -156,13 +175,30 @@ def _sbatch(words: Sequence[str], whole: bool) -> Problem:
         line = sbatch_options.parse([word for word in words if word != "..."])
     except Exception as error:
         return str(error) if whole else None
+    known = {"elastic", "auto-gpus", *sbatch_options._LONG}
+    unknown = [each.words[0] for each in line.options if each.words[0].startswith("--") and each.name not in known]
+    if unknown:
+        return f"sbatch has no {' '.join(unknown)}"
     text = line.value("elastic")
-    return _elastic(text) if text else None
+    return (_elastic(text) if text else None) or _script(line.script, line.arguments)
+
+
+def _script(path: str | None, arguments: Sequence[str]) -> Problem:
+    """What is wrong with the options of one of our examples: it has each of them in quotes."""
+    if path is None or not path.startswith("examples/") or _PLACEHOLDER.search(path):
+        return None
+    source = (ROOT / path).read_text()
+    own = list(itertools.takewhile(lambda word: word != "--", arguments))
+    options = [word.partition("=")[0].strip("[],") for word in own if word.startswith("--")]
+    missing = [option for option in options if f'"{option}"' not in source]
+    return f"{path} has no {' '.join(missing)}" if missing else None
 
 
 def _slurm_sbatch(words: Sequence[str], whole: bool) -> Problem:
     texts = [word.partition("=")[2] for word in words if word.startswith("--elastic=")]
     refused = words[0] == "salloc" or "4-1" in texts  # shown with the refusal that follows
+    if words[0] == "sbatch" and texts and not refused and (found := _sbatch(words[1:], whole)):
+        return found
     return next(filter(None, map(_elastic, texts)), None) if not refused else None
 
 
@@ -184,8 +220,8 @@ _VALUES = {"JOBID": "1", "JOB": "1", "PATH": "/a", "IMAGE": "/i", "REGEX": "(?P<
 
 def _python(words: Sequence[str], whole: bool) -> Problem:
     if len(words) < 3 or words[1] != "-m":
-        script = next((word for word in words[1:] if word.endswith(".py") and "/" in word), None)
-        return None if script is None or (ROOT / script).exists() else f"there is no {script}"
+        at = next((at for at, word in enumerate(words) if word.endswith(".py") and "/" in word), None)
+        return None if at is None else _script(words[at], words[at + 1 :])
     module = words[2]
     if module.partition(".")[0] not in ("benchmarks", "tools", "examples", "bftd", "elastic", "sizing"):
         return None

@@ -112,6 +112,13 @@ def test_no_exception_is_of_a_sentence_that_is_gone() -> None:
         ("make tset", "the Makefile has no tset"),
         ("kubectl get pods", "in no table"),
         ("echo $(bft statsu) | cat", "bft has no command statsu"),
+        ("sudo -u bftd bft statsu", "bft has no command statsu"),
+        ("if true; then bft statsu; fi", "bft has no command statsu"),
+        ("bft sbatch --elastc=1-4 examples/train_torchrun.py", "sbatch has no --elastc"),
+        ("bft sbatch --elastic=1-4 examples/train_torch.py", "there is no examples/train_torch.py"),
+        ("bft sbatch --elastic=1-4 examples/train_torchrun.py --stpes 4", "examples/train_torchrun.py has no --stpes"),
+        ("python examples/optuna_hpo.py --foldr x", "examples/optuna_hpo.py has no --foldr"),
+        ("promtool check rules docs/monitoring/rulez.yml", "there is no docs/monitoring/rulez.yml"),
     ],
 )
 def test_a_command_that_would_not_work_is_told(text: str, why: str) -> None:

@@ -93,9 +93,9 @@ def _plain(rows: list[str], at: int) -> Iterator[Line]:
 
 
 def _whole(text: str, rest: list[tuple[int, str]]) -> str:
-    """A command line with what continues it, taken from `rest`: after a backslash, or a heredoc."""
-    while text.endswith("\\") and rest:
-        text = text[:-1] + rest.pop(0)[1].strip()
+    """A command line with what continues it, taken from `rest`: after a backslash or a pipe, or a heredoc."""
+    while text.endswith(("\\", "|", "&&")) and rest:
+        text = text.removesuffix("\\").rstrip() + " " + rest.pop(0)[1].strip()
     heredoc = _HEREDOC.search(text)
     while heredoc and rest and text.splitlines()[-1].strip() != heredoc[1]:
         text += f"\n{rest.pop(0)[1]}"

@@ -66,6 +66,7 @@ def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: i
         session.install(Link(folder / "state"))
         api._progress.step = api._progress.samples = 0
         train(folder, steps, shared)
+        (folder / f"total.{rank}").write_text(str(session.current().total_steps))
         code = 0
     except BaseException:
         (folder / f"error.{rank}").write_text(traceback.format_exc())
@@ -225,7 +226,7 @@ def accelerate(folder: Path, steps: int, shared: bool) -> None:
             with part.sync(prepared):
                 accelerator.backward(prepared(**part.data)["loss"] * part.weight)
         optimizer.step()
-        run.step(global_samples=step.global_samples)
+        run.step(global_samples=step.global_samples, total_steps=steps)
     keep_weights(folder, model)
 
 
@@ -249,6 +250,60 @@ def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     assert all(len(samples) == GLOBAL_BATCH for samples in rows.values())
     assert rows == seen(still)
     assert weights(moved) == pytest.approx(weights(still), rel=1e-4)
+    assert {file.read_text() for file in still.glob("total.*")} == {str(STEPS)}, "bft tells when it ends"
+
+
+def hugging_face_epochs(folder: Path, steps: int, shared: bool) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from elastic.integrations.hugging_face import ElasticCallback
+
+    arguments = TrainingArguments(
+        str(folder / "out"),
+        per_device_train_batch_size=4,
+        num_train_epochs=2,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        use_cpu=True,
+    )
+    callback = ElasticCallback(global_batch=GLOBAL_BATCH)
+    trainer = Trainer(Model(), arguments, train_dataset=Numbers(), callbacks=[callback])
+    trainer.train(resume_from_checkpoint=callback.checkpoint())
+
+
+def lightning_epochs(folder: Path, steps: int, shared: bool) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from elastic.integrations.lightning import EachStep, ElasticCallback
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH, seed=1, epochs=2)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    callback = ElasticCallback()
+    trainer = Trainer(callbacks=[callback], max_epochs=1, accelerator="cpu", use_distributed_sampler=False, **quiet)
+    loader = EachStep(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches))
+    trainer.fit(Module(), loader, ckpt_path=callback.checkpoint())
+
+
+@pytest.mark.parametrize("train", [hugging_face_epochs, lightning_epochs])
+def test_a_training_that_is_counted_in_epochs_tells_of_its_steps(train: Train, tmp_path: Path) -> None:
+    name = train.__name__.removesuffix("_epochs")
+    importlib.import_module(f"elastic.integrations.{name}")
+    importlib.import_module({"hugging_face": "transformers.trainer"}.get(name, name))
+    run(tmp_path, 1, train, 0)
+    assert (tmp_path / "total.0").read_text() == str(2 * LENGTH // GLOBAL_BATCH)
 
 
 def best_of(folder: Path, steps: int, strategy: str) -> None:

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-SOURCES=(bftd elastic milp sizing slurm_plugin systemd tools docs Makefile setup.cfg pyproject.toml README.md CONTRIBUTING.md CHANGELOG.md LICENSE)
+SOURCES=(bftd elastic milp sizing slurm_plugin systemd tools docs examples Makefile setup.cfg pyproject.toml README.md CONTRIBUTING.md CHANGELOG.md LICENSE)
 BUILD_DIR=$(realpath -m "${BUILD_DIR:-build}")
 VERSION=$(sed -n 's/^version = //p' setup.cfg)
 # Everything in a package is as old as the last change of the sources, so that the same sources make the same package.

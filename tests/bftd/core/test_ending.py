@@ -73,6 +73,11 @@ def test_nothing_is_expected_where_steps_or_pace_are_not_known_or_that_has_ended
     assert ending.expected_end_s(trainer(1000, known), -math.inf) is None
 
 
+def test_regression_a_trainer_beyond_the_steps_that_it_told_ended_now_for_hours() -> None:
+    assert ending.expected_end_s(trainer(400, Pace(400, 2.0, 4, 4)), NOW_S) == NOW_S
+    assert ending.expected_end_s(trainer(400, Pace(680, 2.0, 4, 4)), NOW_S) is None
+
+
 def test_a_clock_that_is_set_changes_no_share() -> None:
     found, now_s = attended([(600.0, True), (300.0, False)])
     one = trainer(1000, Pace(400, 2.0, 4, 4), found)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Happened, PoolNode
-from slurm_plugin.nodeset import fold
+from bftd.core.domain import Decided, Happened, PoolNode
+from bftd.core.sentences import sentence
 from tests.bftd.builders import Core, lease, of, registration
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
@@ -48,6 +48,21 @@ def test_what_slurm_asked_for_is_measured_by_the_drivers_clock_alone() -> None:
     )
     core.report("1", leaving, ended, after_s=0.5)
     assert measured(core) == [0.125]
+
+
+def test_regression_of_nodes_that_slurm_took_before_a_poll_saw_it_no_decision_told() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=3))
+    core.pool("n1", "n2", "n3")
+    core.place_all()
+    core.pool("n1", "n2", "n3")
+    first, second, _ = core.leases("1")
+    told = [lease(each.id, state, reason="Slurm took it") for state in ("leaving", "ended") for each in (first, second)]
+    core.report("1", *told)
+    said = [item.decision for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]
+    assert [sentence(each) for each in said] == ["train-1 gives back n[1-2] (1 node left): Slurm took it"]
+    core.pool("n3", out={"n1": OUT})
+    assert len([item for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]) == 1, "once is enough"
 
 
 def test_a_pilot_cannot_have_ended_before_slurm_last_showed_it() -> None:
@@ -95,17 +110,3 @@ def test_what_a_driver_says_about_long_ago_is_no_give_back_of_years(left_s: floa
     core.report("1", lease(item.id, "leaving", at_s=left_s), lease(item.id, "ended", at_s=ended_s), after_s=0.5)
     (found,) = measured(core)
     assert 0.5 <= found <= core.time_s - item.granted_s
-
-
-def test_regression_of_nodes_that_slurm_took_before_a_snapshot_showed_why_no_word_was_said() -> None:
-    core = Core()
-    core.arrive(registration("1", nodes_max=3))
-    core.pool("n1", "n2", "n3")
-    core.place_all()
-    taken = core.leases("1")[:2]
-    core.report("1", *(lease(item.id, "leaving", at_s=core.time_s) for item in taken))
-    core.report("1", *(lease(item.id, "ended", at_s=core.time_s) for item in taken))
-    core.pool("n3", out={item.node: OUT for item in taken})
-    nodes = fold([item.node for item in taken])
-    told = [text for text in core.sentences() if "gives back" in text]
-    assert told == [f"train-1 gives back {nodes} (1 node left): Slurm took the node for a regular job"]

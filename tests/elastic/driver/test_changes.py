@@ -91,6 +91,26 @@ def test_what_was_planned_and_not_reached_is_not_told_as_if_it_were() -> None:
     assert line.startswith("grew from 6 to 8 nodes (n[5-6]): +1.35e+03"), "now all of them are there"
 
 
+def test_regression_the_same_nodes_planned_twice_were_told_as_twice_as_many() -> None:
+    job = Job()
+    for attempt in (1, 2):  # the first never came to train
+        job.changes.listed((f"n{number}.{attempt}", STARTED) for number in (7, 8))
+    first = few(7, 8, granted=STARTED)
+    job.changes.listed((node.lease, STARTED) for node in first)
+    assert job.look(first, Measured(1, 2, 400.0), 3) == ["started on 2 nodes (n[7-8]); 400 samples/s"]
+
+
+def test_regression_a_trainer_whose_nodes_went_before_its_first_step_was_suspended_without_a_why() -> None:
+    job, nodes = Job(), few(7, 8)
+    assert job.look(nodes, Measured(), 3) == []
+    for node in nodes:
+        node.reason, node.revoked = f"{node.node} is left to job 7, which waits for it", True
+    assert job.suspended(0) == (
+        "was suspended and gave back n[7-8] at step 0: left to job 7, which waits for it; resumes on any nodes"
+    )
+    assert job.suspended(0) == "was suspended at step 0; resumes on any nodes"
+
+
 def test_a_group_that_has_not_stepped_yet_is_not_told_of_and_a_speed_of_the_group_before_neither() -> None:
     job, first, more = Job(), few(1), few(2)
     job.on(*first, rate=100.0)
