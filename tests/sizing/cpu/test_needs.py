@@ -82,7 +82,8 @@ def test_the_command_says_what_is_known_or_what_to_do(
     answer = CliRunner().invoke(command, ["--json", str(script), "--lr", "3"])
     told = json.loads(answer.output)
     assert told.pop("age_s") > 1e9
-    assert told == {"cpus": 3, "memory_bytes": 5 * 2**30, "gpus": 1, "host": "gpu1", "same_arguments": True}
+    need = {"cpus": 3, "memory_bytes": 5 * 2**30, "gpus": 1, "host": "gpu1", "same_arguments": True}
+    assert told == {"format": 1} | need
     answer = CliRunner().invoke(command, [str(script)])
     assert "3 CPUs and 5 GiB for each GPU: profiled " in answer.output
     assert "with other arguments" in answer.output

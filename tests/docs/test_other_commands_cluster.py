@@ -1,0 +1,96 @@
+"""Every other `bft` of the documentation, typed on a private cluster with files as the pages suppose them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs import written
+from tests.docs.test_sessions_cluster import Shell, shell
+
+pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+
+ASSETS = written.ROOT / "tests" / "bftd" / "whatif" / "trace" / "assets"
+TRAINER = {
+    "name": "resnet-1",
+    "nodes_min": 1,
+    "nodes_max": 4,
+    "work_samples": 1e5,
+    "curve_nodes": [1, 2, 4],
+    "curve_samples_per_s": [520, 1060, 2040],
+}
+
+# What is not typed here, and what tries it instead.
+NOT_HERE = {
+    r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/test_sandbox_site.py",
+    r"^bft trace from-sacct .*(\.\.\.|--since 2026-)": "it asks Slurm's accounting: tests/e2e/test_accounting.py",
+    r"^bft trace from-slurm": "it records until it is interrupted: tests/bftd/whatif/trace/test_recording.py",
+    r"^bft size cpu": "it runs a program for minutes: tests/sizing/cpu/test_cpu_end_to_end.py",
+    r"grep 'pilots ask'": "it needs a profile of such a run: tests/elastic/test_shares_on_a_cluster.py",
+    r"llama-7b/config\.json": "it is a file of somebody's: tests/bftd/cli/test_size_fit.py",
+}
+# (what a page says, what is typed instead)
+INSTEAD = (
+    (r"\b(JOB|4711)\b", "1"),
+    (r" \[ARGUMENTS\]", ""),
+    (r"/lustre/me/", "$PWD/"),
+    (r"\b(month|january|year)\.csv\.gz|/var/lib/bftd/shadow-trace\.csv\.gz", "week.csv.gz"),
+    (r"\b[xX]\.json(\.gz)?\b", "X.json"),
+    (r"0-255", "'n[1-4]'"),
+    (r"--since \$FROM --until \$TO", "--since 2026-03-01 --until 2026-03-08"),
+)
+
+
+def others() -> Iterator[tuple[str, str]]:
+    """Where each command of bft stands that no session walks, and what is typed."""
+    for page in written.PAGES:
+        for block in written.blocks(page):
+            for line in () if block.run or block.tag not in ("", *written.COMMAND_TAGS) else block.lines:
+                if not line.text.startswith("bft ") or any(re.search(each, line.text) for each in NOT_HERE):
+                    continue
+                text = line.text
+                for old, new in INSTEAD:
+                    text = re.sub(old, new, text)
+                yield f"{block.page}:{line.at}", text
+
+
+def prepare(typist: Shell, folder: Path) -> None:
+    for name in ("jobs.txt", "nodes.txt", "events.txt", "reservations.txt"):
+        shutil.copy(ASSETS / name, folder)
+    shutil.copy(written.ROOT / "examples" / "train_torchrun.py", folder / "train.py")
+    (folder / "X.json").write_text(json.dumps([TRAINER]))
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python train.py\n")
+    files = "--nodes nodes.txt --events events.txt --reservations reservations.txt"
+    for text in (
+        'eval "$(bft sandbox up --nodes 4 --tuned)"',
+        f"bft trace from-sacct jobs.txt {files} --since 2026-03-01 --until 2026-03-08 -o week.csv.gz",
+    ):
+        code, said = typist.run(text)
+        assert code == 0, said
+
+
+def test_every_command_of_bft_that_no_session_walks_ends_well() -> None:
+    told = {text: where for where, text in others()}
+    jobs = [text for text in told if text.startswith("bft sbatch")]
+    wrong = []
+    with shell() as typist:
+        code, said = typist.run("pwd")
+        assert code == 0
+        prepare(typist, Path(said.strip()))
+        # they are to be known, not to train
+        known = ("timeout 60 bash -c 'until bft explain 1; do sleep 0.2; done'", "scancel -u $(id -un)")
+        for text in (*jobs, *known, *(text for text in told if text not in jobs)):
+            code, said = typist.run(text)
+            if code != 0:
+                wrong.append(f"{told.get(text, 'here')}: {text}\nexit code {code}\n{said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_left_out_stands_on_a_page() -> None:
+    lines = [line.text for page in written.PAGES for block in written.blocks(page) for line in block.lines]
+    assert [each for each in NOT_HERE if not any(re.search(each, line) for line in lines)] == []
