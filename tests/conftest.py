@@ -99,6 +99,7 @@ _LONG = (
     "tests/bftd/test_sandbox_site.py",
     "tests/elastic/test_silent_nodes_on_a_cluster.py",
     "tests/docs/test_sessions_cluster.py",
+    "tests/docs/test_other_commands_cluster.py",
     "tests/bftd/test_classes_cluster.py",
     "tests/elastic/backends/",
     "tests/elastic/driver/",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,11 @@ INSTEAD = (
     (r"\b(month|january|year)\.csv\.gz|/var/lib/bftd/shadow-trace\.csv\.gz", "week.csv.gz"),
     (r"\b[xX]\.json(\.gz)?\b", "X.json"),
     (r"0-255", "'n[1-4]'"),
+    (r"(?<=--elastic=)('?)1-(64|16|8)\b", r"\g<1>1-4"),
+    (r"n\[1-400\]", "n[1-4]"),
+    (r"login\[1-2\]", "svc1"),
+    (r"^(bft size (?:fit|choose))", r"\1 --no-start --partitions examples/size_centre.json"),
+    (r"--into job\.sh", "--into job.sh --yes"),
     (r"--since \$FROM --until \$TO", "--since 2026-03-01 --until 2026-03-08"),
 )
 
@@ -64,7 +70,7 @@ def prepare(typist: Shell, folder: Path) -> None:
         shutil.copy(ASSETS / name, folder)
     shutil.copy(written.ROOT / "examples" / "train_torchrun.py", folder / "train.py")
     (folder / "X.json").write_text(json.dumps([TRAINER]))
-    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python train.py\n")
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=1:00:00\nsrun python train.py\n")
     files = "--nodes nodes.txt --events events.txt --reservations reservations.txt"
     for text in (
         'eval "$(bft sandbox up --nodes 4 --tuned)"',
@@ -85,7 +91,9 @@ def test_every_command_of_bft_that_no_session_walks_ends_well() -> None:
         # they are to be known, not to train
         known = ("timeout 60 bash -c 'until bft explain 1; do sleep 0.2; done'", "scancel -u $(id -un)")
         for text in (*jobs, *known, *(text for text in told if text not in jobs)):
+            begun_s = time.monotonic()
             code, said = typist.run(text)
+            print(f"{time.monotonic() - begun_s:5.1f} s  {text.splitlines()[0]}")
             if code != 0:
                 wrong.append(f"{told.get(text, 'here')}: {text}\nexit code {code}\n{said}")
     assert not wrong, "\n".join(wrong)
