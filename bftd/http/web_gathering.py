@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftd.core import sampling
 from bftd.core.domain import State
-from bftd.core.sample import AWAY, LEASED
+from bftd.core.sample import LEASED
 from bftd.errors import BftError
 from bftd.http.caller import Caller
 from bftd.http.overview import Folds, folded
@@ -71,7 +70,7 @@ class Gathering:
             missing = str(error)
         seen = privacy.overview(asked.later())
         status = folded(seen, self._folds)
-        groups = grouped(seen["nodes"], sampling.kinds(asked.state), status["trainers"], self._folds)
+        groups = grouped(seen["nodes"], status["trainers"], self._folds)
         return Shown(
             asked.place, status, groups, past.drawn, asked.windows, usage, asked.caller.admin, past.hours, missing
         )
@@ -126,13 +125,13 @@ class Gathering:
 
 
 def grouped(
-    nodes: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], trainers: Sequence[Mapping[str, Any]], folds: Folds
+    nodes: Sequence[Mapping[str, Any]], trainers: Sequence[Mapping[str, Any]], folds: Folds
 ) -> list[dict[str, Any]]:
     """Nodes of a status by what they are and why; those that are lent by trainer."""
     names = {item["id"]: item["name"] for item in trainers}
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in nodes:
-        state, why = kinds.get(node["name"], AWAY), node["why"]
+        state, why = node["kind"], node["why"]
         if state == LEASED and node["trainer"]:
             name = names.get(node["trainer"], "")
             whose = f"{name} ({node['trainer']})" if name and name != node["trainer"] else node["trainer"]
