@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from bftd import __version__
 from bftd.http.asked import SERVICE
+from bftd.http.shared import Shared
 from bftd.metrics.exposition import Exposition
 from bftd.metrics.measured import Measured
 from bftd.service.live import Service
@@ -31,23 +31,21 @@ class Scrapes:
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
-        self._thread = ThreadPoolExecutor(1, "metrics")
-        self._made: dict[str, tuple[float, asyncio.Future[tuple[bytes, str]]]] = {}
+        self._shared = Shared[str, tuple[bytes, str]]("metrics")
 
     async def answer(self, service: Service, accept: str) -> tuple[bytes, str]:
         """The text of all metrics and its content type."""
-        loop = asyncio.get_running_loop()
-        form, now_s = _OPENMETRICS if "application/openmetrics-text" in accept else _PROMETHEUS, loop.time()
-        made = self._made.get(form)
-        if made is None or (made[1].done() and now_s - made[0] >= KEPT_S):
+        form = _OPENMETRICS if "application/openmetrics-text" in accept else _PROMETHEUS
+
+        def prepare() -> Callable[[], tuple[bytes, str]]:
             exposition = Exposition(self._measured, service.figures(), __version__)
-            work = loop.run_in_executor(self._thread, exposition.encoded, form)
-            made = self._made[form] = (now_s, work)
-        return await asyncio.shield(made[1])
+            return lambda: exposition.encoded(form)
+
+        return await self._shared.answer(form, prepare, KEPT_S)
 
     def close(self) -> None:
         """Let the thread go."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._shared.close()
 
 
 SCRAPES: web.AppKey[Scrapes] = web.AppKey("scrapes", Scrapes)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import __version__
 from bftd.http.caller import Caller
 from bftd.http.encoding import encoded
 from bftd.http.privacy import Privacy
+from bftd.http.shared import Shared
 from bftd.service.live import Service
 from slurm_plugin.nodeset import fold
 
@@ -26,30 +25,26 @@ class Overviews:
     """One status at a time is made, in a thread; who asks for the same meanwhile gets the same."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "status")
+        self._shared = Shared[tuple[str, bool, bool, str], bytes]("status")
         self._folds = Folds()
-        self._made: dict[tuple[str, bool, bool, str], tuple[float, asyncio.Future[bytes]]] = {}
 
     async def answer(self, service: Service, caller: Caller, nodes: str) -> bytes:
         """The JSON of a status for this caller."""
-        loop = asyncio.get_running_loop()
-        now_s, state = loop.time(), service.state
-        # what is not made yet is waited for, so that nobody who asks again and again makes a queue
-        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S or not made[1].done()}
+        state, private = service.state, service.private
         # who has no trainer sees what all others without one see
         owner = any(trainer.user == caller.user for trainer in state.trainers.values())
-        key = (caller.user if owner and not caller.admin else "", caller.admin, service.private, nodes)
-        made = self._made.get(key)
-        if made is None or len(state.pool.nodes) + len(state.trainers) <= FRESH_MOST:
-            later, private = service.overview_later(__version__), service.private
-            folds = self._folds if nodes == FOLDED else None
-            work = loop.run_in_executor(self._thread, lambda: _encoded(later(), Privacy(caller, state, private), folds))
-            made = self._made[key] = (now_s, work)
-        return await asyncio.shield(made[1])
+        key = (caller.user if owner and not caller.admin else "", caller.admin, private, nodes)
+
+        def prepare() -> Callable[[], bytes]:
+            later, folds = service.overview_later(__version__), self._folds if nodes == FOLDED else None
+            return lambda: _encoded(later(), Privacy(caller, state, private), folds)
+
+        anew = len(state.pool.nodes) + len(state.trainers) <= FRESH_MOST
+        return await self._shared.answer(key, prepare, KEPT_S, anew=anew)
 
     def close(self) -> None:
         """Let the thread go."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._shared.close()
 
 
 class Folds:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from bftd import __version__
 from bftd.http.asked import SERVICE
 from bftd.http.caller import Caller
 from bftd.http.gate import caller_of
+from bftd.http.shared import Shared
 from bftd.http.web_gathering import Asked, Gathering
 from bftd.service.live import Service
 from bftd.service.reader import Reader
@@ -36,28 +36,23 @@ class Pages:
     """One page at a time is made, in a thread; who asks for the same meanwhile gets the same."""
 
     def __init__(self, ledger: Reader) -> None:
-        self._thread = ThreadPoolExecutor(1, "page")
+        self._shared = Shared[tuple[str, bool, bool, int], Made]("page")
         self._gathering = Gathering(ledger)
-        self._made: dict[tuple[str, bool, bool, int], tuple[float, asyncio.Future[Made]]] = {}
 
     async def answer(self, service: Service, caller: Caller, hours: int) -> Made:
         """The page of the last `hours` for this caller, of as many as there is a record of where it is 0."""
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        # what is not made yet is waited for, so that nobody who asks again and again makes a queue
-        self._made = {key: made for key, made in self._made.items() if now_s - made[0] < KEPT_S or not made[1].done()}
         # each user has usage of his own
         key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
-        made = self._made.get(key)
-        if made is None:
+
+        def prepare() -> Callable[[], Made]:
             asked = _asked(service, caller, hours)
-            work = loop.run_in_executor(self._thread, lambda: _made(self._gathering, asked))
-            made = self._made[key] = (now_s, work)
-        return await asyncio.shield(made[1])
+            return lambda: _made(self._gathering, asked)
+
+        return await self._shared.answer(key, prepare, KEPT_S)
 
     def close(self) -> None:
         """Let the thread go."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._shared.close()
 
 
 PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)
