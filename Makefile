@@ -13,17 +13,19 @@ BACKENDS := build/spank/backends.h
 # work would make its daemons late.
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
-SIDE_BY_SIDE := $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 # Many of them wait for processes: two more than there are cores keep all of these at work.
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
-PURE_TESTS := $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
+PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test test-fast lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
+.PHONY: help venv setup setup-test demo test test-fast test-latest lock lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
 	@echo "make test    set up what is missing, then run all checks and tests"
 	@echo "make test-fast  the pure tests alone, in under a minute: no Slurm, no processes"
+	@echo "make test-latest  the pure tests with the newest releases of all packages, in build/latest"
+	@echo "make lock    write tools/requirements.lock anew, the versions that set-up installs"
 	@echo "make test-slurm-24  run the tests that need a cluster on Slurm 24.11, in a chroot (needs root and debootstrap)"
 	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
@@ -83,6 +85,15 @@ test: setup-test lint
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv
 	@$(PURE_TESTS)
+
+# Without the lock, and beside .venv: what users get from the package index today.
+test-latest: BIN := build/latest/bin
+test-latest:
+	@bash tools/setup.sh latest
+	@$(PURE_TESTS)
+
+lock:
+	@bash tools/setup.sh lock
 
 # The tests that need a cluster, on Slurm 24.11: in a chroot of Debian trixie, which is made once and kept in the cache.
 test-slurm-24: setup

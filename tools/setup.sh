@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs what `make demo` and `make test` need, and only what is missing.
+# Installs what `make demo` and `make test` need, and only what is missing: the versions of tools/requirements.lock.
 #   tools/setup.sh venv    the environment: the project, its tests' tools and torch (CPU), without horovod
 #   tools/setup.sh full    also Slurm, munge and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
 #   tools/setup.sh recipes also slurmdbd and MariaDB, for one of the comparisons of benchmarks/impact
 #   tools/setup.sh test    also these two, and what builds the packages and tries them in a clean system
+#   tools/setup.sh latest  another environment, build/latest, with the newest releases that setup.cfg admits
+#   tools/setup.sh lock    writes tools/requirements.lock anew, with the newest releases
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +13,8 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 CACHE=${BFTD_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/bftd}
 VENV=.venv
+LOCK=tools/requirements.lock
+UV=0.13.9
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -111,33 +115,74 @@ install_packages() {
     rm -f "$log"
 }
 
-stamp() { cat setup.cfg pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum | cut -c1-16; }
+stamp() { cat "$@" | sha256sum | cut -c1-16; }
 
-pip_install() { "$VENV/bin/pip" install -qq -c tools/constraints.txt "$@"; }
+pip_install() { "$VENV/bin/pip" install -qq "$@"; }
 
+# Prints the lock's entries of the packages named, or of all others behind `all-but`.
+locked() {
+    local others=0
+    if [ "$1" = all-but ]; then others=1 && shift; fi
+    awk -v names=" $* " -v others="$others" \
+        '/^[^ #]/ { split($0, part, "=="); on = (index(names, " " part[1] " ") > 0) != others } on' "$LOCK"
+}
+
+locked_version() { locked "$1" | sed -n 's/^[^=]*==\([^ ]*\).*/\1/p'; }
+
+# torch comes last, by its version alone: a CPU build has another content than the index's builds, whose hashes the lock
+# has. All that it needs is there by then, but for what a build with CUDA pins for itself.
 make_venv() {
-    local mark="$VENV/.bftd-setup"
-    if [ "$(cat "$mark" 2>/dev/null)" = "$(stamp)" ]; then return 0; fi
-    if [ ! -x "$VENV/bin/python" ]; then
-        say "creating $VENV"
-        "$PYTHON" -m venv "$VENV"
+    local lock project
+    lock=$(stamp "$LOCK" tools/setup.sh)
+    project=$(stamp setup.cfg)
+    if [ "$(cat "$VENV/.bftd-lock" 2>/dev/null)" != "$lock" ]; then
+        say "making $VENV with torch and the versions of $LOCK (one to three minutes)"
+        # Without what an older lock has installed.
+        "$PYTHON" -m venv --clear "$VENV"
+        pip_install --no-deps --require-hashes -r <(locked setuptools wheel) ||
+            die "pip could not reach its package index; check the network and run this again"
+        pip_install --no-deps --require-hashes --no-build-isolation -r <(locked all-but setuptools wheel torch horovod)
+        # shellcheck disable=SC2086
+        pip_install ${TORCH_PIP_ARGS:-} "torch==$(locked_version torch)"
+        echo "$lock" >"$VENV/.bftd-lock"
     fi
-    say "installing torch and the project into $VENV (one to three minutes, mostly torch)"
+    if [ "$(cat "$VENV/.bftd-project" 2>/dev/null)" != "$project" ]; then
+        pip_install --no-deps --no-build-isolation -e .
+        echo "$project" >"$VENV/.bftd-project"
+    fi
+}
+
+# Of torch the lock's release all the same: without a version, pip takes the build with CUDA, of several gigabytes.
+make_latest() {
+    VENV=build/latest
+    say "making $VENV with the newest releases that setup.cfg admits (one to three minutes)"
+    "$PYTHON" -m venv --clear "$VENV"
     # shellcheck disable=SC2086
-    pip_install 'setuptools<81' wheel || die "pip could not reach its package index; check the network and run this again"
-    # shellcheck disable=SC2086
-    pip_install ${TORCH_PIP_ARGS:-} torch
-    pip_install --no-build-isolation -e '.[torch,gurobi,plot,test]'
-    stamp >"$mark"
+    pip_install ${TORCH_PIP_ARGS:-} "torch==$(locked_version torch)"
+    pip_install -e '.[torch,gurobi,plot,test]'
+    "$VENV/bin/python" -m pip freeze --exclude-editable
+}
+
+write_lock() {
+    local tool
+    tool=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$tool'" EXIT
+    "$PYTHON" -m venv "$tool"
+    "$tool/bin/pip" install -qq "uv==$UV"
+    # The extra pyslurm is left out: it must be of the site's Slurm release.
+    "$tool/bin/uv" pip compile -q --universal --python-version 3.10 --upgrade --generate-hashes --no-emit-index-url \
+        --custom-compile-command "make lock" --extra torch --extra horovod --extra gurobi --extra plot --extra test \
+        --extra optuna setup.cfg tools/requirements.in -o "$LOCK"
 }
 
 # One folder for each combination that needs a wheel of its own: horovod's extension is tied to torch's C++ ABI.
 wheel_folder() {
     [ -x "$VENV/bin/python" ] || return 0
-    "$VENV/bin/python" - "$CACHE" <<'PY' 2>/dev/null || true
+    "$VENV/bin/python" - "$CACHE" "$(locked_version horovod)" <<'PY' 2>/dev/null || true
 import platform, sys
 from importlib.metadata import version
-tag = f"horovod-0.28.1-torch-{version('torch')}-cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
+tag = f"horovod-{sys.argv[2]}-torch-{version('torch')}-cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
 print(f"{sys.argv[1]}/{tag}")
 PY
 }
@@ -158,11 +203,11 @@ install_horovod() {
         mkdir -p "$folder"
         build=$(mktemp -d "$folder/build.XXXXXX")
         say "compiling horovod once (three to seven minutes); it is kept in $folder"
-        pip_install numpy wheel packaging pyyaml cloudpickle psutil cffi 'cmake<4'
         if ! env PATH="$PWD/$VENV/bin:$PATH" CXX="$PWD/tools/cxx17" MAKEFLAGS="-j$(nproc)" \
             HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
             HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-            "$VENV/bin/pip" wheel -q --no-deps --no-build-isolation -w "$build" horovod==0.28.1 >"$folder/build.log" 2>&1; then
+            "$VENV/bin/pip" wheel -q --no-deps --no-build-isolation --require-hashes -w "$build" -r <(locked horovod) \
+            >"$folder/build.log" 2>&1; then
             tail -n 20 "$folder/build.log" >&2
             rm -rf "$build"
             die "horovod did not compile; the whole log is $folder/build.log"
@@ -172,7 +217,7 @@ install_horovod() {
         rm -rf "$build"
         wheel=$(cached_wheel)
     fi
-    pip_install "$wheel"
+    pip_install --no-deps "$wheel"
     "$VENV/bin/python" -c 'import horovod.torch' || die "horovod does not load; remove $(wheel_folder) and run this again"
 }
 
@@ -197,5 +242,11 @@ case "${1:-}" in
         install_packages
         install_horovod
         ;;
-    *) die "usage: tools/setup.sh venv|full|recipes|test" ;;
+    latest)
+        check_python
+        install_packages
+        make_latest
+        ;;
+    lock) write_lock ;;
+    *) die "usage: tools/setup.sh venv|full|recipes|test|latest|lock" ;;
 esac

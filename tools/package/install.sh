@@ -40,11 +40,15 @@ install_program() {
     cp -r setup.cfg pyproject.toml README.md LICENSE bftd elastic milp sizing slurm_plugin "$source"
     rm -rf "$home" "$wheels"/bftd-*.whl
     mkdir -p "$wheels"
+    # The versions of the lock, without its hashes, or pip would want one of the wheel made here; also for what builds it.
+    sed '/^ /d; s/ \\$//' tools/requirements.lock >"$source.lock"
+    export PIP_CONSTRAINT=$source.lock PIP_BUILD_CONSTRAINT=$source.lock
     "$BFTD_PYTHON" -m venv --without-pip "$home"
     "$PIP_PYTHON" -m pip wheel -qq --no-deps -w "$wheels" "$source" || die "pip could not build the wheel"
     rm -rf "$source"
-    "$PIP_PYTHON" -m pip --python "$home/bin/python" install -qq --no-compile -c tools/constraints.txt \
+    "$PIP_PYTHON" -m pip --python "$home/bin/python" install -qq --no-compile \
         "$wheels"/bftd-*.whl || die "pip could not install what bftd needs; is its package index within reach?"
+    rm -f "$source.lock"
     (cd "$home/bin" && find . -type f ! -name bft ! -name bftd ! -name bft-driver -delete)
     # Started as /usr/lib/bftd/bin/python whatever the staging folder; -I: a user's PYTHONPATH is for his training.
     for program in bft bftd bft-driver; do
