@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import program
+
 _NEEDS = {
     "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
     "accounting": (
@@ -132,6 +134,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last
     items.sort(key=lambda item: next((at for at, name in enumerate(_LONG) if item.nodeid.startswith(name)), len(_LONG)))
+
+
+def pytest_sessionfinish() -> None:
+    program.remove()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

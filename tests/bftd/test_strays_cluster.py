@@ -17,14 +17,14 @@ import pytest
 from bftd.errors import BftError
 from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
+from tests import program
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user"),
 ]
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-# Imports first: the user may be unable to read what root has installed.
+# Imports first: the user may be unable to read the Python that root has installed.
 AS_USER = """
 import encodings.idna, os, sys
 from bftd import daemon
@@ -60,7 +60,7 @@ def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterato
     os.chown(folder, entry.pw_uid, entry.pw_gid)
     argv = [sys.executable, "-c", AS_USER, str(entry.pw_uid), "--config", str(config)]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(argv, env=sandbox.env() | {"PYTHONPATH": str(ROOT)}, stderr=log)
+        process = subprocess.Popen(argv, env=sandbox.env() | {"PYTHONPATH": program.python_path()}, stderr=log)
     client = Client(str(folder / "socket"))
     try:
         until(lambda: process.poll() is not None or answers(client))
@@ -206,5 +206,5 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
 def bftd(folder: Path, sandbox: Sandbox, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the daemon's command, which is expected to end, with the configuration of `folder`."""
     argv = [sys.executable, "-m", "bftd.daemon", "--config", str(folder / "bftd.toml"), *options]
-    env = sandbox.env() | {"PYTHONPATH": str(ROOT)}
+    env = sandbox.env() | {"PYTHONPATH": program.python_path()}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -7,7 +7,6 @@ import pwd
 import re
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,8 +17,7 @@ from benchmarks.impact import training
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
-from tests.slurm_plugin.plugins import CHECKOUT
-from tests.slurm_plugin.test_elastic_job import python_for_everybody
+from tests import program
 
 LIMIT_S = 60.0
 
@@ -115,7 +113,7 @@ class AccountedSite(SandboxSite):
             name, str(python), *words, "--output=out.log", str(script),
             env={
                 "PATH": f"{python.parent}:{self.env()['PATH']}",
-                "PYTHONPATH": f"{CHECKOUT}:{sysconfig.get_path('purelib')}",
+                "PYTHONPATH": program.python_path(),
             },
         )  # fmt: skip
 
@@ -125,7 +123,7 @@ class AccountedSite(SandboxSite):
         python, driver = commands / "python3", commands / "bft-driver"
         if not commands.exists():
             commands.mkdir()
-            python.symlink_to(python_for_everybody() or sys.executable)
+            python.symlink_to(program.python() or sys.executable)
             driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
             driver.chmod(0o755)
         return python

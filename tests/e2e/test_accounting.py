@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from bftd.http.client import Client
+from tests import program
 from tests.bftd.test_strays_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite, until
-from tests.slurm_plugin.plugins import CHECKOUT
-from tests.slurm_plugin.test_elastic_job import python_for_everybody
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,14 +23,14 @@ pytestmark = [
 ]
 
 STRANGER, DAEMON = "nobody", "daemon"
-# An installation in root's home has root as its only user.
-TRAINING = "games" if python_for_everybody() else "root"
+# A Python in root's home has root as its only user.
+TRAINING = "games" if program.python() else "root"
 PER_USER, TOGETHER, DRIVERS = 2, 3, 3
 
 
 def documented(page: str, word: str) -> list[str]:
     """The lines of the code blocks of a page that begin with a word, without it."""
-    text = (CHECKOUT / "docs" / page).read_text()
+    text = (program.CHECKOUT / "docs" / page).read_text()
     return re.findall(rf"^{word} (.*)$", text, flags=re.MULTILINE)
 
 

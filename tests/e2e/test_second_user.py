@@ -13,7 +13,6 @@ import pwd
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +24,8 @@ import psutil
 import pytest
 
 from bftd.sandbox_site import SandboxSite
+from tests import program
 from tests.bftd.http.test_api import free_port
-from tests.slurm_plugin.plugins import CHECKOUT
-from tests.slurm_plugin.test_elastic_job import python_for_everybody
 
 pytestmark = [
     pytest.mark.cluster,
@@ -46,7 +44,7 @@ for step in range(1_000_000):
         elastic.save({"step": step})
 """
 
-# Imported first: he may be unable to read what root has installed. `done` prints what came of an attempt.
+# Imported first: he may be unable to read the Python that root has installed. `done` prints what came of an attempt.
 AS_THIEF = f"""
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile
 import encodings.idna
@@ -104,7 +102,7 @@ class Scene:
         ran = subprocess.run(
             [sys.executable, "-c", AS_THIEF + clients + code, *arguments],
             cwd="/",
-            env={**self.site.env(), "PYTHONPATH": str(CHECKOUT), "USER": THIEF.pw_name, "HOME": "/"},
+            env={**self.site.env(), "PYTHONPATH": program.python_path(), "USER": THIEF.pw_name, "HOME": "/"},
             capture_output=True,
             text=True,
             timeout=60,
@@ -137,8 +135,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    # An installation in root's home has root as its only user.
-    owner = pwd.getpwnam("games" if python_for_everybody() else "root")
+    # A Python in root's home has root as its only user.
+    owner = pwd.getpwnam("games" if program.python() else "root")
     tcp = f"127.0.0.1:{free_port()}"
     with SandboxSite({"api": {"tcp": tcp}}, nodes=3, munge=True, tuned=True) as site:
         site.start_daemon()
@@ -181,13 +179,13 @@ def submit(scene: Scene) -> None:
     commands = scene.site.root / "commands"
     commands.mkdir()
     python, driver = commands / "python3", commands / "bft-driver"
-    python.symlink_to(python_for_everybody() or sys.executable)
+    python.symlink_to(program.python() or sys.executable)
     driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
     driver.chmod(0o755)
     environ = {
         **scene.site.env(),
         "PATH": f"{commands}:{scene.site.env()['PATH']}",
-        "PYTHONPATH": f"{CHECKOUT}:{sysconfig.get_path('purelib')}",
+        "PYTHONPATH": program.python_path(),
         **{"USER": scene.owner.pw_name, "HOME": str(scene.home), "BFT_STATE_DIR": "", "TMPDIR": "/tmp"},
         "BFTD_SOCKET": f"root@{scene.tcp}",
     }
@@ -302,7 +300,8 @@ def test_no_token_no_forged_and_no_stolen_credential_gets_him_in(scene: Scene) -
     finish = f"/v1/trainers/{scene.job}/finish"
     made = subprocess.run(
         [sys.executable, "-c", make, scene.site.cluster.munge_socket, scene.tcp, finish, body],
-        cwd=CHECKOUT, capture_output=True, text=True, check=True,
+        cwd="/", env={**os.environ, "PYTHONPATH": program.python_path()},
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     used, lost = made.stdout.splitlines()
     raw = """

@@ -16,12 +16,13 @@ import pytest
 
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.release import release_of
+from tests import program
 
 CHECKOUT = Path(__file__).parents[2]
 # `nobody` on every Linux; any uid that is neither root's nor the cluster's would do.
 NOBODY = 65534
 
-# Imports first: the user may be unable to read what root has installed.
+# Imports first: the user may be unable to read the Python that root has installed.
 _AS_USER = """
 import os, sys
 import bftd.cli.main as cli, bftd.cli.submit, bftd.http.client, elastic.script, elastic.spec, slurm_plugin.client
@@ -123,7 +124,7 @@ class User:
         return subprocess.run(
             [sys.executable, "-c", _AS_USER, str(self.uid), *words],
             cwd=self.home,
-            env={**self.env, "PYTHONPATH": str(CHECKOUT)},
+            env={**self.env, "PYTHONPATH": program.python_path()},
             capture_output=True,
             text=True,
             timeout=20,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from bftd.sandbox_site import SandboxSite
-from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver
+from tests import program
+from tests.slurm_plugin.plugins import User, another_driver
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -28,33 +27,18 @@ sys.exit(0 if elastic.load() is None else 9)
 """
 
 
-def reachable(path: str | Path) -> bool:
-    """Whether every user may come to this file."""
-    place = Path(path).resolve()
-    return place.exists() and all(parent.stat().st_mode & 0o001 for parent in place.parents)
-
-
-def python_for_everybody() -> str | None:
-    """A Python that other users can run and that can load this environment's packages."""
-    if not reachable(CHECKOUT / "elastic" / "spec.py") or not reachable(sysconfig.get_path("purelib")):
-        return None
-    version = f"/usr/bin/python3.{sys.version_info.minor}"
-    return next((python for python in (sys.executable, version) if reachable(python)), None)
-
-
 def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_does(
     site: SandboxSite, user: User, until: Until
 ) -> None:
-    python = python_for_everybody()
-    if python is None:  # an installation in root's home: root is the only user it has
+    python = program.python()
+    if python is None:  # a Python in root's home: root is the only user it has
         python, user = sys.executable, User(os.getuid(), site.work, site.env())
     commands = site.root / "commands"
     commands.mkdir()
     (commands / "python3").symlink_to(python)
     driver = commands / "bft-driver"
-    packages = f"{CHECKOUT}:{sysconfig.get_path('purelib')}"
     start = 'exec python3 -c "from elastic.driver.main import main; main()" "$@"'
-    driver.write_text(f"#!/bin/sh\nexport PYTHONPATH={packages}\n{start}\n")
+    driver.write_text(f"#!/bin/sh\nexport PYTHONPATH={program.python_path()}\n{start}\n")
     driver.chmod(0o755)
     (user.home / "train.py").write_text(SCRIPT)
     log = user.home / "out.log"

@@ -16,7 +16,8 @@ from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.visibility import Visibility, hidden_from_us
-from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
+from tests import program
+from tests.slurm_plugin.plugins import NOBODY
 from tests.slurm_plugin.site.sites import ASSETS
 
 SOMEBODY = 54321  # no user of this machine
@@ -180,7 +181,7 @@ def test_jobs_of_a_partition_that_is_not_the_users_are_seen_all_the_same(
     client.run("scontrol", "update", "PartitionName=batch", closed)
     try:
         seen = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY], cwd="/", env={**sandbox.env(), "PYTHONPATH": str(CHECKOUT)},
+            [sys.executable, "-c", AS_NOBODY], cwd="/", env={**sandbox.env(), "PYTHONPATH": program.python_path()},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     finally:

@@ -45,12 +45,12 @@ from elastic.driver.daemon import DaemonLink
 from elastic.driver.transport import Transport
 from elastic.errors import DaemonError, UsageError
 from slurm_plugin.sandbox import munged
+from tests import program
 from tests.bftd.http.test_api import TRAINER, free_port
 
 pytestmark = pytest.mark.cluster
 ME = getpass.getuser()
 NOBODY = 65534
-ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
@@ -350,7 +350,9 @@ def proof_by_nobody(said: Request, status: int, body: bytes, socket: str) -> str
         f"print(munge.encode(bytes.fromhex(sys.argv[1]), to_uid={os.getuid()}, socket=sys.argv[2]))"
     )
     payload = credentials.answer_payload(said.nonce, status, body).hex()
-    done = subprocess.run([sys.executable, "-c", code, payload, socket], cwd=ROOT, capture_output=True, text=True)
+    environ = {**os.environ, "PYTHONPATH": program.python_path()}
+    argv = [sys.executable, "-c", code, payload, socket]
+    done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return f"Munge {done.stdout.strip()}"
 

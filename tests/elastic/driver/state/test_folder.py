@@ -13,7 +13,7 @@ import pytest
 
 from elastic.driver.state.folder import Place, UnsafeFolderError
 from elastic.errors import UsageError
-from tests.slurm_plugin.plugins import CHECKOUT
+from tests import program
 
 NOBODY, GAMES = 65534, 5
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="acting as two users needs root")
@@ -45,7 +45,7 @@ def opens(path: Path, uid: int | None = None) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code, str(path), str(os.getuid() if uid is None else uid)],
         cwd="/",
-        env={"PYTHONPATH": str(CHECKOUT), "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": program.python_path(), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
         timeout=30,

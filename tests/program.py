@@ -1,0 +1,58 @@
+"""The program where every user can read it, wherever the clone lies: for tests that act as another user."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[1]
+_PACKAGES = ("bftd", "elastic", "milp", "sizing", "slurm_plugin")
+# Half of all files, which no trainer imports.
+_NOT_IMPORTED = shutil.ignore_patterns("include", "tests", "cmake", "mypy*", "transformers", "lightning", "pip")
+_made: list[Path] = []
+
+
+def remove() -> None:
+    """Remove what `python_path` has made in this process."""
+    while _made:
+        shutil.rmtree(_made.pop(), ignore_errors=True)
+    python_path.cache_clear()
+
+
+def reachable(path: str | Path) -> bool:
+    """Whether every user may come to this file."""
+    place = Path(path).resolve()
+    return place.exists() and all(parent.stat().st_mode & 0o001 for parent in place.parents)
+
+
+@functools.cache
+def python_path() -> str:
+    """A PYTHONPATH with our packages, and all that this environment has beside them, that every user can read."""
+    folder = Path(tempfile.mkdtemp(prefix="bft-program-", dir="/tmp"))
+    _made.append(folder)
+    for name in _PACKAGES:
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    site = Path(sysconfig.get_path("purelib")).resolve()
+    if not reachable(site):
+        site = shutil.copytree(site, folder / "site-packages", copy_function=_link, ignore=_NOT_IMPORTED)
+    return f"{folder}:{site}"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def python() -> str | None:
+    """A Python that every user can run with `python_path`; None where there is root's own alone."""
+    own, systems = str(Path(sys.executable).resolve()), f"/usr/bin/python3.{sys.version_info.minor}"
+    return next((path for path in (own, systems) if reachable(path)), None)
