@@ -23,7 +23,7 @@ _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 @click.group()
 def state() -> None:
-    """Show and remove the saved states of your trainers, in $BFT_STATE_DIR or ~/.local/state/bft.
+    """Show and remove the saved states of your trainers, in $BFT_STATE_DIR, $XDG_STATE_HOME/bft or ~/.local/state/bft.
 
     --elastic=...,resume=JOBID goes on from one of them in a new job.
     """

@@ -110,10 +110,16 @@ class Entry:
 
 
 def root_of(environ: Mapping[str, str]) -> Path:
-    """The folder of all the user's states: $BFT_STATE_DIR, or below the home; raises UsageError."""
+    """The folder of all the user's states: $BFT_STATE_DIR, or below $XDG_STATE_HOME or the home; raises UsageError.
+
+    A relative $XDG_STATE_HOME counts as none (XDG Base Directory Specification).
+    """
     given = environ.get("BFT_STATE_DIR")
     if given:
         return Path(given)
+    states = environ.get("XDG_STATE_HOME", "")
+    if states.startswith("/"):
+        return Path(states) / "bft"
     home = environ.get("HOME") or os.path.expanduser("~")
     if not home.startswith("/"):
         raise UsageError("HOME is not set; set BFT_STATE_DIR to a folder of your own that the pool's nodes can read")

@@ -61,6 +61,20 @@ def test_the_folder_is_the_variables_or_below_the_home() -> None:
     assert shelf.root_of({"BFT_STATE_DIR": "", "HOME": "/home/ada"}) == Path("/home/ada/.local/state/bft")
 
 
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"XDG_STATE_HOME": "/scratch/ada"}, "/scratch/ada/bft"),
+        ({"XDG_STATE_HOME": "/scratch/ada", "HOME": ""}, "/scratch/ada/bft"),
+        ({"XDG_STATE_HOME": "/scratch/ada", "BFT_STATE_DIR": "/states"}, "/states"),
+        ({"XDG_STATE_HOME": ""}, "/home/ada/.local/state/bft"),
+        ({"XDG_STATE_HOME": "states"}, "/home/ada/.local/state/bft"),
+    ],
+)
+def test_the_folder_is_below_that_of_states_by_the_xdg_specification(environ: dict[str, str], folder: str) -> None:
+    assert shelf.root_of({"HOME": "/home/ada", **environ}) == Path(folder)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("", DAY_S), ("0", 0.0), ("3600", 3600.0)])
 def test_states_of_what_ended_well_are_kept_for_a_day_unless_told_otherwise(text: str, seconds: float) -> None:
     assert shelf.keep_state_s({"BFT_KEEP_STATE_S": text}) == seconds
