@@ -29,7 +29,7 @@ _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
     "mem-per-gpu", "mincpus", "network", "nodefile", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
     "ntasks-per-socket", "open-mode", "output", "power", "prefer", "priority", "profile", "qos", "reservation",
     "signal", "sockets-per-node", "switches", "tasks-per-node", "thread-spec", "threads-per-core", "time", "time-min",
-    "tmp", "uid", "wait-all-nodes", "wckey", "wrap",
+    "tmp", "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
 })  # fmt: skip
 _FOREIGN = ("#PBS", "#BSUB")
 _SAME = {"tasks-per-node": "ntasks-per-node"}
@@ -38,7 +38,7 @@ _SAME = {"tasks-per-node": "ntasks-per-node"}
 _DECIDED = {
     "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
     "cpus-per-gpu", "nodelist", "nodefile", "exclude", "array", "gpus", "gpus-per-node", "gpus-per-task",
-    "gpus-per-socket", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous",
+    "gpus-per-socket", "tres-per-task", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous",
 }  # fmt: skip
 
 

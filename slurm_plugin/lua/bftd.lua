@@ -41,7 +41,7 @@ local DECIDED = {
   { "ntasks_per_core", "--ntasks-per-core" }, { "ntasks_per_tres", "--ntasks-per-gpu" },
   { "min_mem_per_node", "--mem" }, { "min_mem_per_cpu", "--mem-per-cpu" }, { "mem_per_tres", "--mem-per-gpu" },
   { "cpus_per_tres", "--cpus-per-gpu" }, { "tres_per_node", "--gres" }, { "tres_per_job", "--gpus" },
-  { "tres_per_task", "--gpus-per-task" }, { "tres_per_socket", "--gpus-per-socket" }, { "req_nodes", "--nodelist" },
+  { "tres_per_task", "--gpus-per-task or --tres-per-task" }, { "tres_per_socket", "--gpus-per-socket" }, { "req_nodes", "--nodelist" },
   { "exc_nodes", "--exclude" }, { "array_inx", "--array" },
 }
 

@@ -151,6 +151,7 @@ REFUSED = [
     (["--elastic=1-2,gpu=:4", "train.py"], "gpu=a100:4"),
     (["--elastic=1-2", "-G", "1", "train.py"], "says how many nodes"),
     (["--elastic=1-2", "--gres=gpu:1", "train.py"], "says how many nodes"),
+    (["--elastic=1-2", "--tres-per-task=gres/gpu:1", "train.py"], "tres-per-task"),  # sbatch has it since 23.11
     (["--elastic=1-2", "--mem=100", "train.py"], "says how many nodes"),
     (["--elastic=1-2", "--mem-per-cpu=100", "train.py"], "says how many nodes"),
     (["--elastic=1-2", "--exclusive", "train.py"], "says how many nodes"),
