@@ -84,7 +84,9 @@ def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
     for alarm in status.get("alarms", ()):
         # a latched alarm is filed under a word, or under "daemon" and which
         kind, _, name = alarm.get("kind", "alarm").partition(" ")
-        yield Problem("CRITICAL", alarm["text"], kind, alarm.get("node") or name)
+        # plans are made all the same where another solver takes the place of the one that fails
+        level: Level = "WARNING" if kind == "solver" else "CRITICAL"
+        yield Problem(level, alarm["text"], kind, alarm.get("node") or name)
     for pause in status.get("pauses", ()):
         # an older daemon names nothing but by its text
         named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]

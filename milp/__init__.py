@@ -8,8 +8,9 @@ from milp.curves import Curve, Points, interpolate
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
 from milp.files import plan_to_json, problem_from_json, problem_to_json
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
+from milp.solvers.registry import after as solver_after
 from milp.solvers.registry import names as solver_names
-from milp.solving import solve
+from milp.solving import prepare, solve
 
 __all__ = [
     "Cap",
@@ -26,9 +27,11 @@ __all__ = [
     "UnsupportedError",
     "interpolate",
     "plan_to_json",
+    "prepare",
     "problem_from_json",
     "problem_to_json",
     "solve",
+    "solver_after",
     "solver_names",
     "verify",
 ]

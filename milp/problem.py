@@ -287,6 +287,8 @@ class Plan:
     `bound` is a proven upper bound of the optimum and `gap` = (bound - objective) / max(|bound|, |objective|).
     `status`: "optimal" (gap within what was asked), "feasible" (not proven), "kept" (nothing better than the current
     map was found in time, so it stays). `reasons` are empty where nobody asked for sentences.
+    `failed` are the solvers in whose place `solver` made it, each with why. `distrusted` are those whose engine said
+    that a point is worth what it is not.
 
     `verified_for` is the very problem that `milp.solve` has verified the plan for, None for any other plan: it is no
     argument, and neither `replace` nor a plan made by hand has it.
@@ -301,4 +303,6 @@ class Plan:
     solver: str
     wall_s: float
     reasons: Mapping[str, str]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    distrusted: tuple[str, ...] = ()
     verified_for: Problem | None = field(default=None, init=False, repr=False, compare=False)

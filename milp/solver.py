@@ -69,11 +69,14 @@ class Answer:
 
     `assignment` is None where none was found in time. A `bound` of None says that the assignment is proven optimal, so
     that its own value is the bound; where nothing is proven it is infinite. `note` is why there is nothing better.
+    `died` says that the solver did not come to an end of its own, `distrusted` that its engine's word was found wrong.
     """
 
     assignment: dict[str, tuple[str, ...]] | None
     bound: float | None
     note: str = "no better plan was found in time"
+    died: bool = False
+    distrusted: bool = False
 
 
 def _ready() -> None:
@@ -86,7 +89,9 @@ class Solver:
 
     `features` is what it can carry, `proves` whether it finds optima rather than merely allowed plans; "auto" takes no
     other. The map of a `baseline` stands even where doing nothing is worth more, to be compared with. `missing` tells
-    in one line what has to be installed first, or None when it is ready.
+    in one line what has to be installed first, or None when it is ready. `engine` is what solves its programs in a
+    child process, "" where it computes by itself. One that `compares` is there to be compared with: "auto" never takes
+    it.
     """
 
     name: str
@@ -96,3 +101,5 @@ class Solver:
     run: Callable[[Problem, Effort], Answer]
     missing: Callable[[], str | None] = _ready
     baseline: bool = False
+    engine: str = ""
+    compares: bool = False

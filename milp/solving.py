@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from milp.checking import verify
-from milp.errors import PlanError
+from milp.errors import PlanError, UnsupportedError
 from milp.maps import keep
 from milp.problem import Plan, Problem, Status
 from milp.reasons import explain as sentences
 from milp.solver import Answer, Effort, Solver
-from milp.solvers.registry import allowed, choose
+from milp.solvers.programs import process
+from milp.solvers.registry import allowed, every, in_turn
 from milp.worth import most_worth, objective_of, relative_gap
 
 # Relative difference below which two objectives are the same but for rounding.
 _ROUNDING = 1e-9
+# Of the time that is left, what an engine may take that others follow: theirs is the rest.
+_FIRST_SHARE = 0.75
 
 
 def solve(
@@ -27,6 +31,8 @@ def solve(
     time_limit_s: float | None = None,
     gap: float = 1e-4,
     explain: bool = True,
+    fallback: bool = False,
+    without: Collection[str] = (),
 ) -> Plan:
     """Solve the allocation problem and return a plan that passed `verify`: its `verified_for` is the problem.
 
@@ -35,11 +41,61 @@ def solve(
     Equal plans resolve to the one that moves the fewest nodes, then to earlier trainers, where the solver is exact. A
     solver that runs out of time or dies without anything better leaves the current map, as far as it is allowed (status
     "kept"). Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` when one returned nonsense.
+
+    With `fallback` a solver that cannot be used, fails, dies, or has no proof when its time is over is followed by
+    others, and the best of their plans is taken: see `registry.in_turn`, also for `without`.
     """
     start = time.perf_counter()
     deadline_s = math.inf if time_limit_s is None else start + time_limit_s
-    chosen = choose(problem, solver) if isinstance(solver, str) else allowed(problem, solver)
-    answer = chosen.run(problem, Effort(gap, deadline_s, time.perf_counter))
+    if isinstance(solver, str):
+        line, failed = in_turn(problem, solver, fallback=fallback, without=without)
+    else:
+        line, failed = [allowed(problem, solver)], {}
+    passes_over = Exception if fallback else UnsupportedError
+    plans: list[Plan] = []
+    notes: dict[str, str] = {}
+    for chosen, is_last in zip(line, [False] * (len(line) - 1) + [True], strict=True):
+        until_s = deadline_s
+        if fallback and chosen.engine and not is_last:
+            now_s = time.perf_counter()
+            until_s = now_s + _FIRST_SHARE * (deadline_s - now_s)
+        try:
+            plan, answer = _solved(problem, chosen, Effort(gap, until_s, time.perf_counter), explain=explain)
+        except passes_over as error:
+            if is_last and not plans:
+                raise
+            failed[chosen.name] = str(error) or type(error).__name__
+            continue
+        plans.append(plan)
+        notes[chosen.name] = f"solver {chosen.name}: {answer.note}"
+        if answer.died:
+            failed[chosen.name] = notes[chosen.name]
+        if not fallback or plan.status == "optimal" or not chosen.engine:
+            break
+    best = plans[0]
+    for plan in plans[1:]:
+        least = gap * abs(best.objective)
+        if plan.objective > best.objective + least or (plan.gap < best.gap and plan.objective >= best.objective):
+            best = plan
+    for plan in plans:
+        if plan.objective < best.objective - gap * abs(best.objective):
+            failed[plan.solver] = notes[plan.solver]
+    distrusted = tuple(name for plan in plans for name in plan.distrusted)
+    best = replace(best, wall_s=time.perf_counter() - start, failed=MappingProxyType(failed), distrusted=distrusted)
+    object.__setattr__(best, "verified_for", problem)  # no argument of Plan's: nobody else can say so by accident
+    return best
+
+
+def prepare(solver: str) -> None:
+    """Have what a solver runs in, where that is a process of its own, started for a later `solve`; takes no time."""
+    for each in every():
+        if each.name == solver and each.engine and each.missing() is None:
+            process.prepare(each.engine)
+
+
+def _solved(problem: Problem, chosen: Solver, effort: Effort, *, explain: bool) -> tuple[Plan, Answer]:
+    """A solver's plan, verified, and the answer that it is made of."""
+    answer = chosen.run(problem, effort)
     if answer.assignment is not None and answer.assignment.keys() != problem.earns_now.keys():
         raise PlanError((f"solver {chosen.name!r} answered for other trainers than it was asked about",))
     assignment, kept = _better_of(problem, answer, stands=chosen.baseline)
@@ -48,7 +104,7 @@ def solve(
     # A bound below the value of a plan in hand can only be rounding.
     bound = value if answer.bound is None else max(_finite(problem, answer.bound), value)
     reached = relative_gap(value, bound)
-    status: Status = "optimal" if reached <= gap else "kept" if kept else "feasible"
+    status: Status = "optimal" if reached <= effort.gap else "kept" if kept else "feasible"
     reasons: Mapping[str, str] = {}
     if explain:
         reasons = _nothing_better(counts, answer.note) if status == "kept" else sentences(problem, assignment)
@@ -61,12 +117,12 @@ def solve(
         gap=reached,
         status=status,
         solver=chosen.name,
-        wall_s=time.perf_counter() - start,
+        wall_s=0.0,
         reasons=MappingProxyType(reasons),
+        distrusted=(chosen.engine,) if answer.distrusted else (),
     )
     verify(problem, plan)
-    object.__setattr__(plan, "verified_for", problem)  # no argument of Plan's: nobody else can say so by accident
-    return plan
+    return plan, answer
 
 
 def _better_of(problem: Problem, answer: Answer, *, stands: bool) -> tuple[dict[str, tuple[str, ...]], bool]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from bftd.core.domain import (
     Backoff,
+    FailedSolver,
     Failure,
     Lease,
     Planned,
@@ -41,10 +42,11 @@ AHEAD: Mapping[type, tuple[str, ...]] = {
     Room: ("due_s",),
     Trainer: ("no_growth_until_s",),
     Backoff: ("until_s",),
+    FailedSolver: ("until_s",),
 }
 
 
-_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room, Attendance)
+_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room, Attendance, FailedSolver)
 
 
 def moved(state: State, by_s: float) -> State:
@@ -78,6 +80,7 @@ def moved(state: State, by_s: float) -> State:
         ended={node: at(item) for node, item in state.ended.items()},
         grants=tuple(at_s + by_s for at_s in state.grants),
         cancels=state.cancels.moved(by_s),
+        failed_solvers={name: at(item) for name, item in state.failed_solvers.items()},
     )
 
 

@@ -221,6 +221,18 @@ class MapKept:
 
 
 @dataclass(frozen=True, slots=True)
+class SolverReplaced:
+    """A solver failed, and others are asked in its place for `for_s` seconds, `instead` now."""
+
+    kind = "solver_replaced"
+
+    solver: str
+    instead: str
+    error: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeAvoided:
     """A node is left alone for `for_s` seconds, as the workers of `pilots` different pilots failed there."""
 
@@ -316,6 +328,7 @@ Deed = (
 Notice = (
     Noted
     | MapKept
+    | SolverReplaced
     | NodeAvoided
     | NodeOverdue
     | JobStrays

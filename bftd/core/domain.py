@@ -293,6 +293,15 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedSolver:
+    """Why a solver failed, and which one solves `instead`, "" where none can; it is tried again at `until_s`."""
+
+    error: str
+    until_s: float
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A worker of `user` that crashed in `pilot`; bftd once kept failures without their user, which count no more."""
 
@@ -326,7 +335,8 @@ class State:
     `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of
     that snapshot. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
     administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
-    while ago. `plan_due` says that something changed since the last plan was made.
+    while ago. `failed_solvers` are not asked for a plan for a while, by name. `plan_due` says that something changed
+    since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -350,6 +360,7 @@ class State:
     usage: Usage = field(default=Usage(), metadata=KEPT)
     room_usage: RoomUsage = field(default=RoomUsage(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
+    failed_solvers: Mapping[str, FailedSolver] = field(default_factory=dict)
     plan_due: bool = False
 
 

@@ -225,6 +225,8 @@ def _explain_stay(
         key, decision = "refused", _stay(trainer, held, sentences.REFUSED)
     elif at_cap:
         key, decision = at_cap, _stay(trainer, held, at_cap)
+    elif turn.unsolved:
+        key, decision = "unsolved", _stay(trainer, held, sentences.unsolved(turn.unsolved))
     elif bound:
         key, decision = bound, _stay(trainer, held, bound)
     else:

@@ -29,6 +29,7 @@ from bftd.core.decisions import (
     Resumed,
     Saved,
     Shrank,
+    SolverReplaced,
     Started,
     Stays,
     Suspended,
@@ -98,7 +99,9 @@ def _notice(notice: Notice) -> str:
         case Noted():
             return f"{notice.who}: {notice.text}"
         case MapKept():
-            return f"the current map is kept: the solver failed: {notice.error}"
+            return f"the current map is kept: {unsolved(notice.error)}"
+        case SolverReplaced():
+            return f"{solver_replaced(notice.error, notice.instead)}; it is tried again in {notice.for_s:.0f} s"
         case NodeAvoided():
             pilots = f"{notice.pilots} different pilots"
             return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
@@ -153,6 +156,16 @@ def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) 
     more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
     jobs = f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
     return f"pilots of another bftd ({identity}) run in this partition ({jobs}): stop one of the two"
+
+
+def unsolved(error: str) -> str:
+    """That no plan could be made."""
+    return f"the solver failed: {error}"
+
+
+def solver_replaced(error: str, instead: str) -> str:
+    """That another solver makes the plans than the one that was asked for."""
+    return f"{error}; {instead} solves in its place"
 
 
 def paused(what: str, by: str, why: str) -> str:

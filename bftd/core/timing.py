@@ -63,6 +63,9 @@ SOUND_AFTER_S = 60.0
 DRIVER_SILENT_S = 60.0
 # A finished trainer stays in `bft status` for an hour.
 FORGET_FINISHED_S = 3600.0
+# A solver that failed is left alone for so long: with a licence server that is away, say, each try may take most of the
+# time that a decision has. A reload tries at once.
+SOLVER_REST_S = 300.0
 # Backfill preempts in one cycle and starts the job in the next, a second later at best; a busy controller needs two.
 PREEMPTED_REST_S = 5.0
 # Until that next cycle the job counts on other idle nodes beside those that it preempted: none of them is lent.

@@ -21,6 +21,7 @@ from bftd.core.domain import (
     Backoff,
     CancelPilot,
     Decided,
+    FailedSolver,
     Failure,
     Happened,
     Lease,
@@ -81,11 +82,13 @@ class Turn:
     usage: Usage
     room_usage: RoomUsage
     pauses: dict[str, Pause]
+    failed_solvers: dict[str, FailedSolver]
     plan_due: bool
 
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
         self.explain = explain
         self.actions: list[Action] = []
+        self.unsolved = ""  # why no plan could be made in this step
         self._before = state
         self._relisted: Counter[str] = Counter()
         self._on: dict[str, str] | None = None

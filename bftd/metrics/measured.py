@@ -47,6 +47,7 @@ EVENTS: Mapping[type, str] = {
     Paused: "paused",
     Unpaused: "resumed",
 }
+ENGINES = ("gurobi", "highs")
 LEASE_CHANGES = ("granted", "revoked", "adopted", "ended")
 RESIZES = ("up", "down", "crash")
 # How a command of Slurm's can fail.
@@ -110,8 +111,14 @@ class Measured(Meters):
             "solver", "status",
         )  # fmt: skip
         self._failures = self._counter("solver_failures", "Plans that could not be made: the map stayed as it was.")
+        self._distrusted = self._counter(
+            "solver_distrusted", "Solutions that are worth something else than the engine said, and not believed.",
+            "engine",
+        )  # fmt: skip
         for name in EVENTS.values():
             self._events.labels(name)
+        for name in ENGINES:
+            self._distrusted.labels(name)
 
     def _make_nodes(self) -> None:
         self._leases = self._counter("lease_changes", "Leases granted, revoked, adopted and ended.", "change")
@@ -221,6 +228,10 @@ class Measured(Meters):
     def solved(self, solver: str, status: str, took_s: float) -> None:
         """See Meters."""
         self._solve_s.labels(solver, status).observe(took_s)
+
+    def distrusted(self, engine: str) -> None:
+        """See Meters."""
+        self._distrusted.labels(engine).inc()
 
     def snapshot(self, read_s: float, taken_in_s: float | None) -> None:
         """See Meters."""

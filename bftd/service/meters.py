@@ -29,6 +29,9 @@ class Meters:
     def solved(self, solver: str, status: str, took_s: float) -> None:
         """An allocation problem was solved; `status` is that of the plan, or "failed"."""
 
+    def distrusted(self, engine: str) -> None:
+        """An engine said of a solution that it is worth what it is not, and was not believed."""
+
     def snapshot(self, read_s: float, taken_in_s: float | None) -> None:
         """Slurm was read for `read_s`, and what was read taken in; None where there was no good snapshot."""
 
@@ -69,6 +72,8 @@ def metered(solve: Solve, meters: Meters) -> Solve:
             meters.solved(solver, "failed", time.perf_counter() - begun_s)
             raise
         meters.solved(plan.solver, plan.status, time.perf_counter() - begun_s)
+        for engine in plan.distrusted:
+            meters.distrusted(engine)
         return plan
 
     return timed

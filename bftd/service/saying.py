@@ -6,13 +6,22 @@ import logging
 from collections.abc import Collection
 
 from bftd.core.classes import Classes
-from bftd.core.decisions import CancellingStopped, Decision, ForeignPilots, NodeOverdue, Noted, Saved
+from bftd.core.decisions import (
+    CancellingStopped,
+    Decision,
+    ForeignPilots,
+    MapKept,
+    NodeOverdue,
+    Noted,
+    Saved,
+    SolverReplaced,
+)
 from bftd.core.domain import Action, CancelPilot, Decided, LeaseChanged
 
 log = logging.getLogger("bftd")
 
 # Decisions that somebody has to look at, and those in which a driver may say what it likes as often as it likes.
-_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots)
+_ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots, SolverReplaced, MapKept)
 _SAID_BY_DRIVERS = (Noted, Saved)
 
 

@@ -40,10 +40,22 @@ def alarms(state: State, now_s: float) -> list[dict[str, Any]]:
     """What somebody has to look at: latched alarms, and the nodes that were asked back and are past the bound."""
     latched = [{"kind": kind, "node": None, "text": text} for kind, text in state.alarms.items()]
     overdue = [(lease.node, now_s - (lease.asked_back_s or now_s)) for lease in state.leases.values() if lease.alarmed]
-    return latched + [
+    late = [
         {"kind": "overdue", "node": node, "text": f"{node} was asked back {since_s:.0f} s ago and is still in use"}
         for node, since_s in overdue
     ]
+    return latched + late + _solver(state)
+
+
+def _solver(state: State) -> list[dict[str, Any]]:
+    """That the solver that the site asks for does not solve; "auto" has failed only where no plan could be made."""
+    failed = state.failed_solvers.get(state.settings.decide.solver)
+    if failed is None:
+        return []
+    text = sentences.unsolved(failed.error)
+    if failed.instead:
+        text = sentences.solver_replaced(failed.error, failed.instead)
+    return [{"kind": "solver", "node": None, "text": text}]
 
 
 def _hours(state: State, now_s: float) -> dict[str, Any] | None:

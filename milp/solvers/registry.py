@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from milp.errors import UnsupportedError
 from milp.problem import Problem
@@ -48,6 +48,40 @@ def choose(problem: Problem, name: str, among: Sequence[Solver] = _ALL) -> Solve
     return allowed(problem, _named(name, among), among)
 
 
+def after(name: str, among: Sequence[Solver] = _ALL) -> str:
+    """What is asked in place of a solver that fails: another engine for one that runs on an engine, then "auto"."""
+    on_engine = any(solver.name == name and solver.engine for solver in among)
+    return "highs" if on_engine and name != "highs" else "auto"
+
+
+def in_turn(
+    problem: Problem, name: str, *, fallback: bool, without: Collection[str] = (), among: Sequence[Solver] = _ALL
+) -> tuple[list[Solver], dict[str, str]]:
+    """The solvers to ask one after the other until one answers, and why some that have a name cannot be asked.
+
+    For "auto" those that find optima, but for those `without` which others can do. With `fallback` the solver called
+    `name` is followed by those that take its place, in the end by one that finds allowed plans. Raises as `choose` does
+    where there is none.
+    """
+    if name != "auto" and not fallback:
+        return [choose(problem, name, among)], {}
+    line: list[Solver] = []
+    failed = {}
+    while name != "auto":
+        if name not in without:
+            try:
+                line.append(choose(problem, name, among))
+            except UnsupportedError as error:
+                failed[name] = str(error)
+        name = after(name, among)
+    asked = features(problem)
+    able = [solver for solver in among if asked <= solver.features and not solver.compares and not solver.missing()]
+    able = [solver for solver in able if solver.proves or fallback]
+    able = [solver for solver in able if solver.name not in without] or able
+    line += [solver for solver in able if solver not in line]
+    return line or [choose(problem, "auto", among)], failed
+
+
 def allowed(problem: Problem, chosen: Solver, among: Sequence[Solver] = _ALL) -> Solver:
     """The solver itself, or `UnsupportedError` where it is not ready or cannot carry the problem."""
     asked = features(problem)
@@ -59,7 +93,7 @@ def allowed(problem: Problem, chosen: Solver, among: Sequence[Solver] = _ALL) ->
 
 
 def _fitting(asked: frozenset[Feature], among: Sequence[Solver]) -> Iterator[Solver]:
-    return (solver for solver in among if solver.proves and asked <= solver.features)
+    return (solver for solver in among if solver.proves and asked <= solver.features and not solver.compares)
 
 
 def _instead(asked: frozenset[Feature], among: Sequence[Solver]) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from milp.solvers.programs import highs
+
 # What no program here comes near: only there so that nothing can hang. Nodes are counted and not timed, so that equal
 # programs have equal solutions on any machine.
 _TIME_LIMIT_S = 20.0
@@ -32,10 +34,8 @@ class Program:
     """
 
     def __init__(self, gap: float = 1e-6, nodes: int = _NODES) -> None:
-        self._highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        # one thread: equal programs shall have equal solutions
-        options = {"output_flag": False, "threads": 1, "time_limit": _TIME_LIMIT_S, "mip_max_nodes": nodes}
-        options |= {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
+        self._highs = highs.make()
+        options = {"time_limit": _TIME_LIMIT_S, "mip_max_nodes": nodes, "mip_rel_gap": gap, "mip_abs_gap": 0.0}
         # as exact as capacities are checked, and better
         options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
         for name, value in options.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import milp
@@ -35,8 +35,13 @@ class Planner:
         time_limit_s: float | None = None,
         gap: float = 1e-4,
         explain: bool = False,
+        fallback: bool = False,
+        without: Collection[str] = (),
     ) -> Plan:
-        """A plan for the core; see `milp.solve`. Nobody reads sentences here, so none are written."""
+        """A plan for the core; see `milp.solve`. Nobody reads sentences here, so none are written.
+
+        No other solver takes the place of one that fails: a replay is about the one that it names.
+        """
         if self.settling is not None:
             return _carried_on(problem, self.settling)
         started_s = time.perf_counter()
@@ -44,7 +49,7 @@ class Planner:
         if self._paper_big_m and solver != "equal-share":
             plan = step_bound(asked, solver, time_limit_s=time_limit_s, gap=gap)
         else:
-            plan = milp.solve(asked, solver, time_limit_s=time_limit_s, gap=gap, explain=False)
+            plan = milp.solve(asked, solver, time_limit_s=time_limit_s, gap=gap, explain=False, without=without)
         self.solve_s.append(time.perf_counter() - started_s)
         return plan if asked is problem else _carried_on(problem, plan.assignment)
 

@@ -43,4 +43,5 @@ SOLVER = Solver(
     proves=False,
     run=_run,
     baseline=True,
+    compares=True,
 )

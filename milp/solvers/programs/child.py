@@ -10,12 +10,16 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import BinaryIO
 
 from milp.errors import MilpError, UnsupportedError
 from milp.maps import keep
+from milp.solvers.programs.linear import optimise_checked
 from milp.solvers.programs.process import HEADER, News, Request, die_with_parent, write
 from milp.solvers.programs.programs import ENGINES, MODELS
 
@@ -31,12 +35,20 @@ def solved(request: Request, out: BinaryIO) -> News:
     def report(x: Sequence[float] | None, bound: float) -> None:
         write(out, News(None if x is None else model.assignment(x), bound))
 
-    solution = engine.optimise(model.linear, start_or_none, report, gap=request.gap, time_limit_s=request.time_limit_s)
+    solution = optimise_checked(
+        engine,
+        model.linear,
+        start_or_none,
+        report,
+        gap=request.gap,
+        time_limit_s=request.time_limit_s,
+        clock=time.monotonic,
+    )
     if solution.infeasible:
         return News(final=True, error="no map is allowed: with the paper's big-M none may exist, use another solver")
     found = None if solution.x is None else model.assignment(solution.x)
     bound = float("inf") if solution.bound is None else solution.bound
-    return News(found, bound, final=True)
+    return News(found, bound, final=True, distrusted=solution.distrusted)
 
 
 def main() -> None:
@@ -46,6 +58,8 @@ def main() -> None:
     # Engines print where they like: only answers may go where the parent reads.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    with suppress(ImportError):  # the request will tell
+        import_module(ENGINES[sys.argv[2]].package)
     while header := sys.stdin.buffer.read(HEADER.size):
         request = pickle.loads(sys.stdin.buffer.read(HEADER.unpack(header)[0]))
         try:

@@ -93,7 +93,8 @@ def _optimise(
     if model.Status in (GRB.INFEASIBLE, GRB.INF_OR_UNBD):
         return Solution(None, None, optimal=False, infeasible=True)
     found = tuple(model.getAttr("X", x)) if model.SolCount else None
-    return Solution(found, model.ObjBound, model.Status == GRB.OPTIMAL)
+    optimal = model.Status == GRB.OPTIMAL
+    return Solution(found, model.ObjBound, optimal, value=model.ObjVal if model.SolCount else None)
 
 
-ENGINE = Engine("gurobi", "Gurobi", ordered_sets=True, optimise=optimise, missing=missing)
+ENGINE = Engine("gurobi", "Gurobi", "gurobipy", ordered_sets=True, optimise=optimise, missing=missing)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,15 +23,45 @@ def missing() -> str | None:
     return None if importlib.util.find_spec("highspy") else "pip install highspy"
 
 
+_making = threading.Lock()
+
+
+def make() -> highspy.Highs:
+    """A HiGHS that prints nothing; nobody makes one in another way.
+
+    1.16.0 prints a banner to descriptor 1 when a process makes its first one, before an option could forbid it, and
+    would spoil what a command prints there.
+    """
+    import highspy
+
+    # Descriptor 1 belongs to all threads, so it is elsewhere for just this long, a moment once a process, and not while
+    # HiGHS solves, when `output_flag` keeps it quiet. The daemon makes none: programs are solved by `child`, where
+    # nothing but answers gets through whatever an engine prints.
+    with _making:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # it is 1 itself where that was closed, and stays so
+        output = os.dup(1)
+        try:
+            os.dup2(nowhere, 1)
+            engine: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        finally:
+            os.dup2(output, 1)
+            os.close(output)
+            if nowhere != 1:
+                os.close(nowhere)
+    # One thread: the machine may be a login or controller node, and equal runs shall give equal answers.
+    for name, value in {"output_flag": False, "threads": 1}.items():
+        engine.setOptionValue(name, value)
+    return engine
+
+
 def optimise(
     linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
 ) -> Solution:
     """Maximise; `report` is told of every better point with the bound proven so far, and of better bounds (None)."""
     import highspy
 
-    engine: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    # One thread: the machine is a login or controller node, and equal runs shall give equal plans.
-    options = {"output_flag": False, "threads": 1, "mip_rel_gap": gap, "mip_abs_gap": 0.0}
+    engine = make()
+    options = {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
     # Integers must be integers to more than the rounding of a column times a big-M.
     options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     if time_limit_s < math.inf:
@@ -91,7 +123,7 @@ def _solution(engine: highspy.Highs) -> Solution:
     optimal = status == highspy.HighsModelStatus.kOptimal
     has_integers = info.mip_node_count >= 0
     bound = info.mip_dual_bound if has_integers else info.objective_function_value if optimal else None
-    return Solution(x, bound, optimal)
+    return Solution(x, bound, optimal, value=info.objective_function_value)
 
 
-ENGINE = Engine("highs", "HiGHS", ordered_sets=False, optimise=optimise, missing=missing)
+ENGINE = Engine("highs", "HiGHS", "highspy", ordered_sets=False, optimise=optimise, missing=missing)

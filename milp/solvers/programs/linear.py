@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 # (column, coefficient) pairs
@@ -84,12 +84,17 @@ class Linear:
 
 @dataclass(frozen=True)
 class Solution:
-    """What an engine found: the best point, if any, and a proven upper bound of the objective, if any."""
+    """What an engine found: the best point, if any, and a proven upper bound of the objective, if any.
+
+    `value` is what the engine says that the point is worth. `distrusted` says that an engine's word was found wrong.
+    """
 
     x: tuple[float, ...] | None
     bound: float | None
     optimal: bool
     infeasible: bool = False
+    value: float | None = None
+    distrusted: bool = False
 
 
 class Optimise(Protocol):
@@ -109,11 +114,64 @@ class Optimise(Protocol):
 class Engine:
     """Something that solves programs: `title` is its name for people, `missing` what has to be installed first.
 
+    `package` is what is imported for it.
     `ordered_sets` says that it takes special ordered sets of type 2; else curves need a binary a segment.
     """
 
     name: str
     title: str
+    package: str
     ordered_sets: bool
     optimise: Optimise
     missing: Callable[[], str | None]
+
+
+# By so much of the sum of its terms may a point's worth differ from what the engine says: points are within 1e-9 of
+# their rows and of whole numbers, and coefficients of thousands multiply that.
+_ROUNDING = 1e-6
+
+
+def optimise_checked(
+    engine: Engine,
+    linear: Linear,
+    start: Sequence[float] | None,
+    report: Report,
+    *,
+    gap: float,
+    time_limit_s: float,
+    clock: Callable[[], float],
+) -> Solution:
+    """Maximise with an engine whose word is not taken for what its point is worth.
+
+    HiGHS 1.16.0 returns its start with the value of another point. Where the two differ, the best point that the engine
+    told on its way is taken, if that has the value; else it solves once more, without a start, in what is left of the
+    time. The bound of an engine that is wrong twice counts for nothing.
+    """
+    deadline_s = clock() + time_limit_s
+    told: list[Sequence[float]] = []
+
+    def hear(x: Sequence[float] | None, bound: float) -> None:
+        if x is not None and (not told or linear.value(x) > linear.value(told[0])):
+            told[:] = [x]
+        report(x, bound)
+
+    first = engine.optimise(linear, start, hear, gap=gap, time_limit_s=time_limit_s)
+    if _is_true(linear, first):
+        return first
+    for x in told:
+        claimed = replace(first, x=tuple(x), distrusted=True)
+        if _is_true(linear, claimed) and not linear.violated(x):
+            return claimed
+    again = engine.optimise(linear, None, hear, gap=gap, time_limit_s=max(0.0, deadline_s - clock()))
+    points = [x for x in (again.x, first.x, *told) if x is not None and not linear.violated(x)]
+    best = max(points, key=linear.value, default=None)
+    bound = again.bound if _is_true(linear, again) else None
+    return Solution(None if best is None else tuple(best), bound, optimal=False, distrusted=True)
+
+
+def _is_true(linear: Linear, solution: Solution) -> bool:
+    """Whether the point is worth what the engine says, but for rounding; so is what says nothing."""
+    if solution.x is None or solution.value is None:
+        return True
+    terms = sum(abs(c * v) for c, v in zip(linear.objective, solution.x, strict=True))
+    return abs(linear.value(solution.x) - solution.value) <= _ROUNDING * (1.0 + abs(linear.constant) + terms)

@@ -56,7 +56,7 @@ class News:
     """News of a request: a map if there is a better one, and the bound proven so far; the last one is `final`.
 
     `error` is why there is nothing to be had, `refused` whether that is the user's to mend. `died` is for the reader to
-    set: no more will come.
+    set: no more will come. `distrusted` says that the engine's word was found wrong: bounds told before are none.
     """
 
     assignment: dict[str, tuple[str, ...]] | None = None
@@ -65,6 +65,7 @@ class News:
     error: str = ""
     refused: bool = False
     died: bool = False
+    distrusted: bool = False
 
 
 def write(stream: BinaryIO, message: object) -> None:
@@ -92,14 +93,23 @@ def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
     """
     request = Request(problem, model, engine, effort.gap)
     used_before = _take()
-    last = _ask(used_before or Worker(), request, effort)
+    last = _ask(used_before or Worker(engine), request, effort)
     if used_before and last == News(died=True):  # since its last request, or the request killed it
-        last = _ask(Worker(), request, effort)
+        last = _ask(Worker(engine), request, effort)
     if last.error:
         raise (UnsupportedError if last.refused else MilpError)(f"solver {engine}: {last.error}")
     if last.died:
-        return Answer(last.assignment, last.bound, "the solver died and had found no better plan")
-    return Answer(last.assignment, last.bound)
+        return Answer(last.assignment, last.bound, "the solver died and had found no better plan", died=True)
+    if not last.final:
+        return Answer(last.assignment, last.bound, "the solver did not end in time, and what it had found is no better")
+    return Answer(last.assignment, last.bound, distrusted=last.distrusted)
+
+
+def prepare(engine: str) -> None:
+    """Start a process for a later request if there is none: to start takes longer than many decisions may."""
+    worker = _take() or Worker(engine)
+    with _lock:
+        _idle.append(worker)
 
 
 def _ask(worker: Worker, request: Request, effort: Effort) -> News:
@@ -113,18 +123,19 @@ def _ask(worker: Worker, request: Request, effort: Effort) -> News:
             _idle.append(worker)
     else:
         worker.kill()
+        prepare(request.engine)
     return last
 
 
 class Worker:
-    """One child process, for one request at a time."""
+    """One child process, for one request at a time; what `engine` needs it imports at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str) -> None:
         root = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self.owner = os.getpid()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "milp.solvers.programs.child", str(self.owner)],
+            [sys.executable, "-m", "milp.solvers.programs.child", str(self.owner), engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -198,7 +209,7 @@ def _latest(best: News, incoming: bytearray) -> News:
         best = replace(
             news,
             assignment=best.assignment if news.assignment is None else news.assignment,
-            bound=min(best.bound, news.bound),
+            bound=news.bound if news.distrusted else min(best.bound, news.bound),
         )
     return best
 

@@ -12,8 +12,9 @@ from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.programs import counts, gurobi, highs, nodes, process
 from milp.solvers.programs.linear import Engine
 
-# A new engine is a new file that defines `ENGINE`, and a name here; its solvers follow.
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (highs.ENGINE, gurobi.ENGINE)}
+# A new engine is a new file that defines `ENGINE`, and a name here; its solvers follow. In the order in which "auto"
+# tries them: Gurobi is quicker.
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (gurobi.ENGINE, highs.ENGINE)}
 MODELS: Mapping[str, Callable[..., counts.CountModel | nodes.NodeModel]] = {
     "counts": counts.build,
     "nodes": nodes.build,
@@ -42,6 +43,7 @@ def _on_counts(engine: Engine) -> Solver:
         proves=True,
         run=partial(_run, "counts", engine.name),
         missing=engine.missing,
+        engine=engine.name,
     )
 
 
@@ -53,6 +55,8 @@ def _on_nodes(engine: Engine) -> Solver:
         proves=True,
         run=partial(_run, "nodes", engine.name),
         missing=engine.missing,
+        engine=engine.name,
+        compares=True,
     )
 
 
@@ -63,9 +67,10 @@ _PAPERS = Solver(
     proves=False,
     run=partial(_run_papers, highs.ENGINE.name),
     missing=highs.ENGINE.missing,
+    engine=highs.ENGINE.name,
+    compares=True,
 )
 
-# In the order in which "auto" tries them: the node model is for comparison.
 SOLVERS: tuple[Solver, ...] = (
     *map(_on_counts, ENGINES.values()),
     *map(_on_nodes, ENGINES.values()),

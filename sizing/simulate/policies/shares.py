@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from milp.solvers.programs import highs
 from sizing.errors import SizingError
 
 _NOTHING = 1e-6
@@ -63,10 +64,7 @@ def _solved(worth: Sequence[float], rows: Sequence[_Row]) -> Sequence[float]:
     program.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int32)
     program.a_matrix_.index_ = np.concatenate([np.array(row[0], np.int32) for row in rows])
     program.a_matrix_.value_ = np.concatenate([np.array(row[1], np.float64) for row in rows])
-    engine: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    # One thread: equal runs shall give equal shares.
-    for name, value in {"output_flag": False, "threads": 1}.items():
-        engine.setOptionValue(name, value)
+    engine = highs.make()
     engine.passModel(program)
     engine.run()
     if engine.getModelStatus() != highspy.HighsModelStatus.kOptimal:
