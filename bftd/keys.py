@@ -26,6 +26,17 @@ def _check_folder(value: str) -> None:
         raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
 
 
+def _check_solver(value: str) -> None:
+    if value == "auto":  # most commands that read the configuration need no numpy
+        return
+    from milp import UnsupportedError, check_solver
+
+    try:
+        check_solver(value)
+    except UnsupportedError as error:
+        raise ValueError(str(error)) from None
+
+
 @dataclass(frozen=True)
 class DaemonConfig:
     """What the daemon is, and who may steer it."""
@@ -167,7 +178,13 @@ class DecideConfig:
         maximum=1_000_000,
         tunable=True,
     )
-    solver: str = _key("auto", "Solver of the allocation problem.", example="exact")
+    solver: str = _key(
+        "auto",
+        "Solver of the allocation problem; others solve in its place where it cannot.",
+        example="exact",
+        tunable=True,
+        check=_check_solver,
+    )
     solve_time_limit_s: float = _key(1.0, "Longest time for one decision.", unit="s", minimum=0.01, maximum=60.0)
 
 

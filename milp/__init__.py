@@ -9,6 +9,7 @@ from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
 from milp.files import plan_to_json, problem_from_json, problem_to_json
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
 from milp.solvers.registry import after as solver_after
+from milp.solvers.registry import named as check_solver
 from milp.solvers.registry import names as solver_names
 from milp.solving import prepare, solve
 
@@ -25,6 +26,7 @@ __all__ = [
     "ProblemError",
     "TrainerSpec",
     "UnsupportedError",
+    "check_solver",
     "interpolate",
     "plan_to_json",
     "prepare",

@@ -60,7 +60,7 @@ def solve(
             now_s = time.perf_counter()
             until_s = now_s + _FIRST_SHARE * (deadline_s - now_s)
         try:
-            plan, answer = _solved(problem, chosen, Effort(gap, until_s, time.perf_counter), explain=explain)
+            plan, answer = _solved(problem, chosen, Effort(gap, until_s, time.perf_counter), start, explain=explain)
         except passes_over as error:
             if is_last and not plans:
                 raise
@@ -80,8 +80,9 @@ def solve(
     for plan in plans:
         if plan.objective < best.objective - gap * abs(best.objective):
             failed[plan.solver] = notes[plan.solver]
-    distrusted = tuple(name for plan in plans for name in plan.distrusted)
-    best = replace(best, wall_s=time.perf_counter() - start, failed=MappingProxyType(failed), distrusted=distrusted)
+    if failed or len(plans) > 1:
+        distrusted = tuple(name for plan in plans for name in plan.distrusted)
+        best = replace(best, wall_s=time.perf_counter() - start, failed=MappingProxyType(failed), distrusted=distrusted)
     object.__setattr__(best, "verified_for", problem)  # no argument of Plan's: nobody else can say so by accident
     return best
 
@@ -93,7 +94,7 @@ def prepare(solver: str) -> None:
             process.prepare(each.engine)
 
 
-def _solved(problem: Problem, chosen: Solver, effort: Effort, *, explain: bool) -> tuple[Plan, Answer]:
+def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *, explain: bool) -> tuple[Plan, Answer]:
     """A solver's plan, verified, and the answer that it is made of."""
     answer = chosen.run(problem, effort)
     if answer.assignment is not None and answer.assignment.keys() != problem.earns_now.keys():
@@ -117,7 +118,7 @@ def _solved(problem: Problem, chosen: Solver, effort: Effort, *, explain: bool) 
         gap=reached,
         status=status,
         solver=chosen.name,
-        wall_s=0.0,
+        wall_s=time.perf_counter() - start_s,
         reasons=MappingProxyType(reasons),
         distrusted=(chosen.engine,) if answer.distrusted else (),
     )

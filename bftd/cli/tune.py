@@ -35,7 +35,7 @@ def _tunable_options(command: F) -> F:
     """An option for each key that is tunable, in the order of the file."""
     for key in reversed(keys.tunable()):
         kind: Any = click.Choice(key.choices) if key.choices else key.kind
-        number = "N" if key.kind is int else "SHARE"
+        number = {int: "N", float: "SHARE", str: "NAME"}[key.kind]
         metavar = None if key.choices else "SECONDS" if key.name.endswith("_s") else number
         command = click.option(_option(key), key.name, type=kind, metavar=metavar, help=key.doc)(command)
     return command

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from bftd.core.domain import (
     Backoff,
-    FailedSolver,
     Failure,
     Lease,
     Planned,
@@ -23,6 +22,7 @@ from bftd.core.domain import (
 )
 from bftd.core.outsiders import Stray
 from bftd.core.pace import Attendance
+from bftd.core.solvers import FailedSolver
 from bftd.core.timing import BACKOFF_MOST_S
 
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.

@@ -19,6 +19,7 @@ from bftd.core.pace import Attendance, Pace
 from bftd.core.pause import Pause
 from bftd.core.room_usage import RoomUsage
 from bftd.core.sentences import Mood, sentence
+from bftd.core.solvers import FailedSolver
 from bftd.hours import UTC, Zone
 from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
 from bftd.protocol.lease import Phase
@@ -290,15 +291,6 @@ class Backoff:
     until_s: float
     count: int
     user: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedSolver:
-    """Why a solver failed, and which one solves `instead`, "" where none can; it is tried again at `until_s`."""
-
-    error: str
-    until_s: float
-    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)

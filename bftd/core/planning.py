@@ -14,11 +14,12 @@ from math import inf
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, classes, execution, learn, objective
+from bftd.core import caps, classes, execution, learn, objective, solvers
 from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept, SolverReplaced
-from bftd.core.domain import Assignment, FailedSolver, Planned, PoolNode, SolverFailed, Trainer
+from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
 from bftd.core.keeping import keep_working
+from bftd.core.solvers import FailedSolver
 from bftd.core.timing import SOLVER_REST_S
 from bftd.core.turn import Turn
 from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
@@ -52,7 +53,7 @@ def replan(turn: Turn, solve: Solve) -> None:
             text = " ".join(str(error).split()) or type(error).__name__
             turn.actions.append(SolverFailed(text))
             turn.unsolved = text
-            turn.failed_solvers[turn.settings.decide.solver] = FailedSolver(text, turn.now)
+            turn.failed_solvers = {**turn.failed_solvers, turn.settings.decide.solver: FailedSolver(text, turn.now)}
             if turn.explain:
                 turn.say(None, MapKept(text))
     if assignment is None:
@@ -115,33 +116,23 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
 
 def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
     decide = turn.settings.decide
-    for name in [name for name, failed in turn.failed_solvers.items() if failed.until_s <= turn.now]:
-        del turn.failed_solvers[name]
-    solver, limit_s, gap = decide.solver, decide.solve_time_limit_s, SOLVER_GAP
-    while solver in turn.failed_solvers:
-        solver = milp.solver_after(solver)
+    turn.failed_solvers = solvers.resting(turn.failed_solvers, turn.now)
+    solver = solvers.to_ask(decide.solver, turn.failed_solvers)
+    limit_s, gap = decide.solve_time_limit_s, SOLVER_GAP
     if solver == "auto" and len(problem.classes) > 1:
         if problem.caps or any(trainer.mixes_classes for trainer in problem.trainers):
             solver = QUICK
         limit_s, gap = min(limit_s, CLASSES_TIME_LIMIT_S), CLASSES_GAP
-    resting = frozenset(turn.failed_solvers)
-    plan = solve(problem, solver, time_limit_s=limit_s, gap=gap, explain=False, fallback=True, without=resting)
+    without = frozenset(turn.failed_solvers)
+    plan = solve(problem, solver, time_limit_s=limit_s, gap=gap, explain=False, fallback=True, without=without)
     if plan.verified_for is not problem:  # `milp.solve` has checked its plan, no other solver is trusted (S6)
         milp.verify(problem, plan)
-    _note_failed(turn, plan)
+    turn.failed_solvers = solvers.noted(turn.failed_solvers, plan, turn.now)
+    if decide.solver != "auto":  # who leaves the choice to bftd need not know what it tries
+        for name, error in plan.failed.items():
+            turn.say(None, SolverReplaced(name, plan.solver, error, SOLVER_REST_S))
     # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing
     return {trainer.id: tuple(plan.assignment.get(trainer.id, ())) for trainer in trainers}
-
-
-def _note_failed(turn: Turn, plan: Plan) -> None:
-    """Leave solvers alone that failed, and tell it where the site asks for one by name."""
-    asked = turn.settings.decide.solver
-    for name, error in plan.failed.items():
-        turn.failed_solvers[name] = FailedSolver(error, turn.now + SOLVER_REST_S, plan.solver)
-        if asked != "auto":
-            turn.say(None, SolverReplaced(name, plan.solver, error, SOLVER_REST_S))
-    if asked in turn.failed_solvers:
-        turn.failed_solvers[asked] = replace(turn.failed_solvers[asked], instead=plan.solver)
 
 
 def build_problem(

@@ -115,7 +115,7 @@ def _on_clock_set(turn: Turn, event: ClockSet) -> None:
 
 def _on_configured(turn: Turn, event: Configured) -> None:
     turn.settings = event.settings
-    turn.failed_solvers.clear()  # what failed may have been mended, or be asked for no longer
+    turn.failed_solvers = {}  # what failed may have been mended, or be asked for no longer
     turn.plan_due = True
     _confine(turn)
     if event.reloaded:

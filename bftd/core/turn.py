@@ -21,7 +21,6 @@ from bftd.core.domain import (
     Backoff,
     CancelPilot,
     Decided,
-    FailedSolver,
     Failure,
     Happened,
     Lease,
@@ -38,6 +37,7 @@ from bftd.core.outsiders import Cancels, Stray
 from bftd.core.pause import Pause
 from bftd.core.room_usage import RoomUsage
 from bftd.core.sentences import sentence
+from bftd.core.solvers import FailedSolver
 from bftd.core.staggering import Ends
 from bftd.core.timing import (
     BACKOFF_FIRST_S,
@@ -82,7 +82,7 @@ class Turn:
     usage: Usage
     room_usage: RoomUsage
     pauses: dict[str, Pause]
-    failed_solvers: dict[str, FailedSolver]
+    failed_solvers: Mapping[str, FailedSolver]
     plan_due: bool
 
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:

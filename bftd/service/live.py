@@ -18,6 +18,7 @@ from bftd.core.domain import (
     Action,
     CancelPilot,
     Happened,
+    Settings,
     State,
 )
 from bftd.core.events import (
@@ -154,7 +155,7 @@ class Service:
         self._tuned = still_good(self.ledger.tuned())
         settings = settings_of(config, local_zone(self.now()))
         settings = dataclasses.replace(settings, identities=frozenset(self.identities))
-        self.apply(Configured(self.now(), settings.changed(**self._tuned), reloaded=True))
+        self._take_settings(settings.changed(**self._tuned), reloaded=True)
         for name, told in status.tuned(self._tuned, config).items():
             if told["value"] != told["file"]:
                 log.info(
@@ -165,13 +166,18 @@ class Service:
     def tune(self, changes: dict[str, Any]) -> None:
         """Change settings now and for every later start."""
         self._remember(self._tuned | changes)
-        self.apply(Configured(self.now(), self.core.settings.changed(**changes)))
+        self._take_settings(self.core.settings.changed(**changes))
+
+    def _take_settings(self, settings: Settings, reloaded: bool = False) -> None:
+        """Decide by other settings from now on."""
+        milp.prepare(settings.decide.solver)
+        self.apply(Configured(self.now(), settings, reloaded))
 
     def reset(self, names: Collection[str]) -> None:
         """Go back to the configuration with these keys, now and for every later start."""
         self._remember({name: value for name, value in self._tuned.items() if name not in names})
         file = {key.name: keys.value_of(self.config, key) for key in keys.tunable() if key.name in names}
-        self.apply(Configured(self.now(), self.core.settings.changed(**file)))
+        self._take_settings(self.core.settings.changed(**file))
 
     def _remember(self, tuned: dict[str, Any]) -> None:
         self.ledger.set_tuned(tuned)

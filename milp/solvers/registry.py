@@ -45,7 +45,7 @@ def choose(problem: Problem, name: str, among: Sequence[Solver] = _ALL) -> Solve
             if solver.missing() is None:
                 return solver
         raise UnsupportedError(f"no solver can carry {_listed(asked)}: {_instead(asked, among)}")
-    return allowed(problem, _named(name, among), among)
+    return allowed(problem, named(name, among), among)
 
 
 def after(name: str, among: Sequence[Solver] = _ALL) -> str:
@@ -103,7 +103,8 @@ def _instead(asked: frozenset[Feature], among: Sequence[Solver]) -> str:
     return f"use {' or '.join(able)}" if able else " or ".join(lacks) or "pip install highspy"
 
 
-def _named(name: str, among: Sequence[Solver]) -> Solver:
+def named(name: str, among: Sequence[Solver] = _ALL) -> Solver:
+    """The solver of that name, ready or not; `UnsupportedError` with the nearest one for a name that is not known."""
     for solver in among:
         if solver.name == name:
             return solver

@@ -12,6 +12,7 @@ from bftd.daemon import _command
 from bftd.errors import ConfigError, UsageError
 from bftd.keys import GONE as GONE_KEYS
 from bftd.keys import PoolConfig, tunable
+from milp.solvers.programs import process
 
 
 def test_an_empty_file_means_the_defaults() -> None:
@@ -147,10 +148,35 @@ def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp
     path.write_text("[decide]\nsolver = 'cplex'\n")
     run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
     assert isinstance(run.exception, ConfigError)
-    assert "solver must be one of auto, exact" in str(run.exception)
+    assert run.exception.exit_code == 2
+    assert f"{path}: [decide] solver: unknown solver 'cplex'" in str(run.exception)
+    path.write_text("[decide]\nsolver = 'gurobbi'\n")
+    run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    assert "'gurobi'" in str(run.exception), "the nearest match"
     path.write_text("[decide]\nsolver = 'exact'\n")
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
     assert 'solver = "exact"' in CliRunner().invoke(_command, ["--config", str(path), "--print-config"]).output
+
+
+@pytest.mark.parametrize("lacks", ["package", "licence"])
+def test_check_config_tries_the_solver_and_says_in_one_line_what_it_lacks(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bftd.toml"
+    path.write_text("[decide]\nsolver = 'gurobi'\n")
+    licence = tmp_path / "gurobi.lic"
+    if lacks == "package":
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    else:
+        pytest.importorskip("gurobipy")
+        licence.write_text("TOKENSERVER=127.0.0.1\nPORT=1\n")
+        monkeypatch.setenv("GRB_LICENSE_FILE", str(licence))
+        process._end_idle()  # a process of before has another environment
+    run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
+    process._end_idle()
+    assert isinstance(run.exception, ConfigError)
+    assert str(run.exception).startswith(f"{path}: [decide] solver: ")
+    assert ("bftd[gurobi]" if lacks == "package" else "licence") in str(run.exception)
 
 
 WITH_ONE_GONE = "[pool]\nplan_wait_s = 'whatever'\nspare_nodes = 2\n"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from milp import Plan, solve, solving, verify
+from milp import Plan, Problem, UnsupportedError, solve, solving, verify
+from milp.solver import Answer, Effort, Feature, Solver
+from milp.solvers.registry import every
 
 
 def test_without_explain_no_sentence_is_written_and_nothing_else_differs(trainer, problem, monkeypatch) -> None:
@@ -42,3 +46,93 @@ def test_a_verified_plan_stays_as_it_was_verified(trainer, problem, field: str) 
     plan = solve(problem(3, trainer()))
     with pytest.raises(TypeError):
         getattr(plan, field)["a"] = ()
+
+
+# -- in whose place another solver makes the plan ---
+
+
+def stub(name: str, run: Callable[[Problem, Effort], Answer], *, engine: str = "an engine") -> Solver:
+    """A solver on an engine, which finds optima as far as it says."""
+    return Solver(name, "", frozenset(Feature), True, run, engine=engine)
+
+
+def asked_in_turn(monkeypatch: pytest.MonkeyPatch, *solvers: Solver) -> None:
+    monkeypatch.setattr(solving, "in_turn", lambda *args, **options: ([*solvers], {}))
+
+
+def refuses(problem: Problem, effort: Effort) -> Answer:
+    raise UnsupportedError("it has no licence")
+
+
+def crashes(problem: Problem, effort: Effort) -> Answer:
+    raise RuntimeError
+
+
+def talks_nonsense(problem: Problem, effort: Effort) -> Answer:
+    return Answer({"a": ("nowhere",)}, bound=None)
+
+
+def dies(problem: Problem, effort: Effort) -> Answer:
+    return Answer(None, math.inf, died=True)
+
+
+def is_late(problem: Problem, effort: Effort) -> Answer:
+    return Answer(None, math.inf)
+
+
+EXACT = next(solver for solver in every() if solver.name == "exact")
+
+
+@pytest.mark.parametrize("run", [refuses, crashes, talks_nonsense, dies, is_late])
+def test_a_solver_that_fails_in_any_way_is_followed_by_the_next_and_the_plan_says_so(
+    run: Callable[[Problem, Effort], Answer], trainer, problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_in_turn(monkeypatch, stub("first", run), EXACT)
+    plan = solve(problem(4, trainer()), "first", time_limit_s=1.0, fallback=True)
+    assert (plan.solver, plan.counts, plan.status) == ("exact", {"a": 4}, "optimal")
+    assert plan.failed.keys() == {"first"}
+    assert all(plan.failed.values())
+    assert plan.verified_for is not None
+
+
+def test_a_solver_that_only_lacks_the_proof_has_not_failed(trainer, problem, monkeypatch) -> None:
+    best = stub("first", lambda problem, effort: Answer({"a": ("n0", "n1"), "b": ()}, math.inf))
+    asked_in_turn(monkeypatch, best, EXACT)
+    plan = solve(problem(2, trainer(), trainer("b")), "first", time_limit_s=1.0, fallback=True)
+    assert (plan.counts, plan.status, dict(plan.failed)) == ({"a": 2, "b": 0}, "optimal", {})
+
+
+def test_where_the_one_that_follows_does_worse_the_plan_of_the_first_is_taken(trainer, problem, monkeypatch) -> None:
+    best = stub("first", lambda problem, effort: Answer({"a": ("n0", "n1"), "b": ()}, math.inf))
+    asked_in_turn(monkeypatch, best, stub("second", is_late), stub("third", crashes))
+    plan = solve(problem(2, trainer(), trainer("b")), "first", time_limit_s=1.0, fallback=True)
+    assert (plan.solver, plan.counts["a"], plan.failed.keys()) == ("first", 2, {"second", "third"})
+
+
+def test_who_follows_an_engine_has_time_left_within_the_limit(trainer, problem, monkeypatch) -> None:
+    left_s: list[float] = []
+
+    def takes_all(problem: Problem, effort: Effort) -> Answer:
+        left_s.append(effort.left_s)
+        return Answer(None, math.inf)
+
+    asked_in_turn(monkeypatch, *(stub(name, takes_all) for name in "abc"))
+    solve(problem(2, trainer()), "a", time_limit_s=1000.0, fallback=True)
+    first, second, last = left_s
+    assert 700 < first <= 750
+    assert 700 < second <= 750  # the first has taken no time
+    assert 990 < last <= 1000
+
+
+def test_without_a_fallback_a_solver_that_has_a_name_fails_alone(trainer, problem, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError):
+        solve(problem(2, trainer()), "gurobi")
+    plan = solve(problem(2, trainer()), "gurobi", fallback=True)
+    assert (plan.solver, plan.failed.keys()) == ("exact", {"gurobi", "highs"})
+
+
+def test_where_all_fail_the_last_one_says_why(trainer, problem, monkeypatch) -> None:
+    asked_in_turn(monkeypatch, stub("first", refuses), stub("last", crashes))
+    with pytest.raises(RuntimeError):
+        solve(problem(2, trainer()), "first", fallback=True)

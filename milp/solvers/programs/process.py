@@ -101,7 +101,7 @@ def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
     if last.died:
         return Answer(last.assignment, last.bound, "the solver died and had found no better plan", died=True)
     if not last.final:
-        return Answer(last.assignment, last.bound, "the solver did not end in time, and what it had found is no better")
+        return Answer(last.assignment, last.bound, "no better plan was found in time, when the solver was ended")
     return Answer(last.assignment, last.bound, distrusted=last.distrusted)
 
 
@@ -185,7 +185,7 @@ class Worker:
         return best
 
     def close(self) -> None:
-        """End an idle child: it leaves at the end of its input."""
+        """Close the way to a child and wait for its end: it leaves at the end of its input."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with suppress(BrokenPipeError):
@@ -231,4 +231,4 @@ def _end_idle() -> None:
     while _idle:
         worker = _idle.pop()
         if worker.owner == os.getpid():
-            worker.close()
+            worker.kill()  # it has nothing to lose, and may still be starting

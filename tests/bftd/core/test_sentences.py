@@ -29,6 +29,7 @@ from bftd.core.decisions import (
     Resumed,
     Saved,
     Shrank,
+    SolverReplaced,
     Started,
     Stays,
     Suspended,
@@ -111,6 +112,10 @@ DEEDS: list[tuple[Any, str, str]] = [
 NOTICES: list[tuple[Any, str]] = [
     (Noted("a", "starts late"), "a: starts late"),
     (MapKept("no licence"), "the current map is kept: the solver failed: no licence"),
+    (
+        SolverReplaced("gurobi", "highs", "solver gurobi: no licence", 300.0),
+        "solver gurobi: no licence; highs solves in its place; it is tried again in 300 s",
+    ),
     (NodeAvoided("n4", 300.0, 3), "n4 is left alone for 300 s: 3 different pilots failed there"),
     (NodeOverdue("n4", 5.5, "17"), "n4 was asked back 5.5 s ago and is still in use by 17"),
     (JobStrays("eve", ("n1", "n2"), "9"), "eve has n[1-2] with job 9, which no lease stands behind"),

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names
+from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solving
 from milp.solver import Answer, Effort, Feature, Solver
-from milp.solvers.registry import choose, every
+from milp.solvers.registry import choose, every, in_turn
 
 NAMES = (
     "auto",
@@ -49,9 +49,40 @@ def test_auto_takes_multipliers_for_several_classes_and_a_program_for_all_else(t
     assert solve(mixed).solver == "classes"
     assert solve(replace(mixed, caps=(Cap(1, user="ann"),))).solver == "classes"  # nobody is ann's
     hers = replace(mixed, trainers=(trainer(user="ann"),), caps=(Cap(1, user="ann"),))
-    assert solve(hers).solver == "highs"
-    assert solve(replace(mixed, trainers=(trainer(mixes_classes=True),))).solver == "highs"
-    assert solve(replace(mixed, groups=(NodeGroup("leaf", ("n0", "n1")),))).solver == "highs"
+    program = "highs" if every_of("gurobi").missing() else "gurobi"
+    assert solve(hers).solver == program
+    assert solve(replace(mixed, trainers=(trainer(mixes_classes=True),))).solver == program
+    assert solve(replace(mixed, groups=(NodeGroup("leaf", ("n0", "n1")),))).solver == program
+
+
+def every_of(name: str) -> Solver:
+    return next(solver for solver in every() if solver.name == name)
+
+
+@pytest.mark.parametrize("name", ["gurobi", "gurobi-nodes", "highs", "exact", "stepwise", "no-such-solver"])
+def test_whoever_fails_is_followed_by_others_of_which_the_last_computes_by_itself(trainer, problem, name: str) -> None:
+    line, failed = in_turn(problem(4, trainer()), name, fallback=True)
+    assert name in [line[0].name, *failed]
+    assert not line[0 if name == "stepwise" else -1].engine
+    assert not any(solver.compares for solver in line if solver.name != name)
+    asked = [solver.name for solver in line]
+    if name.startswith("gurobi") and name not in failed:
+        assert asked[1] == "highs"
+    rest, _ = in_turn(problem(4, trainer()), name, fallback=True, without={name, "highs"})
+    assert [solver.name for solver in rest] == [other for other in asked if other not in (name, "highs")]
+
+
+def test_auto_passes_over_an_engine_that_refuses_and_says_so(trainer, monkeypatch) -> None:
+    def refuses(problem: Problem, effort: Effort) -> Answer:
+        raise UnsupportedError("too large for the licence")
+
+    mixing = replace(two_classes(trainer), trainers=(trainer(mixes_classes=True),))
+    refused = Solver("small", "", frozenset(Feature), True, refuses, engine="small")
+    line, _ = in_turn(mixing, "auto", fallback=False)
+    monkeypatch.setattr(solving, "in_turn", lambda *args, **options: ([refused, every_of("highs")], {}))
+    assert {solver.name for solver in line} <= {"gurobi", "highs"}
+    plan = solve(mixing)
+    assert (plan.solver, plan.failed.keys(), plan.status) == ("highs", {"small"}, "optimal")
 
 
 def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
@@ -74,7 +105,7 @@ def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
 def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, problem, change, word, solver: str) -> None:
     asks = replace(problem(4, trainer(user="ann")), **change)
     with pytest.raises(
-        UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use (capped or )?highs( or |$)"
+        UnsupportedError, match=rf"^solver '{solver}' cannot carry {word}: use (capped or )?(gurobi or )?highs( or |$)"
     ) as caught:
         solve(asks, solver)
     assert caught.value.exit_code == 2
@@ -83,7 +114,9 @@ def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, proble
 def test_mixing_is_refused_where_there_are_classes_to_mix(trainer, problem) -> None:
     mixing = trainer(mixes_classes=True)
     assert solve(problem(4, mixing), "exact").solver == "exact"
-    with pytest.raises(UnsupportedError, match="cannot carry a trainer that mixes node classes: use highs"):
+    with pytest.raises(
+        UnsupportedError, match=r"cannot carry a trainer that mixes node classes: use (gurobi or )?highs"
+    ):
         solve(replace(two_classes(trainer), trainers=(mixing,)), "classes")
 
 

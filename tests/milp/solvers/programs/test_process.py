@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, solve, verify
+from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare, solve, verify
 from milp.maps import keep
 from milp.solvers.programs import process
 from milp.worth import objective_of
@@ -89,8 +89,8 @@ def test_a_solver_killed_after_any_news_leaves_the_better_of_incumbent_and_curre
 def test_a_solver_killed_before_it_says_anything_leaves_the_current_map(monkeypatch) -> None:
     started = process.Worker.__init__
 
-    def start_and_kill(self) -> None:
-        started(self)
+    def start_and_kill(self, engine: str) -> None:
+        started(self, engine)
         os.kill(self.pid, signal.SIGKILL)
 
     monkeypatch.setattr(process.Worker, "__init__", start_and_kill)
@@ -100,11 +100,13 @@ def test_a_solver_killed_before_it_says_anything_leaves_the_current_map(monkeypa
     is_no_worse_than_doing_nothing(plan)
 
 
-def test_a_solver_that_hangs_is_killed_at_the_limit(monkeypatch) -> None:
+def test_a_solver_that_hangs_is_killed_at_the_limit_and_another_starts_for_the_next_time(monkeypatch) -> None:
     started = process.Worker.__init__
+    pids: list[int] = []
 
-    def start_and_stop(self) -> None:
-        started(self)
+    def start_and_stop(self, engine: str) -> None:
+        started(self, engine)
+        pids.append(self.pid)
         os.kill(self.pid, signal.SIGSTOP)
 
     monkeypatch.setattr(process.Worker, "__init__", start_and_stop)
@@ -113,7 +115,7 @@ def test_a_solver_that_hangs_is_killed_at_the_limit(monkeypatch) -> None:
     plan = solve(wide, "highs", time_limit_s=0.3)
     assert plan.status == "kept"
     assert plan.assignment == keep(wide)
-    assert children() == []
+    assert [child.pid for child in children()] == pids[1:]
 
 
 def test_a_child_is_used_again_and_replaced_when_it_died_meanwhile(trainer, problem) -> None:
@@ -125,6 +127,17 @@ def test_a_child_is_used_again_and_replaced_when_it_died_meanwhile(trainer, prob
     os.kill(first[0], signal.SIGKILL)
     assert solve(small, "highs").status == "optimal"
     assert first != [child.pid for child in children()]
+
+
+def test_a_process_that_was_started_ahead_is_used_and_no_second_one_is(trainer, problem) -> None:
+    prepare("exact")
+    assert children() == []
+    prepare("highs-nodes")
+    prepare("highs")
+    first = [child.pid for child in children()]
+    assert len(first) == 1
+    assert solve(problem(4, trainer()), "highs").status == "optimal"
+    assert [child.pid for child in children()] == first
 
 
 def test_a_child_that_died_unnoticed_leaves_the_current_map_and_the_next_solve_is_well(trainer, problem) -> None:
