@@ -238,10 +238,25 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "BftdSolverFails", "warning", "increase(bftd_solver_failures_total[15m]) > 3", "0m",
         "{{ $value | humanize }} plans could not be made within 15 minutes",
-        "The trainers go on with the nodes that they have, and the log says what failed. Set `[decide] solver` back to "
-        "auto, where it is another.",
-        "solvers.md#time-limits",
+        "The trainers go on with the nodes that they have, and the log says what failed: no solver could make a plan.",
+        "solvers.md#solvers-that-fail",
         (_series("bftd_solver_failures_total", "0+1x200"),), (_series("bftd_solver_failures_total", "1x200"),),
+    ),
+    Alert(
+        "BftdSolverReplaced", "warning", 'bftd_alarms{kind="solver"} > 0', "5m",
+        "the solver that bftd is to use fails",
+        "Nodes are lent all the same: `bft status` says why it fails and which solver solves in its place. "
+        "`bftd --check-config` tries it once; `systemctl reload bftd` has it tried at once.",
+        "solvers.md#solvers-that-fail",
+        (_series("bftd_alarms", "1x200", kind="solver"),), (_series("bftd_alarms", "0x200", kind="solver"),),
+    ),
+    Alert(
+        "BftdSolverDistrusted", "info", "increase(bftd_solver_distrusted_total[1h]) > 0", "0m",
+        "{{ $labels.engine }} says of solutions that they are worth what they are not",
+        "The plans are right, since its word is not believed, but take longer. Install another release of it.",
+        "solvers.md#engines-are-not-believed",
+        (_series("bftd_solver_distrusted_total", "0+1x200", engine="highs"),),
+        (_series("bftd_solver_distrusted_total", "1x200", engine="highs"),),
     ),
     Alert(
         "BftdTickSlow", "warning",
@@ -258,7 +273,7 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_tick_duration_seconds_bucket", "0+60x200", le="+Inf")),
     ),
     Alert(
-        "BftdAlarm", "critical", 'bftd_alarms{kind!="overdue"} > 0', "0m",
+        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|solver"} > 0', "0m",
         "bftd has raised an alarm of the kind {{ $labels.kind }}",
         "`bft status` has its sentence: operator mode has stopped itself, or pilots of another bftd run in the "
         "partition. It stays until a reload.",

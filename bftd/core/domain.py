@@ -27,8 +27,7 @@ from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
 
 TrainerState = Literal["waiting", "running", "suspended", "finished"]
-# The nodes of each trainer, by its id.
-Assignment = Mapping[str, tuple[str, ...]]
+Assignment = Mapping[str, tuple[str, ...]]  # the nodes of each trainer, by its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +326,7 @@ class State:
     `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of
     that snapshot. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
     administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
-    while ago. `failed_solvers` are not asked for a plan for a while, by name. `plan_due` says that something changed
-    since the last plan was made.
+    while ago. `failed_solvers` rest, by name. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
