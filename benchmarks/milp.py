@@ -26,14 +26,20 @@ from typing import Any
 import psutil
 
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
-from milp import MilpError, Problem, UnsupportedError, solve
+from milp import Cap, MilpError, Problem, UnsupportedError, solve
 
 SMALL, MEDIUM, LARGE = (35, 800), (200, 5_000), (1_000, 20_000)
 # Trainers and nodes at which the node-level models of the paper's Figure 5 are tried, with that many maps each.
 FIGURE_5 = ((5, 50), (5, 100), (10, 100), (10, 200), (20, 400), (35, 800))
 FIGURE_5_SOLVERS = ("exact", "highs", "gurobi", "highs-nodes", "gurobi-nodes", "equal-share")
 FIGURE_5_MAPS = 10
-PARTS = ("exact", "highs", "gurobi", "classes", "figure5")
+PARTS = ("exact", "highs", "gurobi", "classes", "crossing", "figure5")
+# Trainers and nodes with caps that cross: those of as many users and accounts, in shares of the pool. No user's cap is
+# within an account's.
+CROSSING = (35, 400)
+CROSSING_SOLVERS = ("gurobi", "highs")
+USERS, ACCOUNTS = 7, 3
+USER_SHARE, ACCOUNT_SHARE = 0.1, 0.225
 
 # What is aimed at: how many times as long HiGHS takes on its count model, and the median CPU time of `exact`.
 LEAST_RATIO = 25.0
@@ -74,6 +80,9 @@ def rows(repeats: int, time_limit_s: float) -> Iterator[Row]:
                 yield Row(solver, solver, family, "random", *size, times, time_limit_s=time_limit_s)
     for family in FAMILIES:
         yield Row("classes", "auto", family, "random", *SMALL, repeats, classes=3, time_limit_s=time_limit_s)
+    for family in FAMILIES:
+        for solver in CROSSING_SOLVERS:
+            yield Row("crossing", solver, family, "random", *CROSSING, repeats, time_limit_s=time_limit_s)
     for trainers, nodes in FIGURE_5:
         for solver in FIGURE_5_SOLVERS:
             maps = min(repeats, FIGURE_5_MAPS)
@@ -88,7 +97,15 @@ def quick(every: Sequence[Row]) -> list[Row]:
 
 def key(row: Row, number: int) -> tuple[Any, ...]:
     """What tells the row's problem of that number from all others, whoever solves it."""
-    return (row.part == "figure5", row.family, row.start, row.trainers, row.nodes, row.classes, number)
+    return (
+        row.part in ("figure5", "crossing") and row.part,
+        row.family,
+        row.start,
+        row.trainers,
+        row.nodes,
+        row.classes,
+        number,
+    )
 
 
 def instances(row: Row) -> Iterator[Problem]:
@@ -98,7 +115,20 @@ def instances(row: Row) -> Iterator[Problem]:
         yield from (redraw(first, seed) for seed in range(row.repeats))
         return
     for seed in range(row.repeats):
-        yield build(row.family, row.trainers, row.nodes, seed, start=row.start, classes=row.classes)
+        problem = build(row.family, row.trainers, row.nodes, seed, start=row.start, classes=row.classes)
+        yield crossing(problem) if row.part == "crossing" else problem
+
+
+def crossing(problem: Problem) -> Problem:
+    """The same trainers as those of several users on several accounts, each with a cap."""
+    trainers = tuple(
+        replace(trainer, user=f"u{number % USERS}", account=f"a{number % ACCOUNTS}")
+        for number, trainer in enumerate(problem.trainers)
+    )
+    nodes = len(problem.nodes)
+    caps = [Cap(int(USER_SHARE * nodes), user=f"u{number}") for number in range(USERS)]
+    caps += [Cap(int(ACCOUNT_SHARE * nodes), account=f"a{number}") for number in range(ACCOUNTS)]
+    return replace(problem, trainers=trainers, caps=tuple(caps))
 
 
 # -- measuring ---

@@ -125,6 +125,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "status": plan.status,
         "solver": plan.solver,
+        "failed": dict(plan.failed),
         "objective": plan.objective,
         "bound": plan.bound,
         "gap": plan.gap,

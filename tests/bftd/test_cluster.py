@@ -93,7 +93,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield cluster
 
 
-def start(root: Path, sandbox: Sandbox, more: str = "") -> tuple[subprocess.Popen[bytes], Client]:
+def start(root: Path, sandbox: Sandbox, more: str = "", **env: str) -> tuple[subprocess.Popen[bytes], Client]:
     """A daemon that answers: its socket is there before it does. `more` goes into its configuration below [slurm]."""
     config = root / "bftd.toml"
     config.write_text(
@@ -101,7 +101,8 @@ def start(root: Path, sandbox: Sandbox, more: str = "") -> tuple[subprocess.Pope
         f'[ledger]\npath = "{root}/ledger"\n'
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "bftd.daemon", "--config", str(config)], env=sandbox.env() | {"PYTHONPATH": str(ROOT)}
+        [sys.executable, "-m", "bftd.daemon", "--config", str(config)],
+        env=sandbox.env() | {"PYTHONPATH": str(ROOT)} | env,
     )
     client = Client(str(root / "socket"))
     end = time.monotonic() + PATIENCE_S
@@ -155,6 +156,41 @@ def test_idle_nodes_are_lent_given_to_a_regular_job_and_lent_again_across_a_rest
         client.request("POST", "/v1/trainers/run-test-1/finish", {"epoch": driver.epoch, "exit_code": 0, "reason": ""})
 
         # the driver is gone and has left its pilots: the daemon cancels them
+        end = time.monotonic() + PATIENCE_S
+        while any("elastic" in job.partition for job in sandbox.client().snapshot().jobs):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_regression_with_gurobi_s_licence_server_away_nothing_was_lent_and_all_was_well(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    pytest.importorskip("gurobipy")
+    licence = tmp_path / "gurobi.lic"
+    licence.write_text("TOKENSERVER=127.0.0.1\nPORT=1\n")
+    more = '[decide]\nsolver = "gurobi"\n'
+    process, client = start(tmp_path, sandbox, more, GRB_LICENSE_FILE=str(licence))
+    try:
+        driver = Driver(client, sandbox, nodes_max=3)
+        status = driver.until(lambda status: working(status) == 3)
+        assert [alarm["kind"] for alarm in status["alarms"]] == ["solver"]
+        checked = subprocess.run(
+            [sys.executable, "-m", "bftd.cli.main", "status", "--check", "--json"],
+            env=sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_SOCKET": str(tmp_path / "socket")},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert checked.returncode == 1, checked.stdout
+        assert "gurobi" in checked.stdout
+
+        client.tune(solver="exact")
+        assert driver.until(lambda status: not status["alarms"])
+        client.request("POST", "/v1/trainers/run-test-1/finish", {"epoch": driver.epoch, "exit_code": 0, "reason": ""})
         end = time.monotonic() + PATIENCE_S
         while any("elastic" in job.partition for job in sandbox.client().snapshot().jobs):
             assert time.monotonic() < end

@@ -305,13 +305,29 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         assert "n[1-2]" in shown
         assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "run-here-12", env=env).stdout
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
-        assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=efficiency  pj_max=2\n"
+        assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=efficiency  pj_max=2  solver=auto\n"
         unknown = bft("explain", "99", env=env)
         assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
         assert unknown.stderr.startswith("bft: neither a trainer nor a harvested node is called 99: ")
         with pytest.raises(ApiError) as refused:
             daemon.client.tune(pj_max=0)
         assert refused.value.status == 400
+
+
+def test_another_solver_is_taken_at_once_shown_as_hiding_the_file_s_and_refused_with_the_nearest_name(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as daemon:
+        env = {"BFTD_SOCKET": str(tmp_path / "socket")}
+        assert bft("tune", "--solver", "capped", env=env).stdout.split()[-1] == "solver=capped"
+        assert daemon.client.status()["tuned"] == {"solver": {"value": "capped", "file": "auto"}}
+        wrong = bft("tune", "--solver", "caped", env=env)
+        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+        assert "'capped'" in wrong.stderr, "the nearest name"
+        with pytest.raises(ApiError) as refused:
+            daemon.client.tune(solver="caped")
+        assert refused.value.status == 400
+        assert daemon.client.status()["settings"]["solver"] == "capped"
 
 
 def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
@@ -322,13 +338,16 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
         write_config(tmp_path, "[decide]\npj_max = 4\n")
         daemon.process.send_signal(signal.SIGHUP)
         daemon.told("READY=1")
-        assert before[-1] == "pj_max=2"
-        assert bft("tune", "--reset", "pj-max", env=env).stdout.split() == [*before[:-1], "pj_max=4"]
-        reset = ["t_fwd_s=120.0" if word == "t_fwd_s=60.0" else word for word in before[:-1]]
-        assert bft("tune", "--reset", env=env).stdout.split() == [*reset, "pj_max=4"]
+        assert before[-2:] == ["pj_max=2", "solver=auto"]
+        assert bft("tune", "--reset", "pj-max", env=env).stdout.split() == [*before[:-2], "pj_max=4", "solver=auto"]
+        reset = ["t_fwd_s=120.0" if word == "t_fwd_s=60.0" else word for word in before[:-2]]
+        assert bft("tune", "--reset", env=env).stdout.split() == [*reset, "pj_max=4", "solver=auto"]
         assert daemon.client.status()["tuned"] == {}
         for words, told in (
-            (("--reset", "solver"), "'solver' cannot be tuned; max_nodes, max_share, t_fwd_s, objective, pj_max can"),
+            (
+                ("--reset", "poll_s"),
+                "'poll_s' cannot be tuned; max_nodes, max_share, t_fwd_s, objective, pj_max, solver can",
+            ),
             (("pj_max",), "a KEY stands behind --reset, and --reset changes nothing else"),
             (("--reset", "--pj-max", "3"), "a KEY stands behind --reset, and --reset changes nothing else"),
         ):

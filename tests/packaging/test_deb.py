@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,10 +113,15 @@ def test_what_an_administrator_wrote_stays_until_the_purge(root: CleanRoot, pack
     theirs = root.path / "etc/slurm/job_submit.lua"
     theirs.write_text("-- the site's own\n")
     root.run("systemctl", "enable", "bftd.service")
+    added = root.path / "usr/local/lib/bftd/site-packages/added_by_the_site.py"
+    added.parent.mkdir(parents=True)
+    added.write_text("")
 
     root.run("dpkg", "-i", *map(root.take, packages))
     assert settings.read_text() == edited
     assert root.run("systemctl", "is-enabled", "bftd.service").stdout == "enabled\n"
+    root.run("/usr/lib/bftd/bin/python", "-I", "-c", "import added_by_the_site, bftd")
+    shutil.rmtree(root.path / "usr/local/lib/bftd")
 
     names = [package.name.partition("_")[0] for package in packages]
     root.run("apt-get", "remove", "-qq", *names)

@@ -56,6 +56,8 @@ install_program() {
         mkdir -p "$DESTDIR/usr/bin"
         ln -sf "../lib/bftd/bin/$program" "$DESTDIR/usr/bin/$program"
     done
+    # What the site adds, gurobipy say, lies outside the folder that an upgrade replaces; ours comes before it.
+    echo /usr/local/lib/bftd/site-packages >"$(echo "$home"/lib/python3*/site-packages)/site.pth"
     sed -i '/^command = /d' "$home/pyvenv.cfg"
     find "$home" -depth -type d -path '*/numpy/*' -name tests -exec rm -rf {} +
     rm -rf "$home/include" "$home/share" "$home"/lib/python3*/site-packages/bftd-*.dist-info/direct_url.json
