@@ -178,6 +178,14 @@ class DecideConfig:
         maximum=1_000_000,
         tunable=True,
     )
+    first_node_within_s: float = _key(
+        60.0,
+        "A user who has no node gets one within so long while the pool has more nodes than users, whatever the "
+        "objective and pj_max say; 0 is no promise.",
+        unit="s",
+        minimum=0.0,
+        maximum=30 * 86_400.0,
+    )
     solver: str = _key(
         "auto",
         "Solver of the allocation problem; others solve in its place where it cannot.",

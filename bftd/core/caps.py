@@ -6,7 +6,7 @@ Whose a trainer is comes from Slurm: the user by the caller's uid, the account b
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
@@ -107,9 +107,12 @@ class Ruling:
     exceeded: Mapping[str, str]
 
 
-def rule(turn: Turn, held: Assignment, pool_size: int) -> Ruling:
-    """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes."""
-    admitted, waiting = _admit(turn, held)
+def rule(turn: Turn, held: Assignment, pool_size: int, entitled: Collection[str] = ()) -> Ruling:
+    """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes.
+
+    Those that are `entitled` to a first node need no place under pj_max.
+    """
+    admitted, waiting = _admit(turn, held, entitled)
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
     most, limits = _in_problem(wanted, pool_size, turn.settings)
     exceeded = _over(turn, held, more=0) if turn.explain else {}
@@ -121,7 +124,7 @@ def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
     return _over(turn, assignment, more=1)
 
 
-def _admit(turn: Turn, held: Assignment) -> tuple[list[Trainer], dict[str, Waiting]]:
+def _admit(turn: Turn, held: Assignment, entitled: Collection[str]) -> tuple[list[Trainer], dict[str, Waiting]]:
     """The trainers that a plan is made for, and why others wait.
 
     Places under pj_max go round by round over the users: first each user's first trainer, then each one's second. Users
@@ -148,7 +151,7 @@ def _admit(turn: Turn, held: Assignment) -> tuple[list[Trainer], dict[str, Waiti
                 if why := room.reached(trainer):
                     waiting[trainer.id] = Waiting(why, why)
                     continue
-                if len(admitted) < most:
+                if len(admitted) < most or trainer.id in entitled:
                     room.take(trainer, 1)
                     admitted.append(trainer)
                 elif turn.explain:

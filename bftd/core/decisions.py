@@ -161,6 +161,33 @@ class Keeps(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
+class GetsFirst(_Deed):
+    """A trainer has had no node for `waited_s` and its user has none: it is to get one `within_s`, whatever pays."""
+
+    kind = "gets_first"
+    verb = Verb("is to have a first node", "be to have a first node")
+
+    waited_s: float
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tried(_Deed):
+    """A trainer on `held` nodes is tried on `nodes` for `for_s`: knowing how it scales is worth `gain` a second.
+
+    `gain` is what the objective counts, at best over all trainers.
+    """
+
+    kind = "tried"
+    verb = Verb("is tried", "be tried")
+
+    held: int
+    nodes: int
+    for_s: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class Saved(_Deed):
     """A suspended trainer's driver has written its progress down, up to `step`."""
 
@@ -320,6 +347,8 @@ Deed = (
     | Waits
     | Stays
     | Keeps
+    | GetsFirst
+    | Tried
     | Saved
     | Lost
     | Ended

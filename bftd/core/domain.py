@@ -18,6 +18,7 @@ from bftd.core.outsiders import Cancels, ElasticJob, Stray
 from bftd.core.pace import Attendance, Pace
 from bftd.core.pause import Pause
 from bftd.core.room_usage import RoomUsage
+from bftd.core.scaling import Weights
 from bftd.core.sentences import Mood, sentence
 from bftd.core.solvers import FailedSolver
 from bftd.hours import UTC, Zone
@@ -247,6 +248,13 @@ class Trainer:
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
     strays: tuple[Lease, ...] = ()
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
+    # How many nodes it had when a plan was last made, and since when it has had that many.
+    held: int = 0
+    held_since_s: float = 0.0
+    # While its speed on fewer nodes is tried: how many at most and until when; and how often that was done.
+    probe_nodes: int = 0
+    probe_until_s: float | None = None
+    probes: int = 0
 
     @property
     def id(self) -> str:
@@ -326,7 +334,8 @@ class State:
     `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of
     that snapshot. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
     administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
-    while ago. `failed_solvers` rest, by name. `plan_due` says that something changed since the last plan was made.
+    while ago. `failed_solvers` rest, by name. `scaling` is how trainers that have ended here scaled. `plan_due` says
+    that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -351,6 +360,7 @@ class State:
     room_usage: RoomUsage = field(default=RoomUsage(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     failed_solvers: Mapping[str, FailedSolver] = field(default_factory=dict)
+    scaling: Weights = field(default=(), metadata=KEPT)
     plan_due: bool = False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from bftd.core import failures, learn, likeness, refusals, sentences
+from bftd.core import failures, learn, likeness, refusals, scaling, sentences
 from bftd.core.decisions import Ended, GaveBack, Lost, Noted, Saved
 from bftd.core.domain import Lease, Trainer
 from bftd.core.turn import Turn
@@ -62,6 +62,8 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
         else:
             turn.revoke(lease, reason, vacate=False)
     trainer = turn.trainers[trainer_id]
+    known = trainer.knowledge
+    turn.scaling = scaling.remembered(turn.scaling, (known.seen, *known.elsewhere.values()))
     turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
     if turn.explain:
         name = trainer.name

@@ -27,8 +27,12 @@ def carry_out(
     held: Assignment,
     curves: Mapping[str, Points],
     ruling: Ruling,
+    because: Mapping[str, str],
 ) -> None:
-    """Revoke what the plan takes away, then grant what it gives and nobody still holds."""
+    """Revoke what the plan takes away, then grant what it gives and nobody still holds.
+
+    `because` says of trainers why they get fewer nodes, where others do not simply make more of them.
+    """
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
@@ -50,7 +54,7 @@ def carry_out(
                 others = [name for id_, name in growing.items() if id_ != trainer.id]
                 waits = ruling.waiting.get(trainer.id)
                 why = waits.why if waits else ruling.exceeded.get(trainer.id)
-                why = why or _why_dropped(trainer, len(mine), others)
+                why = why or because.get(trainer.id) or _why_dropped(trainer, len(mine), others)
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
     free = _free_nodes(turn, assignment) if turn.explain else Counter[str]()

@@ -1,7 +1,8 @@
 """Learning a trainer's scaling curve and rescale costs from what its driver reports.
 
-Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from a linear
-guess, and every size at which the trainer was seen running replaces the guess there and bends it elsewhere.
+Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from what trainers
+of this site are like (`bftd.core.scaling`), and every size at which the trainer was seen running replaces the guess
+there and bends it elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bftd.core import stalls
+from bftd.core import scaling, stalls
+from bftd.core.scaling import Weights
 from bftd.core.stalls import Stall
 from bftd.protocol import bounds
 from bftd.protocol.curves import CurveEstimate
@@ -43,6 +45,7 @@ class Knowledge:
     of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others. `save_s` is how long a save
     of its state takes, None where a resize needs none or none was measured, and `state_bytes` is 0 where unknown.
     `last_resize` is what its driver told of the last one, a crash's left out. `estimates` are by class of nodes.
+    `prior` is how trainers here scaled before it came.
     """
 
     given: Points = ()
@@ -60,6 +63,12 @@ class Knowledge:
     node_class: str = ""
     elsewhere: Mapping[str, Points] = field(default_factory=dict)
     estimates: Mapping[str, CurveEstimate] = field(default_factory=dict)
+    prior: Weights = ()
+
+    @property
+    def guessed(self) -> bool:
+        """Whether nobody has told how it scales, so that it is guessed where it was not seen."""
+        return not self.given and not self.estimates
 
     @property
     def by_class(self) -> bool:
@@ -111,20 +120,27 @@ class Knowledge:
 
     @property
     def rate_per_node(self) -> float | None:
-        """Median samples/s of one node over the sizes seen, given or estimated; None when nothing is known."""
+        """Median samples/s of one node over the sizes seen, given or estimated; None when nothing is known.
+
+        Where nobody has told how it scales, it is what one node alone is expected to make.
+        """
+        if self.seen and self.guessed:
+            size, rate = self.seen[0]
+            return rate * scaling.times(scaling.likely(self.seen, self.prior), 1, size)
         known = self.seen or self.given or self.estimated_on(self.node_class)
         points = [(nodes, rate) for nodes, rate in known if nodes > 0 and rate > 0]
         return statistics.median(rate / nodes for nodes, rate in points) if points else None
 
 
-def given(request: Registration) -> Knowledge:
-    """What a trainer's user has told about it."""
+def given(request: Registration, prior: Weights = ()) -> Knowledge:
+    """What a trainer's user has told about it; `prior` is how trainers here have scaled by now."""
     return Knowledge(
         given=request.curve,
         given_up_cost_s=request.up_cost_s,
         given_down_cost_s=request.down_cost_s,
         given_warm_up_s=request.warm_up_s,
         estimates=_by_class(request.estimates),
+        prior=prior,
     )
 
 
@@ -238,7 +254,7 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
     name = knowledge.node_class if node_class is None else node_class
     seen = knowledge.seen_on(name)
     if not knowledge.estimates or knowledge.given:
-        return _curve(knowledge.given, seen, (), nodes_max, guess_per_node)
+        return _curve(knowledge.given, seen, (), nodes_max, guess_per_node, knowledge.prior)
     estimate = knowledge.estimated_on(name)
     if estimate and name not in (knowledge.node_class, *knowledge.elsewhere):
         # it never ran there: as much faster or slower than estimated as where it did
@@ -279,16 +295,20 @@ def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str])
 
 
 @lru_cache(maxsize=1 << 10)
-def _curve(given: Points, seen: Points, estimate: Points, nodes_max: int, guess_per_node: float) -> Points:
+def _curve(
+    given: Points, seen: Points, estimate: Points, nodes_max: int, guess_per_node: float, prior: Weights = ()
+) -> Points:
     """The curve through what is known. It is cached because every plan needs that of every trainer."""
-    knowledge = Knowledge(given, seen)
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
     sizes |= {nodes for nodes, _ in (*given, *seen, *estimate) if 0 < nodes <= nodes_max} | {nodes_max}
     ordered = sorted(sizes)
     if estimate:
         rated = [_bent(estimate, seen, nodes) for nodes in ordered]
+    elif given:
+        rated = [_rate_at(given, seen, nodes) for nodes in ordered]
     else:
-        rated = [_rate_at(knowledge, nodes, guess_per_node) for nodes in ordered]
+        weights = scaling.likely(seen, prior)
+        rated = [_guessed_at(seen or ((1, guess_per_node),), nodes, weights) for nodes in ordered]
     # what is seen may be anything times what was told: no number beyond its bound may reach a solver
     rates = _non_decreasing(min(rate, bounds.NUMBER_MOST) for rate in rated)
     return ((0, 0.0), *zip(ordered, rates, strict=True))
@@ -300,20 +320,30 @@ def median_rate_per_node(all_knowledge: Iterable[Knowledge]) -> float:
     return statistics.median(known) if known else 1.0
 
 
-def _rate_at(knowledge: Knowledge, nodes: int, guess_per_node: float) -> float:
-    """Rate at one size: the user's shape (or a line) scaled to pass through every size seen."""
-    shape = knowledge.given or ((1, guess_per_node),)
-    if not knowledge.seen:
+def _rate_at(shape: Points, seen: Points, nodes: int) -> float:
+    """Rate at one size: the user's shape scaled to pass through every size seen."""
+    if not seen:
         return _shape_at(shape, nodes)
-    first_nodes, first_rate = knowledge.seen[0]
-    last_nodes, last_rate = knowledge.seen[-1]
+    (first_nodes, first_rate), (last_nodes, last_rate) = seen[0], seen[-1]
     if nodes < first_nodes:
         return first_rate * _relative(shape, nodes, first_nodes)
     if nodes <= last_nodes:
-        return interpolate(knowledge.seen, nodes) if len(knowledge.seen) > 1 else last_rate
-    if knowledge.given:
-        return last_rate * _relative(shape, nodes, last_nodes)
-    return float(last_rate * (nodes / last_nodes) ** _efficiency(knowledge.seen))
+        return interpolate(seen, nodes) if len(seen) > 1 else last_rate
+    return last_rate * _relative(shape, nodes, last_nodes)
+
+
+def _guessed_at(seen: Points, nodes: int, weights: Weights) -> float:
+    """Rate at one size where nobody has told a shape: through every size seen, elsewhere as is likely by them.
+
+    Between two sizes the time of a sample goes with 1 / nodes, as under Amdahl's law.
+    """
+    at = bisect_left(seen, (nodes, 0.0))
+    if at == 0 or at == len(seen):
+        size, rate = seen[min(at, len(seen) - 1)]
+        return rate * scaling.times(weights, nodes, size)
+    (low, slow), (high, fast) = seen[at - 1], seen[at]
+    part = (1.0 / nodes - 1.0 / high) / (1.0 / low - 1.0 / high)
+    return 1.0 / (part / slow + (1.0 - part) / fast)
 
 
 def _bent(estimate: Points, seen: Points, nodes: int) -> float:

@@ -14,7 +14,7 @@ from math import inf
 from operator import attrgetter
 
 import milp
-from bftd.core import caps, classes, execution, learn, objective, solvers
+from bftd.core import caps, classes, execution, first_nodes, learn, objective, probing, solvers
 from bftd.core.caps import Ruling
 from bftd.core.decisions import MapKept, SolverReplaced
 from bftd.core.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
@@ -42,13 +42,27 @@ def replan(turn: Turn, solve: Solve) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
-    ruling = caps.rule(turn, held, len(ordered))
+    first_nodes.note(turn, held)
+    probing.end(turn)
+    entitled = [trainer.id for trainer in first_nodes.entitled(turn, held, len(ordered))]
+    ruling = caps.rule(turn, held, len(ordered), entitled)
+    ruling = replace(ruling, most=probing.bounded(turn, ruling.admitted, ruling.most))
     curves = _curves(turn, ruling.admitted)
     assignment: Assignment | None = None
+    because: dict[str, str] = {}
     if turn.may_grow and ruling.admitted:
         try:
             problem = build_problem(turn, ruling, curves, held, ordered)
             assignment = _solved(turn, problem, ruling.admitted, solve)
+            missing = [trainer for trainer in ruling.admitted if trainer.id in entitled and not assignment[trainer.id]]
+            if missing:
+                problem = first_nodes.insisted(problem, entitled)
+                assignment = _solved(turn, problem, ruling.admitted, solve)
+                because = first_nodes.said(turn, missing, assignment)
+            elif probing.begin(turn, ruling, held, assignment, curves):
+                ruling = replace(ruling, most=probing.bounded(turn, ruling.admitted, ruling.most))
+                problem = build_problem(turn, ruling, curves, held, ordered)
+                assignment = _solved(turn, problem, ruling.admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
             turn.actions.append(SolverFailed(text))
@@ -59,7 +73,8 @@ def replan(turn: Turn, solve: Solve) -> None:
     if assignment is None:
         assignment = _kept(turn, ruling.admitted, held, ordered)
     assignment = keep_working(turn, assignment, held)
-    execution.carry_out(turn, assignment, held, curves, ruling)
+    because |= probing.said(turn)
+    execution.carry_out(turn, assignment, held, curves, ruling, because)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
 

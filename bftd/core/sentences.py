@@ -14,6 +14,7 @@ from bftd.core.decisions import (
     Ended,
     ForeignPilots,
     GaveBack,
+    GetsFirst,
     Grew,
     GrowthPaused,
     JobStrays,
@@ -33,6 +34,7 @@ from bftd.core.decisions import (
     Started,
     Stays,
     Suspended,
+    Tried,
     Waits,
 )
 from bftd.core.learn import Knowledge
@@ -86,6 +88,10 @@ def _rest(deed: Deed) -> str:
                 f" {nodes(deed.held)}: {deed.more} more would add {deed.gain:.3g} samples/s, which over the next "
                 f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
             )
+        case GetsFirst():
+            return f" within {deed.within_s:.0f} s: its user has had none for {deed.waited_s:.0f} s"
+        case Tried():
+            return f" on {nodes(deed.nodes)} for {deed.for_s:.0f} s, after {deed.held}, to learn how it scales"
         case Saved():
             return f" to disk at step {deed.step}"
         case Ended():
@@ -218,6 +224,15 @@ def beneficiaries(names: Sequence[str]) -> str:
     if not names:
         return "fewer nodes are worth more to all trainers together"
     return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
+
+
+def first_nodes(names: Sequence[str]) -> str:
+    """That nodes go to trainers whose users have none."""
+    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
+
+
+# Why a trainer that is tried gives nodes up.
+TRIED = "it is tried on fewer, to learn how it scales"
 
 
 # How fast a trainer is.

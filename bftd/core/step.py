@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, clock, confines, drivers, learn, observation, refusals, rooms
+from bftd.core import caps, clock, confines, drivers, first_nodes, learn, observation, probing, refusals, rooms, scaling
 from bftd.core.domain import (
     Action,
     Lease,
@@ -72,6 +72,7 @@ def fold(
     for event in events:
         _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
+    outdated = outdated or first_nodes.fall_due(turn) or probing.over(turn)
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred
     if turn.pool.seen and (((turn.plan_due or outdated) and planned_now) or barred_now):
@@ -127,7 +128,8 @@ def _on_registered(turn: Turn, event: Registered) -> None:
     """Take in a driver that came, for the first time or again, and sort out the leases that it still holds."""
     request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
-        trainer = Trainer(_lasting(request), turn.now, learn.given(request), heard_s=turn.now)
+        knowledge = learn.given(request, scaling.prior(turn.scaling))
+        trainer = Trainer(_lasting(request), turn.now, knowledge, heard_s=turn.now, held_since_s=turn.now)
         turn.trainers[trainer.id] = trainer
         refusals.inherit(turn, trainer)
         trainer = turn.trainers[trainer.id]
@@ -169,6 +171,7 @@ def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
         heard_s=turn.now,
         state="waiting" if before.state == "finished" else before.state,
         arrived_s=turn.now if before.state == "finished" else before.arrived_s,
+        held_since_s=turn.now if before.state == "finished" else before.held_since_s,
         exit_code=None,
         finished_s=None,
         strays=(),

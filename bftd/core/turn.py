@@ -36,6 +36,7 @@ from bftd.core.domain import (
 from bftd.core.outsiders import Cancels, Stray
 from bftd.core.pause import Pause
 from bftd.core.room_usage import RoomUsage
+from bftd.core.scaling import Weights
 from bftd.core.sentences import sentence
 from bftd.core.solvers import FailedSolver
 from bftd.core.staggering import Ends
@@ -83,6 +84,7 @@ class Turn:
     room_usage: RoomUsage
     pauses: dict[str, Pause]
     failed_solvers: Mapping[str, FailedSolver]
+    scaling: Weights
     plan_due: bool
 
     def __init__(self, state: State, time_s: float, *, explain: bool = True) -> None:
