@@ -46,13 +46,12 @@ def replan(turn: Turn, solve: Solve) -> None:
     probing.end(turn)
     entitled = [trainer.id for trainer in first_nodes.entitled(turn, held, len(ordered))]
     ruling = caps.rule(turn, held, len(ordered), entitled)
-    ruling = replace(ruling, most=probing.bounded(turn, ruling.admitted, ruling.most))
     curves = _curves(turn, ruling.admitted)
     assignment: Assignment | None = None
     because: dict[str, str] = {}
     if turn.may_grow and ruling.admitted:
         try:
-            problem = build_problem(turn, ruling, curves, held, ordered)
+            problem = build_problem(turn, *probing.tried(turn, ruling, curves), held, ordered)
             assignment = _solved(turn, problem, ruling.admitted, solve)
             missing = [trainer for trainer in ruling.admitted if trainer.id in entitled and not assignment[trainer.id]]
             if missing:
@@ -60,8 +59,7 @@ def replan(turn: Turn, solve: Solve) -> None:
                 assignment = _solved(turn, problem, ruling.admitted, solve)
                 because = first_nodes.said(turn, missing, assignment)
             elif probing.begin(turn, ruling, held, assignment, curves):
-                ruling = replace(ruling, most=probing.bounded(turn, ruling.admitted, ruling.most))
-                problem = build_problem(turn, ruling, curves, held, ordered)
+                problem = build_problem(turn, *probing.tried(turn, ruling, curves), held, ordered)
                 assignment = _solved(turn, problem, ruling.admitted, solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__

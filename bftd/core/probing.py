@@ -1,19 +1,19 @@
-"""Trying trainers on fewer nodes for a while, to learn how they scale, where knowing is worth more than the trial.
+"""Trying trainers on fewer or more nodes for a while, where learning how they scale is worth more than the trial.
 
-Nobody has told how such a trainer scales, and it was seen at one size, or at sizes close together. What other trainers
-would make of half of its nodes is known as far as their curves are; what it makes of them itself depends on its serial
-part. Over what is likely of that part, the gain from deciding with it known is the value of knowing (Howard 1966), a
-second of it for each second that the map will hold: as long as it has held by now, or until the trainer ends. It has to
-outweigh two resizes and what the nodes would have made meanwhile.
+Nobody has told how such a trainer scales, and it was seen at one size, or at sizes close together. What others make of
+nodes is known as far as their curves are; what it would make of them itself depends on its serial part. Over what is
+likely of that, the gain from deciding with it known is the value of knowing (Howard, "Information value theory", 1966).
+It counts for each second that the map will hold: as long as it has held by now, or until the trainer ends. It has to
+outweigh what stands still for two resizes, and what the nodes would have made meanwhile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from bftd.core import ending, scaling, sentences
+from bftd.core import ending, learn, scaling, sentences
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Tried
 from bftd.core.domain import Assignment, Trainer
@@ -24,10 +24,12 @@ from milp import Points, interpolate
 MEASURE_S = 20.0
 # No trial is longer, however long nodes take to warm up.
 PROBE_MOST_S = 120.0
-# Trials of one trainer at most: a second one where the first told nothing, as Slurm took nodes meanwhile.
-PROBES_MOST = 2
-# All trials together leave at least so much of the pool as it is; one alone may be larger.
+# Trials of one trainer at most, each at a size of its own unless Slurm took nodes meanwhile.
+PROBES_MOST = 3
+# All trials together move so much of the nodes in use at most, or one trial what it needs.
 SHARE_MOST = 0.25
+# It is tried on half of its nodes, or on so many times as many: on a few more, near to nothing can be told apart.
+UP_TO = 4
 
 
 def over(turn: Turn) -> bool:
@@ -43,149 +45,161 @@ def end(turn: Turn) -> None:
             turn.change(trainer, probe_nodes=0, probe_until_s=None)
 
 
-def bounded(turn: Turn, trainers: Sequence[Trainer], most: Mapping[str, int]) -> Mapping[str, int]:
-    """The most nodes of each trainer, no more than those on which it is tried."""
-    now = (turn.trainers[trainer.id] for trainer in trainers)
-    tried = {item.id: min(most[item.id], item.probe_nodes) for item in now if item.probe_nodes}
-    return {**most, **tried} if tried else most
+def tried(turn: Turn, ruling: Ruling, curves: Mapping[str, Points]) -> tuple[Ruling, Mapping[str, Points]]:
+    """What a plan is made for: whoever is tried scales as well as can be, up to the size at which it is tried."""
+    trainers = [trainer for id_ in curves if (trainer := turn.trainers[id_]).probe_nodes]
+    if not trainers:
+        return ruling, curves
+    most = {trainer.id: min(ruling.most[trainer.id], trainer.probe_nodes) for trainer in trainers}
+    best = {item.id: learn.curve(item.knowledge, item.sizes.high, at_best=True) for item in trainers}
+    return replace(ruling, most={**ruling.most, **most}), {**curves, **best}
 
 
 def said(turn: Turn) -> dict[str, str]:
-    """What the trainers are told that give up nodes to be tried on fewer."""
-    return {id_: sentences.TRIED for id_, trainer in turn.trainers.items() if trainer.probe_nodes}
+    """What trainers are told that give up nodes for a trial."""
+    names = [trainer.name for trainer in turn.trainers.values() if trainer.probe_nodes]
+    return dict.fromkeys(turn.trainers, sentences.tried(names)) if names else {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A trainer on `held` nodes that could be tried at `nodes`, by which all would gain so much per second."""
+    """A trainer on `held` nodes that could be tried at `nodes`.
+
+    All would gain `gain` per second by knowing how it scales, and lose `cost` once, both as the objective counts.
+    """
 
     trainer: Trainer
     held: int
     nodes: int
     gain: float
-    taker: str
+    cost: float
+
+    @property
+    def moved(self) -> int:
+        """How many nodes change hands."""
+        return abs(self.nodes - self.held)
 
 
 def begin(turn: Turn, ruling: Ruling, held: Assignment, assignment: Assignment, curves: Mapping[str, Points]) -> bool:
     """Begin the trials that are worth it where a plan leaves all as it is; returns whether there is any."""
     if any(set(assignment.get(id_, ())) != set(held.get(id_, ())) for id_ in assignment.keys() | held.keys()):
         return False
-    trainers, most = [turn.trainers[trainer.id] for trainer in ruling.admitted], ruling.most
-    rates = {trainer.id: _worth(turn, trainer, curves[trainer.id]) for trainer in trainers}
-    counts = {trainer.id: len(held.get(trainer.id, ())) for trainer in trainers}
-    warm_up_s = max((trainer.knowledge.warm_up_s for trainer in trainers), default=0.0)
-    lasts_s = min(warm_up_s + MEASURE_S, PROBE_MOST_S)
-    trials = []
-    for trainer in trainers:
-        if _unknown(trainer, counts):
-            trial = _trial(turn, trainer, trainers, rates, counts, most)
-            if trial is not None and _pays(turn, trial, rates[trainer.id], lasts_s):
-                trials.append(trial)
-    room = SHARE_MOST * sum(counts.values()) - sum(
-        item.held - item.probe_nodes for item in trainers if item.probe_nodes and item.held > item.probe_nodes
-    )
-    begun, taking = 0, set[str]()
-    for trial in sorted(trials, key=lambda each: -each.gain):
-        freed = trial.held - trial.nodes
-        alone = not begun and not any(trainer.probe_nodes for trainer in trainers)
-        if trial.trainer.id in taking or not (freed <= room or alone):
+    trainers = [turn.trainers[trainer.id] for trainer in ruling.admitted]
+    if any(trainer.probe_nodes for trainer in trainers) or not any(map(_unknown, trainers)):
+        return False
+    market = _Market(turn, ruling, curves)
+    lasts_s = min(MEASURE_S + max(trainer.knowledge.warm_up_s for trainer in trainers), PROBE_MOST_S)
+    worth_it = []
+    for trainer in filter(_unknown, trainers):
+        horizon_s = _horizon_s(turn, trainer)
+        trials = [each for each in market.trials(trainer, lasts_s) if each.gain * horizon_s > each.cost]
+        worth_it += [max(trials, key=lambda each: each.gain * horizon_s - each.cost)] if trials else []
+    room, begun = market.room, 0
+    for trial in sorted(worth_it, key=lambda each: -each.gain):
+        if trial.moved > room and begun:
             continue
+        id_, name = trial.trainer.id, trial.trainer.name
         turn.change(
-            turn.trainers[trial.trainer.id],
+            trial.trainer,
             probe_nodes=trial.nodes,
             probe_until_s=turn.now + lasts_s,
             probes=trial.trainer.probes + 1,
         )
-        turn.say(trial.trainer.id, Tried(trial.trainer.name, trial.held, trial.nodes, lasts_s, trial.gain))
-        taking.add(trial.taker)
-        room -= freed
-        begun += 1
+        turn.say(id_, Tried(name, trial.held, trial.nodes, lasts_s, trial.gain))
+        room, begun = room - trial.moved, begun + 1
     return begun > 0
 
 
-def _unknown(trainer: Trainer, counts: Mapping[str, int]) -> bool:
-    """Whether it was seen where it is, and nowhere from where one could tell how it scales."""
-    known, count = trainer.knowledge, counts[trainer.id]
+def _unknown(trainer: Trainer) -> bool:
+    """Whether it was seen where it is, nobody has told how it scales, and it was not tried too often."""
+    known = trainer.knowledge
     return (
         known.guessed
-        and not trainer.probe_nodes
         and trainer.probes < PROBES_MOST
-        and any(size == count for size, _ in known.seen)
-        and not scaling.told(known.seen)
+        and any(size == trainer.held for size, _ in known.seen)
     )
 
 
-def _worth(turn: Turn, trainer: Trainer, points: Points) -> Callable[[int], float]:
-    """What so many nodes of the trainer are worth per second, by the objective."""
-    objective = turn.settings.decide.objective
-    one = interpolate(points, 1)
-    scale = 1.0 if objective == "throughput" else 1.0 / one if one > 0 else 0.0
-    if objective == "priority":
-        scale *= trainer.request.weight
-    return lambda nodes: scale * interpolate(points, nodes)
+def _new(trainer: Trainer, nodes: int) -> bool:
+    """Whether it was seen at no size from which so many nodes are hardly different."""
+    return all(scaling.apart(size, nodes) for size, _ in trainer.knowledge.seen)
 
 
-def _trial(
-    turn: Turn,
-    trainer: Trainer,
-    trainers: Sequence[Trainer],
-    worth: Mapping[str, Callable[[int], float]],
-    counts: Mapping[str, int],
-    most: Mapping[str, int],
-) -> _Trial | None:
-    """At how many nodes it could be tried, and the worth of knowing its serial part per second; None for nothing.
-
-    With the part known, nodes would go to somebody else where that loses less than they make there, or come from
-    somebody else where it gains more than they make there.
-    """
-    count = counts[trainer.id]
-    nodes = trainer.sizes.largest(count // 2)
-    if not nodes:
-        return None
-    moved = count - nodes
-    takers = {
-        item.id: worth[item.id](counts[item.id] + moved) - worth[item.id](counts[item.id])
-        for item in trainers
-        if item is not trainer and not item.probe_nodes and counts[item.id] + moved <= most[item.id]
-    }
-    if not takers:
-        return None
-    taker = max(takers, key=takers.__getitem__)
-    taken = takers[taker]
-    givers = [
-        worth[item.id](counts[item.id]) - worth[item.id](counts[item.id] - moved)
-        for item in trainers
-        if item is not trainer and counts[item.id] - moved >= item.sizes.low
-    ]
-    given = min(givers, default=math.inf) if count + moved <= most[trainer.id] else math.inf
-    weights = scaling.likely(trainer.knowledge.seen, trainer.knowledge.prior)
-    ratios = [[scaling.speed_up(serial, size) for size in (nodes, count, count + moved)] for serial in scaling.SERIAL]
-    if turn.settings.decide.objective == "throughput":  # it is known where it is, else with one node
-        scales = [worth[trainer.id](count) / here for _, here, _ in ratios]
-    else:
-        scales = [worth[trainer.id](1)] * len(ratios)
-    loses = [scale * (here - fewer) for scale, (fewer, here, _) in zip(scales, ratios, strict=True)]
-    gains = [scale * (more - here) for scale, (_, here, more) in zip(scales, ratios, strict=True)]
-    gain = _of_knowing(weights, [taken - lost for lost in loses])
-    if math.isfinite(given):
-        gain += _of_knowing(weights, [got - given for got in gains])
-    return _Trial(trainer, count, nodes, gain, taker)
+def _horizon_s(turn: Turn, trainer: Trainer) -> float:
+    """For how long the trainer's nodes can be expected to stay its own: as long as by now, or until it ends."""
+    held_s, end_s = turn.now - trainer.held_since_s, ending.expected_end_s(trainer, turn.now)
+    return held_s if end_s is None else min(held_s, end_s - turn.now)
 
 
-def _of_knowing(weights: Sequence[float], better: Sequence[float]) -> float:
-    """How much more a change, `better` by so much, is worth to who knows which of these it is, and may leave it."""
-    expected = math.fsum(weight * each for weight, each in zip(weights, better, strict=True))
-    knowing = math.fsum(weight * max(0.0, each) for weight, each in zip(weights, better, strict=True))
-    return knowing - max(0.0, expected)
+class _Market:
+    """What the admitted trainers make of their nodes, and at what price others would give or take some."""
 
+    def __init__(self, turn: Turn, ruling: Ruling, curves: Mapping[str, Points]) -> None:
+        self._trainers = [turn.trainers[trainer.id] for trainer in ruling.admitted]
+        self._most = ruling.most
+        self._by_samples = turn.settings.decide.objective == "throughput"
+        weighted = turn.settings.decide.objective == "priority"
+        self._worth = {item.id: self._of(item, curves[item.id], weighted) for item in self._trainers}
+        self.room = int(SHARE_MOST * sum(item.held for item in self._trainers))
 
-def _pays(turn: Turn, trial: _Trial, worth: Callable[[int], float], lasts_s: float) -> bool:
-    """Whether what is learned outweighs the trial, for as long as the map can be expected to hold."""
-    trainer = trial.trainer
-    horizon_s = turn.now - trainer.held_since_s
-    end_s = ending.expected_end_s(trainer, turn.now)
-    if end_s is not None:
-        horizon_s = min(horizon_s, end_s - turn.now)
-    knowledge, here = trainer.knowledge, worth(trial.held)
-    stall_s = knowledge.down_cost_s(trial.held) + knowledge.up_cost_s(trial.nodes)
-    return trial.gain * horizon_s > here * stall_s + (here - worth(trial.nodes)) * lasts_s
+    def _of(self, trainer: Trainer, points: Points, weighted: bool) -> Callable[[int], float]:
+        one = interpolate(points, 1)
+        scale = 1.0 if self._by_samples else (trainer.request.weight if weighted else 1.0) / one if one > 0 else 0.0
+        return lambda nodes: scale * interpolate(points, nodes)
+
+    def trials(self, trainer: Trainer, lasts_s: float) -> list[_Trial]:
+        """The trials of a trainer that somebody else would take nodes of, or give some for."""
+        sizes, held = trainer.sizes, trainer.held
+        found = []
+        fewer = sizes.largest(held // 2)
+        if fewer and _new(trainer, fewer) and (price := self._offered(trainer, held - fewer)) > 0:
+            lost = self._worth[trainer.id](held) - self._worth[trainer.id](fewer)
+            gain = self._knowing(trainer, fewer, lambda loss, nodes: price * nodes + loss)
+            found.append(self._trial(trainer, fewer, gain, lost * lasts_s))
+        reach = min(UP_TO * held, self._most[trainer.id], held + max(1, self.room))
+        more = sizes.largest(reach)
+        if more > held and _new(trainer, more) and (price := self._asked(trainer, more - held)) < math.inf:
+            wanted = {sizes.largest(min(held + step * (more - held), self._most[trainer.id])) for step in (1, 2, 4)}
+            gain = max(self._knowing(trainer, size, lambda win, nodes: win - price * nodes) for size in wanted)
+            found.append(self._trial(trainer, more, gain, price * (more - held) * lasts_s))
+        return found
+
+    def _trial(self, trainer: Trainer, nodes: int, gain: float, lost: float) -> _Trial:
+        known, held = trainer.knowledge, trainer.held
+        stall_s = known.down_cost_s(max(nodes, held)) + known.up_cost_s(min(nodes, held))
+        return _Trial(trainer, held, nodes, gain, lost + 2.0 * stall_s * self._worth[trainer.id](held))
+
+    def _offered(self, trainer: Trainer, nodes: int) -> float:
+        """The most that another trainer makes of each of so many more nodes; 0 where none may have more."""
+        best = 0.0
+        for item in self._trainers:
+            more = min(nodes, self._most[item.id] - item.held)
+            if item.id != trainer.id and more > 0 and item.held:
+                best = max(best, (self._worth[item.id](item.held + more) - self._worth[item.id](item.held)) / more)
+        return best
+
+    def _asked(self, trainer: Trainer, nodes: int) -> float:
+        """The least that another trainer loses for each of so many nodes; infinity where none has any to spare."""
+        least = math.inf
+        for item in self._trainers:
+            fewer = min(nodes, item.held - item.sizes.low)
+            if item.id != trainer.id and fewer > 0:
+                least = min(least, (self._worth[item.id](item.held) - self._worth[item.id](item.held - fewer)) / fewer)
+        return least
+
+    def _knowing(self, trainer: Trainer, nodes: int, better: Callable[[float, int], float]) -> float:
+        """How much more the choice of going to `nodes` is worth to who knows the serial part, and may leave it.
+
+        `better` says by how much it is better, from what it adds to the trainer's own worth and how many nodes move.
+        """
+        weights = scaling.likely(trainer.knowledge.seen, trainer.knowledge.prior)
+        here = self._worth[trainer.id](trainer.held)
+        one = self._worth[trainer.id](1)
+        chances = []
+        for serial in scaling.SERIAL:
+            up, there = scaling.speed_up(serial, trainer.held), scaling.speed_up(serial, nodes)
+            # samples/s are known where it is, the speed-up is 1 with one node
+            chances.append(better((there - up) * (here / up if self._by_samples else one), abs(nodes - trainer.held)))
+        expected = math.fsum(weight * each for weight, each in zip(weights, chances, strict=True))
+        knowing = math.fsum(weight * max(0.0, each) for weight, each in zip(weights, chances, strict=True))
+        return knowing - max(0.0, expected)

@@ -18,7 +18,7 @@ SERIAL = (0.0, 0.002, 0.005, 0.01, 0.02, 0.035, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4,
 Weights = tuple[float, ...]
 # By how much a rate seen is off the law, as a standard deviation of its logarithm: noise, and no network follows the
 # law to the letter (those of the paper's Table 2 are within 2 to 7 % of the nearest).
-ERROR = 0.05
+ERROR = 0.03
 # Two sizes tell of a shape when one is so many times the other: between closer ones an error is as large as a gain.
 APART = 1.5
 # A site is known by about so many of its last trainers, and what one could think before it counts for so many.
@@ -26,6 +26,8 @@ REMEMBERED = 30.0
 ASSUMED = 2.0
 
 _EVEN: Weights = (1.0 / len(SERIAL),) * len(SERIAL)
+# No serial part at all, whatever was seen.
+NONE: Weights = (1.0, *(0.0,) * (len(SERIAL) - 1))
 
 
 def speed_up(serial: float, nodes: float) -> float:
@@ -60,9 +62,14 @@ def times(weights: Weights, nodes: int, reference: int) -> float:
     return math.fsum(weight * ratio for weight, ratio in zip(weights, ratios, strict=True))
 
 
+def apart(one: int, other: int) -> bool:
+    """Whether rates at these two sizes tell of a shape."""
+    return max(one, other) >= APART * min(one, other)
+
+
 def told(seen: Points) -> bool:
     """Whether rates were seen at sizes that are far enough apart to tell of a shape."""
-    return len(seen) > 1 and seen[-1][0] >= APART * seen[0][0]
+    return len(seen) > 1 and apart(seen[0][0], seen[-1][0])
 
 
 def prior(history: Weights) -> Weights:

@@ -231,8 +231,9 @@ def first_nodes(names: Sequence[str]) -> str:
     return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
 
 
-# Why a trainer that is tried gives nodes up.
-TRIED = "it is tried on fewer, to learn how it scales"
+def tried(names: Sequence[str]) -> str:
+    """That trainers are on other numbers of nodes than usual, to learn how they scale."""
+    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
 
 
 # How fast a trainer is.
