@@ -126,7 +126,7 @@ class Knowledge:
         """
         if self.seen and self.guessed:
             size, rate = self.seen[0]
-            return rate * scaling.times(scaling.likely(self.seen, self.prior), 1, size)
+            return rate / scaling.expected(scaling.likely(self.seen, self.prior), size)
         known = self.seen or self.given or self.estimated_on(self.node_class)
         points = [(nodes, rate) for nodes, rate in known if nodes > 0 and rate > 0]
         return statistics.median(rate / nodes for nodes, rate in points) if points else None
@@ -349,7 +349,7 @@ def _guessed_at(seen: Points, nodes: int, weights: Weights) -> float:
     at = bisect_left(seen, (nodes, 0.0))
     if at == 0 or at == len(seen):
         size, rate = seen[min(at, len(seen) - 1)]
-        return rate * scaling.times(weights, nodes, size)
+        return rate * scaling.expected(weights, nodes) / scaling.expected(weights, size)
     (low, slow), (high, fast) = seen[at - 1], seen[at]
     part = (1.0 / nodes - 1.0 / high) / (1.0 / low - 1.0 / high)
     return 1.0 / (part / slow + (1.0 - part) / fast)
