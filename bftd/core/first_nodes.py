@@ -7,10 +7,9 @@ nodes to be left at a step's end. Users who have nodes keep as many, or two of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import milp
 from bftd.core import sentences
 from bftd.core.decisions import GetsFirst
 from bftd.core.domain import Assignment, Trainer
@@ -79,44 +78,41 @@ def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict
     return dict.fromkeys(assignment, why)
 
 
-def insisted(problem: Problem, names: Collection[str]) -> Problem:
-    """The same problem in which some node for each of these trainers is worth more than what others lose by it."""
-    weighed = [trainer for trainer in problem.trainers if trainer.name in names]
-    bonus = 2.0 * _worth_of_one(problem.trainers, problem.t_fwd_s) * max(trainer.nodes_min for trainer in weighed)
-    mine = {trainer.name: _raised(trainer, bonus) for trainer in weighed}
-    return replace(problem, trainers=tuple(mine.get(trainer.name, trainer) for trainer in problem.trainers))
-
-
-def _worth_of_one(trainers: Sequence[TrainerSpec], t_fwd_s: float) -> float:
-    """At least what giving up one node costs whoever has it, were it the only one, and the stall besides."""
-    worth = (
-        max(max(curve.values) for curve in (trainer.curve, *trainer.class_curves.values()))
-        * trainer.weight
-        * (1.0 + (trainer.up_cost_s + trainer.down_cost_s) / t_fwd_s)
-        for trainer in trainers
+def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
+    """The same problem in which so many nodes for each of these trainers are worth more than what others lose by it."""
+    worth = [(max(trainer.curve.values), trainer.curve(len(trainer.current)), trainer) for trainer in problem.trainers]
+    lost = sum(
+        here * trainer.weight * (1.0 + (trainer.up_cost_s + trainer.down_cost_s) / problem.t_fwd_s)
+        for _, here, trainer in worth
     )
-    return max(worth, default=0.0) or 1.0
+    bonus = 2.0 * (lost + max((most * trainer.weight for most, _, trainer in worth), default=0.0)) or 1.0
+    raised = (
+        _raised(trainer, least[trainer.name], bonus)
+        if trainer.nodes_min <= least.get(trainer.name, 0) <= trainer.nodes_max
+        else trainer
+        for trainer in problem.trainers
+    )
+    return replace(problem, trainers=tuple(raised))
 
 
-def _raised(trainer: TrainerSpec, bonus: float) -> TrainerSpec:
-    """The trainer with every size that it can run on worth so much more."""
-    curve, weight = trainer.curve, trainer.weight
-    now = curve(len(trainer.current)) * weight
-    share = now / (now + bonus)  # its stalls cost what they did, though it is said to make more
+def _raised(trainer: TrainerSpec, least: int, bonus: float) -> TrainerSpec:
+    """The trainer with every size from `least` on worth so much more."""
+
+    def lifted(curve: Curve) -> Curve:
+        sizes = {*curve.nodes, least} - {0}
+        sizes |= {least - 1} if least > trainer.nodes_min else set()
+        points = {size: curve(size) * trainer.weight for size in sorted(sizes) if size >= trainer.nodes_min}
+        return Curve((0, *points), (0.0, *(worth + bonus * (size >= least) for size, worth in points.items())))
+
+    count = len(trainer.current)
+    now = trainer.curve(count) * trainer.weight
+    # its stalls cost what they did, though it is said to make more
+    share = now / (now + bonus) if count >= least else 1.0
     return replace(
         trainer,
-        curve=_lifted(curve, trainer.nodes_min, weight, bonus),
-        class_curves={
-            name: _lifted(each, trainer.nodes_min, weight, bonus) for name, each in trainer.class_curves.items()
-        },
+        curve=lifted(trainer.curve),
+        class_curves={name: lifted(curve) for name, curve in trainer.class_curves.items()},
         weight=1.0,
         up_cost_s=trainer.up_cost_s * share,
         down_cost_s=trainer.down_cost_s * share,
     )
-
-
-def _lifted(curve: Curve, low: int, weight: float, bonus: float) -> Curve:
-    points = {low: curve(low)} | {
-        nodes: value for nodes, value in zip(curve.nodes, curve.values, strict=True) if nodes > low
-    }
-    return milp.Curve((0, *points), (0.0, *(value * weight + bonus for value in points.values())))

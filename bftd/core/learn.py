@@ -245,25 +245,16 @@ def _with(durations_s: tuple[float, ...], duration_s: float) -> tuple[float, ...
     return (*durations_s, duration_s)[-WARM_UPS_KEPT:]
 
 
-def curve(
-    knowledge: Knowledge,
-    nodes_max: int,
-    guess_per_node: float = 1.0,
-    node_class: str | None = None,
-    *,
-    at_best: bool = False,
-) -> Points:
+def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
     """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
     `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
-    curve of the class where the trainer ran last. `at_best` is without a serial part, where that has to be guessed.
+    curve of the class where the trainer ran last.
     """
     name = knowledge.node_class if node_class is None else node_class
     seen = knowledge.seen_on(name)
     if not knowledge.estimates or knowledge.given:
-        return _curve(
-            knowledge.given, seen, (), nodes_max, guess_per_node, scaling.NONE if at_best else knowledge.prior
-        )
+        return _curve(knowledge.given, seen, (), nodes_max, guess_per_node, knowledge.prior)
     estimate = knowledge.estimated_on(name)
     if estimate and name not in (knowledge.node_class, *knowledge.elsewhere):
         # it never ran there: as much faster or slower than estimated as where it did

@@ -51,16 +51,15 @@ def replan(turn: Turn, solve: Solve) -> None:
     because: dict[str, str] = {}
     if turn.may_grow and ruling.admitted:
         try:
-            problem = build_problem(turn, *probing.tried(turn, ruling, curves), held, ordered)
-            assignment = _solved(turn, problem, ruling.admitted, solve)
+            tried = probing.sizes(turn, ruling)
+            assignment = _tried(turn, ruling, curves, held, ordered, tried, solve)
             missing = [trainer for trainer in ruling.admitted if trainer.id in entitled and not assignment[trainer.id]]
             if missing:
-                problem = first_nodes.insisted(problem, entitled)
-                assignment = _solved(turn, problem, ruling.admitted, solve)
+                least = {id_: turn.trainers[id_].sizes.low for id_ in entitled}
+                assignment = _tried(turn, ruling, curves, held, ordered, tried, solve, least)
                 because = first_nodes.said(turn, missing, assignment)
             elif probing.begin(turn, ruling, held, assignment, curves):
-                problem = build_problem(turn, *probing.tried(turn, ruling, curves), held, ordered)
-                assignment = _solved(turn, problem, ruling.admitted, solve)
+                assignment = _tried(turn, ruling, curves, held, ordered, probing.sizes(turn, ruling), solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
             text = " ".join(str(error).split()) or type(error).__name__
             turn.actions.append(SolverFailed(text))
@@ -74,6 +73,24 @@ def replan(turn: Turn, solve: Solve) -> None:
     because |= probing.said(turn)
     execution.carry_out(turn, assignment, held, curves, ruling, because)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
+
+
+def _tried(
+    turn: Turn,
+    ruling: Ruling,
+    curves: Mapping[str, Points],
+    held: Assignment,
+    nodes: Sequence[str],
+    tried: Mapping[str, int],
+    solve: Solve,
+    least: Mapping[str, int] | None = None,
+) -> Assignment:
+    """The best map in which the trainers that are `tried` have just so many nodes, and others `least` so many."""
+    bound = replace(ruling, most={**ruling.most, **tried}) if tried else ruling
+    problem = build_problem(turn, bound, curves, held, nodes)
+    if tried or least:
+        problem = first_nodes.insisted(problem, {**(least or {}), **tried})
+    return _solved(turn, problem, ruling.admitted, solve)
 
 
 def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:

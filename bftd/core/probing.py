@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from bftd.core import ending, learn, scaling, sentences
+from bftd.core import ending, scaling, sentences
 from bftd.core.caps import Ruling
 from bftd.core.decisions import Tried
 from bftd.core.domain import Assignment, Trainer
@@ -45,14 +45,10 @@ def end(turn: Turn) -> None:
             turn.change(trainer, probe_nodes=0, probe_until_s=None)
 
 
-def tried(turn: Turn, ruling: Ruling, curves: Mapping[str, Points]) -> tuple[Ruling, Mapping[str, Points]]:
-    """What a plan is made for: whoever is tried scales as well as can be, up to the size at which it is tried."""
-    trainers = [trainer for id_ in curves if (trainer := turn.trainers[id_]).probe_nodes]
-    if not trainers:
-        return ruling, curves
-    most = {trainer.id: min(ruling.most[trainer.id], trainer.probe_nodes) for trainer in trainers}
-    best = {item.id: learn.curve(item.knowledge, item.sizes.high, at_best=True) for item in trainers}
-    return replace(ruling, most={**ruling.most, **most}), {**curves, **best}
+def sizes(turn: Turn, ruling: Ruling) -> dict[str, int]:
+    """On how many nodes trainers are tried at present, as far as they may have so many."""
+    trainers = (turn.trainers[trainer.id] for trainer in ruling.admitted)
+    return {item.id: item.probe_nodes for item in trainers if 0 < item.probe_nodes <= ruling.most[item.id]}
 
 
 def said(turn: Turn) -> dict[str, str]:
@@ -113,11 +109,7 @@ def begin(turn: Turn, ruling: Ruling, held: Assignment, assignment: Assignment, 
 def _unknown(trainer: Trainer) -> bool:
     """Whether it was seen where it is, nobody has told how it scales, and it was not tried too often."""
     known = trainer.knowledge
-    return (
-        known.guessed
-        and trainer.probes < PROBES_MOST
-        and any(size == trainer.held for size, _ in known.seen)
-    )
+    return known.guessed and trainer.probes < PROBES_MOST and any(size == trainer.held for size, _ in known.seen)
 
 
 def _new(trainer: Trainer, nodes: int) -> bool:

@@ -26,8 +26,6 @@ REMEMBERED = 30.0
 ASSUMED = 2.0
 
 _EVEN: Weights = (1.0 / len(SERIAL),) * len(SERIAL)
-# No serial part at all, whatever was seen.
-NONE: Weights = (1.0, *(0.0,) * (len(SERIAL) - 1))
 
 
 def speed_up(serial: float, nodes: float) -> float:
