@@ -45,8 +45,7 @@ class Settings:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
     zone: Zone = UTC
-    # The identities under which this daemon's pilots run; empty where it has none, as in a replay.
-    identities: frozenset[str] = frozenset()
+    identities: frozenset[str] = frozenset()  # under which this daemon's pilots run; empty where it has none
     trusting: bool = False
 
     def changed(self, **keys: Any) -> Settings:
@@ -184,8 +183,7 @@ class Lease:
     missed_polls: int = 0
     missed_s: float | None = None
     alarmed: bool = False
-    # That of the pilot; "" where the daemon harvests one.
-    partition: str = ""
+    partition: str = ""  # that of the pilot; "" where the daemon harvests one
     cancelled_s: float | None = None
     shown: bool = False
     working_s: float | None = None
@@ -209,22 +207,17 @@ class Lease:
 class Trainer:
     """One elastic training job (the paper's j): its driver's last request, and everything reported since."""
 
-    # What the driver registered with, without the leases that it brought along.
-    request: Registration
-    # When the trainer came into the queue (unix seconds); the first come are considered first.
-    arrived_s: float
-    # What is known of its scaling and of what its resizes cost.
-    knowledge: Knowledge
-    # Fences older drivers: each registration raises it.
-    epoch: int = 1
+    request: Registration  # what the driver registered with, without the leases that it brought along
+    arrived_s: float  # when it came into the queue (unix seconds); the first come are considered first
+    knowledge: Knowledge  # of its scaling and of what its resizes cost
+    epoch: int = 1  # fences older drivers: each registration raises it
     version: int = 1  # counts the changes of its lease list
     state: TrainerState = "waiting"
     heard_s: float = 0.0  # when its driver was last heard of
     step: int = 0  # progress that is saved: it never goes back (S10)
     samples: float = 0.0
     samples_per_s: float = 0.0  # what it makes at present; 0 where that is not known
-    # The steps of the whole training, None where its script does not tell.
-    total_steps: int | None = None
+    total_steps: int | None = None  # of the whole training, None where its script does not tell
     pace: Pace = field(default=Pace())
     attendance: Attendance = field(default=Attendance())
     loss: float | None = None
@@ -236,25 +229,21 @@ class Trainer:
     # Rounds of placements in a row that came to no pilot which Slurm showed, and when the last one was granted.
     refused_rounds: int = 0
     refused_round_s: float = float("-inf")
-    # After too many of them it does not grow before this.
-    no_growth_until_s: float = float("-inf")
+    no_growth_until_s: float = float("-inf")  # after too many of them it does not grow before this
     # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
     idled_s: float = 0.0
     worked_s: float = 0.0
     # When it last went on after a suspension; None from the suspension until its first step after that.
     resumed_s: float | None = float("-inf")
-    # The key of what was last said about why it stays as it is: nothing is said twice in a row.
-    said: str = ""
+    said: str = ""  # the key of what was last said about why it stays as it is: nothing is said twice in a row
     # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
     strays: tuple[Lease, ...] = ()
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
-    # How many nodes it had when a plan was last made, and since when it has had that many.
-    held: int = 0
-    held_since_s: float = 0.0
-    # While its speed on fewer nodes is tried: how many at most and until when; and how often that was done.
-    probe_nodes: int = 0
+    held: int = 0  # how many nodes it had when a plan was last made
+    held_since_s: float = 0.0  # and since when it has had that many
+    probe_nodes: int = 0  # on how many it is tried at present, 0 where it is not
     probe_until_s: float | None = None
-    probes: int = 0
+    probes: int = 0  # how often it was tried
 
     @property
     def id(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from bftd.core import sentences
 from bftd.core.decisions import GetsFirst
 from bftd.core.domain import Assignment, Trainer
+from bftd.core.timing import REFUSED_ROUNDS
 from bftd.core.turn import Turn
 from milp import Curve, Problem, TrainerSpec
 
@@ -43,14 +44,16 @@ def fall_due(turn: Turn) -> bool:
 def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...]:
     """One trainer of each user that has nodes or has waited for too long, as far as their smallest sizes fit together.
 
-    Those that hold nodes come first, then those that wait, in order of arrival.
+    Those that hold nodes come first, then those that wait, in order of arrival. One that is paused or silent, or whose
+    pilots were refused, has no such claim.
     """
     within_s = turn.settings.decide.first_node_within_s
     if not within_s:
         return ()
     of_user: dict[str, Trainer] = {}
     for trainer in turn.trainers.values():
-        if not trainer.active or not (trainer.id in held or turn.most_nodes(trainer, 0)):
+        refused = trainer.refused_rounds >= REFUSED_ROUNDS or not turn.most_nodes(trainer, 0)
+        if not trainer.active or (refused and trainer.id not in held):
             continue
         if trainer.user not in of_user or (trainer.id in held and of_user[trainer.user].id not in held):
             of_user[trainer.user] = trainer
@@ -63,6 +66,22 @@ def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...
             found.append(trainer)
             left -= trainer.sizes.low
     return tuple(found)
+
+
+def left_out(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> list[Trainer]:
+    """Those of the entitled whose users a plan would leave with nothing."""
+    having = {trainer.user for trainer in trainers if assignment.get(trainer.id)}
+    return [trainer for trainer in entitled if trainer.user not in having and trainer.id in assignment]
+
+
+def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> dict[str, int]:
+    """The least nodes of one trainer of each entitled user: of one that would have some anyway, if there is any."""
+    chosen = {trainer.user: trainer for trainer in entitled}
+    for trainer in trainers:
+        mine = chosen.get(trainer.user)
+        if mine is not None and assignment.get(trainer.id) and not assignment.get(mine.id):
+            chosen[trainer.user] = trainer
+    return {trainer.id: trainer.sizes.low for trainer in chosen.values()}
 
 
 def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:

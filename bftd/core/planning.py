@@ -44,8 +44,8 @@ def replan(turn: Turn, solve: Solve) -> None:
     ordered = by_preference(turn.pool.nodes)
     first_nodes.note(turn, held)
     probing.end(turn)
-    entitled = [trainer.id for trainer in first_nodes.entitled(turn, held, len(ordered))]
-    ruling = caps.rule(turn, held, len(ordered), entitled)
+    entitled = first_nodes.entitled(turn, held, len(ordered))
+    ruling = caps.rule(turn, held, len(ordered), [trainer.id for trainer in entitled])
     curves = _curves(turn, ruling.admitted)
     assignment: Assignment | None = None
     because: dict[str, str] = {}
@@ -53,9 +53,8 @@ def replan(turn: Turn, solve: Solve) -> None:
         try:
             tried = probing.sizes(turn, ruling)
             assignment = _tried(turn, ruling, curves, held, ordered, tried, solve)
-            missing = [trainer for trainer in ruling.admitted if trainer.id in entitled and not assignment[trainer.id]]
-            if missing:
-                least = {id_: turn.trainers[id_].sizes.low for id_ in entitled}
+            if missing := first_nodes.left_out(entitled, ruling.admitted, assignment):
+                least = first_nodes.least(entitled, ruling.admitted, assignment)
                 assignment = _tried(turn, ruling, curves, held, ordered, tried, solve, least)
                 because = first_nodes.said(turn, missing, assignment)
             elif probing.begin(turn, ruling, held, assignment, curves):

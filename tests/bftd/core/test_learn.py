@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.core import scaling
 from bftd.core.learn import (
     SIZES_KEPT,
     UNKNOWN_DOWN_COST_S,
@@ -35,10 +36,48 @@ SIZES = st.integers(1, 64)
 RATES = st.floats(0.01, 1e6)
 
 
-def test_a_trainer_about_which_nothing_is_known_scales_linearly_with_the_guess() -> None:
+def test_a_trainer_about_which_nothing_is_known_scales_less_than_linearly_from_the_guess() -> None:
     points = curve(Knowledge(), 8, guess_per_node=50.0)
     assert points[0] == (0, 0.0)
-    assert [rate(points, nodes) for nodes in (1, 3, 8)] == [50.0, 150.0, 400.0]
+    assert rate(points, 1) == 50.0
+    per_node = [rate(points, nodes) / nodes for nodes in (1, 2, 4, 8)]
+    assert per_node == sorted(per_node, reverse=True)
+    assert per_node[-1] < per_node[0]
+
+
+@given(st.integers(2, 256), st.integers(1, 256), RATES)
+def test_a_curve_through_one_size_is_concave_below_it_and_above_it(nodes_max: int, size: int, at_size: float) -> None:
+    points = curve(observe_rate(Knowledge(), min(size, nodes_max), at_size), nodes_max)
+    slopes = [(after - before) / (high - low) for (low, before), (high, after) in itertools.pairwise(points)]
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in itertools.pairwise(slopes))
+    assert rate(points, min(size, nodes_max)) == pytest.approx(at_size)
+
+
+def test_trainers_seen_at_different_sizes_are_taken_to_scale_alike() -> None:
+    small, large = (curve(observe_rate(Knowledge(), size, 100.0), 64) for size in (1, 64))
+    for nodes in (2, 8, 64):
+        assert rate(small, nodes) / rate(small, 1) == pytest.approx(rate(large, nodes) / rate(large, 1))
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.02, 0.1, 0.3, 0.5])
+def test_two_sizes_far_apart_tell_what_is_made_of_others(serial: float) -> None:
+    def true(nodes: int) -> float:
+        return 10.0 * scaling.speed_up(serial, nodes)
+
+    known = observe_rate(observe_rate(Knowledge(), 2, true(2)), 16, true(16))
+    points = curve(known, 64)
+    for nodes in (1, 4, 8, 32):
+        assert rate(points, nodes) == pytest.approx(true(nodes), rel=0.08)
+
+
+def test_a_trainer_begins_with_how_those_before_it_have_scaled() -> None:
+    history: scaling.Weights = ()
+    for _ in range(5):
+        history = scaling.remembered(history, [((1, 10.0), (8, 79.0), (16, 156.0))])
+    assert scaling.remembered(history, [((4, 10.0), (5, 12.0))]) == history, "sizes so close tell nothing"
+    assert sum(history) < scaling.REMEMBERED
+    stranger, here = (curve(Knowledge(prior=prior), 64) for prior in ((), scaling.prior(history)))
+    assert rate(here, 64) > 1.3 * rate(stranger, 64)
 
 
 def test_the_users_curve_is_believed_until_something_is_seen() -> None:
@@ -52,13 +91,13 @@ def test_what_is_seen_scales_the_users_curve_elsewhere() -> None:
     assert [rate(points, nodes) for nodes in (1, 2, 4)] == [20.0, 38.0, 60.0]
 
 
-def test_between_seen_sizes_the_curve_is_straight_and_beyond_it_goes_on_with_the_fitted_efficiency() -> None:
-    known = observe_rate(observe_rate(Knowledge(), 2, 100.0), 4, 160.0)
-    points = curve(known, 8)
+def test_between_seen_sizes_the_curve_bends_as_the_time_of_a_sample_does() -> None:
+    known = observe_rate(observe_rate(Knowledge(), 2, 100.0), 16, 160.0)
+    points = curve(known, 16)
     assert rate(points, 2) == 100.0
-    assert rate(points, 3) == pytest.approx(130.0)
-    assert rate(points, 8) == pytest.approx(256.0)  # 1.6 times for each doubling
-    assert rate(points, 1) == pytest.approx(50.0)
+    assert rate(points, 16) == pytest.approx(160.0)
+    part = (1 / 4 - 1 / 16) / (1 / 2 - 1 / 16)
+    assert 1 / rate(points, 4) == pytest.approx(part / 100.0 + (1 - part) / 160.0)
 
 
 def test_a_new_report_moves_a_known_size_by_a_third() -> None:
@@ -184,8 +223,10 @@ def test_a_single_odd_stall_moves_the_cost_no_further_than_to_its_neighbour(
 
 
 def test_the_guess_for_a_stranger_is_the_median_rate_of_the_others() -> None:
-    others = [observe_rate(Knowledge(), 2, total) for total in (20.0, 40.0, 2000.0)]
+    others = [observe_rate(Knowledge(), 1, total) for total in (10.0, 20.0, 1000.0)]
     assert median_rate_per_node([*others, Knowledge()]) == 20.0
+    alone = observe_rate(Knowledge(), 2, 20.0)
+    assert 10.0 < median_rate_per_node([alone]) < 20.0, "one node makes more than half of what two make"
     assert median_rate_per_node([Knowledge()]) == 1.0
 
 

@@ -79,7 +79,7 @@ def test_a_newcomer_takes_at_most_one_place_and_nothing_changes_until_somebody_c
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=7), st.integers(1, 4), st.integers(0, 10**6))
 def test_trainers_with_nodes_do_not_flap_while_nobody_comes_or_goes(users: list[str], pj_max: int, seed: int) -> None:
-    core = Core(Settings().changed(pj_max=pj_max))
+    core = Core(Settings().changed(pj_max=pj_max, first_node_within_s=0.0))
     names = [f"n{number}" for number in range(1, 7)]
     core.pool(*names)
     for at, user in enumerate(users):

@@ -15,6 +15,7 @@ from bftd.core.decisions import (
     Ended,
     ForeignPilots,
     GaveBack,
+    GetsFirst,
     Grew,
     GrowthPaused,
     JobStrays,
@@ -33,6 +34,7 @@ from bftd.core.decisions import (
     Started,
     Stays,
     Suspended,
+    Tried,
     Waits,
 )
 from bftd.core.domain import (
@@ -103,6 +105,16 @@ DEEDS: list[tuple[Any, str, str]] = [
         Keeps("a", 1, 2, 0.5, 60.0, 90.0),
         "keeps 1 node: 2 more would add 0.5 samples/s, which over the next 60 s does not outweigh 90.0 s of stall",
         "keep 1 node: 2 more would add 0.5 samples/s, which over the next 60 s does not outweigh 90.0 s of stall",
+    ),
+    (
+        GetsFirst("a", 31.0, 60.0),
+        "is to have a first node within 60 s: its user has had none for 31 s",
+        "be to have a first node within 60 s: its user has had none for 31 s",
+    ),
+    (
+        Tried("a", 8, 4, 33.0, 0.5),
+        "is tried on 4 nodes for 33 s, after 8, to learn how it scales",
+        "be tried on 4 nodes for 33 s, after 8, to learn how it scales",
     ),
     (Saved("a", 40), "is suspended to disk at step 40", "be suspended to disk at step 40"),
     (Lost("a", "its driver is gone"), "is lost: its driver is gone", "be lost: its driver is gone"),
