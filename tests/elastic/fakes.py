@@ -32,18 +32,18 @@ from elastic.share import Share
 from elastic.spec import ElasticSpec
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.sharing import Sharing
+from tests.support.waiting import STILL_S
 
 KEY = b"of a test"
 SECRET = "5a17"
 
-LIMIT_S = 20.0
 
 SomeReport = TypeVar("SomeReport", bound=Report)
 
 
 async def until(what: str, condition: Callable[[], Any]) -> Any:
     """Waits until a condition holds; a test whose condition never does fails by name."""
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not (result := condition()):
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         await asyncio.sleep(0.002)

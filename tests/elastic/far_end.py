@@ -7,10 +7,9 @@ import socket
 from elastic.link.channel import BlockingChannel
 from elastic.link.seal import PROOF_BYTES, Examination
 from elastic.link.wire import Message
+from tests.support.waiting import STILL_S
 
 SECRET = "5e5a3e"
-LIMIT_S = 60.0
-"""No answer for so long is none: two cores may be busy with other tests."""
 
 
 class FarEnd(BlockingChannel):
@@ -28,7 +27,7 @@ class FarEnd(BlockingChannel):
 def accepted(server: socket.socket, secret: str = SECRET) -> tuple[FarEnd, Message]:
     """The next connection, both ends proved, and its hello; raises WireError when the other end proves nothing."""
     sock, _ = server.accept()
-    sock.settimeout(LIMIT_S)
+    sock.settimeout(STILL_S)
     examination = Examination(secret, line_of(sock))
     sock.sendall(examination.challenge)
     return FarEnd(sock, examination.seals(exactly(sock, PROOF_BYTES))), examination.about

@@ -23,7 +23,8 @@ from elastic.errors import EXIT_LINK_LOST, LinkLostError, StateError
 from elastic.link.payload import Incoming, send_file
 from elastic.link.wire import Message
 from elastic.session import Fetched, Saved, Session, new_page, read_page
-from tests.elastic.far_end import LIMIT_S, SECRET, FarEnd, accepted
+from tests.elastic.far_end import SECRET, FarEnd, accepted
+from tests.support.waiting import STILL_S
 
 
 class Driver:
@@ -31,7 +32,7 @@ class Driver:
 
     def __init__(self, folder: str = "") -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
-        self._server.settimeout(LIMIT_S)
+        self._server.settimeout(STILL_S)
         self.page = new_page()
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{self._server.getsockname()[1]}",
@@ -43,7 +44,7 @@ class Driver:
         with ThreadPoolExecutor() as pool:
             accepting = pool.submit(accepted, self._server)
             self.session = Session.connect(environ, self.page)
-            self.channel, self.hello = accepting.result(LIMIT_S)
+            self.channel, self.hello = accepting.result(STILL_S)
 
     def next(self) -> Message:
         message = self.channel.receive()
@@ -183,7 +184,7 @@ def test_regression_what_was_saved_just_before_the_end_did_not_travel(driver: Dr
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, code)
         assert driver.next_state()[1] == b"weights"
-        assert ending.result(LIMIT_S) == code
+        assert ending.result(STILL_S) == code
 
 
 def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver: Driver) -> None:
@@ -194,7 +195,7 @@ def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver:
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, 0)
         assert driver.next_state()[1] == b"weights"
-        assert ending.result(LIMIT_S) == 0
+        assert ending.result(STILL_S) == 0
     assert driver.next()["rank"] == 1
 
 
@@ -222,9 +223,9 @@ def test_commands_are_answered_while_the_main_thread_hangs_in_a_collective(drive
     driver.channel.send({"op": "ping"})
     assert driver.next() == {"op": "pong"}
     driver.channel.send({"op": "abort"})
-    assert aborted.wait(LIMIT_S)
+    assert aborted.wait(STILL_S)
     driver.channel.send({"op": "pause"})
-    assert driver.session.pause_requested.wait(LIMIT_S)
+    assert driver.session.pause_requested.wait(STILL_S)
 
 
 def test_saving_in_the_background_ships_the_newest_state(driver: Driver) -> None:
@@ -273,13 +274,13 @@ def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, s
         kept.write_bytes(b"the state")
         with kept.open("rb") as content:
             assert send_file(channel, about, content)
-        file = fetching.result(LIMIT_S).file
+        file = fetching.result(STILL_S).file
     assert file is not None
     assert file.read() == b"the state"
     assert mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:3] == b"the"
     assert [path.name for path in tmp_path.glob("bft-state/state-*")] == [f"state-5-{about['sha256']}"] * shared
     driver.session.step(6, 60, 0, 1, None)  # by now all have it open, and the node's disk is for others too
-    until_s = time.monotonic() + LIMIT_S
+    until_s = time.monotonic() + STILL_S
     while list(tmp_path.glob("bft-state/state-*")):
         assert time.monotonic() < until_s
         time.sleep(0.001)
@@ -318,8 +319,8 @@ def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
         assert driver.next() == {"op": "fetch"}
         driver.channel.shutdown()
         with pytest.raises(LinkLostError, match="is gone"):
-            fetching.result(LIMIT_S)
-    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+            fetching.result(STILL_S)
+    assert exits.get(timeout=STILL_S) == EXIT_LINK_LOST
     with pytest.raises(LinkLostError):
         driver.session.fetch_state()
 
@@ -343,10 +344,10 @@ def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
         if how == "cut short":
             assert driver.next() == {"op": "fetch"}, "the link holds, so it tries on"
             driver.channel.send({"op": "fetched", "none": True})
-            assert fetching.result(LIMIT_S) == Fetched()
+            assert fetching.result(STILL_S) == Fetched()
         else:
             with pytest.raises(StateError, match="altered on its way, 3 times; it is kept"):
-                fetching.result(LIMIT_S)
+                fetching.result(STILL_S)
 
 
 # -- a worker without its link ---
@@ -357,7 +358,7 @@ def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
 ) -> None:
     driver.session.commit(saved(5))
     driver.channel.shutdown()
-    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+    assert exits.get(timeout=STILL_S) == EXIT_LINK_LOST
     assert driver.session.attached
     driver.session.ship()
     assert not driver.session._shipper.arrived, "nobody has it"
@@ -370,7 +371,7 @@ def test_a_failed_send_is_noticed_too(driver: Driver, exits: queue.SimpleQueue[i
 
     driver.session._channel.send = fail  # type: ignore[union-attr, method-assign]
     driver.session.step(1, 10, 0, 1, None)
-    assert exits.get(timeout=LIMIT_S) == EXIT_LINK_LOST
+    assert exits.get(timeout=STILL_S) == EXIT_LINK_LOST
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -379,14 +380,14 @@ def test_a_script_that_has_ended_keeps_its_code_when_the_driver_hangs_up_then(
 ) -> None:
     assert driver.session.ended(code) == code
     driver.channel.shutdown()
-    assert driver.session._lost.wait(LIMIT_S)
+    assert driver.session._lost.wait(STILL_S)
     time.sleep(0.1)  # more than LINK_LOST_S here
     assert exits.empty()
 
 
 def test_a_script_that_fails_for_want_of_the_link_did_not_fail_by_itself(driver: Driver) -> None:
     driver.channel.shutdown()
-    assert driver.session._lost.wait(LIMIT_S)
+    assert driver.session._lost.wait(STILL_S)
     assert driver.session.ended(1) == EXIT_LINK_LOST
     assert driver.session.ended(0) == 0, "a script that came to its end has"
 
@@ -394,13 +395,13 @@ def test_a_script_that_fails_for_want_of_the_link_did_not_fail_by_itself(driver:
 def test_regression_a_script_waited_for_an_answer_on_a_lost_link_until_its_output_was_cut_off(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "FAREWELL_S", 10 * LIMIT_S)
+    monkeypatch.setattr(sessions, "FAREWELL_S", 10 * STILL_S)
     driver.channel.shutdown()
-    assert driver.session._lost.wait(LIMIT_S)
+    assert driver.session._lost.wait(STILL_S)
     with ThreadPoolExecutor() as pool:
         failing = pool.submit(driver.session.failed, "no link")
         try:
-            failing.result(LIMIT_S)
+            failing.result(STILL_S)
         finally:
             driver.session._heard.set()
 
@@ -409,7 +410,7 @@ def test_a_script_that_chooses_the_code_of_a_lost_link_itself_says_so(driver: Dr
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, EXIT_LINK_LOST)
         assert driver.next() == {"op": "error", "text": "sys.exit(75)"}
-        assert ending.result(LIMIT_S) == EXIT_LINK_LOST
+        assert ending.result(STILL_S) == EXIT_LINK_LOST
 
 
 def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +426,7 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2):
             server.accept()[0].close()
         channel, hello = accepted(server)
-        session = connecting.result(LIMIT_S)
+        session = connecting.result(STILL_S)
         assert hello["host"] == "n1.3.0"
         assert session.ended(0) == 0
         channel.close()
@@ -437,21 +438,21 @@ def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver
     def write(file: BinaryIO) -> None:
         file.write(b"giga")
         written.set()
-        assert go_on.wait(LIMIT_S)
+        assert go_on.wait(STILL_S)
         file.write(b"bytes")
 
     driver.session.commit(Saved(1, 10, write))
     driver.session.ship_soon()
     with ThreadPoolExecutor() as pool:
         coming = pool.submit(driver.next_state)
-        assert written.wait(LIMIT_S)
+        assert written.wait(STILL_S)
         driver.session.step(1, 10, 0, 1, None)
         driver.session.commit(saved(2, b"newer"))
         driver.channel.send({"op": "ship"})
         driver.channel.send({"op": "ping"})
         assert [driver.next()["op"], driver.next()["op"]] == ["step", "pong"]
         go_on.set()
-        assert coming.result(LIMIT_S)[1] == b"gigabytes"
+        assert coming.result(STILL_S)[1] == b"gigabytes"
         hello, content = driver.next_state()
         assert (hello["step"], hello["last"], content) == (2, True, b"newer")
 
@@ -499,7 +500,7 @@ def test_a_script_that_fails_is_told_of_before_its_worker_goes_on_to_its_end(dri
     assert message["text"].endswith("ä line\nValueError: no layer\n")
     assert not ended.is_set()
     driver.channel.send({"op": "heard"})
-    assert ended.wait(LIMIT_S)
+    assert ended.wait(STILL_S)
 
 
 def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only(

@@ -20,8 +20,7 @@ from elastic.link.payload import Incoming
 from elastic.link.wire import Message
 from elastic.shipping import Saved, Shipper
 from tests.elastic.fakes import channels
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 class Driver:
@@ -62,7 +61,7 @@ class Driver:
             content = b""
             for piece in incoming.pieces():
                 content += bytes(piece)
-            assert self.go_on.wait(LIMIT_S)
+            assert self.go_on.wait(STILL_S)
             self.states.append((about, content))
             channel.send({"op": "kept"})
         except WireError:
@@ -96,7 +95,7 @@ def saved(step: int, content: bytes | None = None, release: Callable[[], None] =
 
 
 def until(what: str, condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         time.sleep(0.001)
@@ -195,7 +194,7 @@ def test_each_state_is_let_go_exactly_once_and_never_while_it_is_written_whateve
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT_S)
+        thread.join(STILL_S)
         assert not thread.is_alive()
     driver.cut = 0
     driver.shipper.ship()
@@ -225,7 +224,7 @@ def test_once_the_link_is_gone_nobody_waits_any_more(driver: Driver) -> None:
     until("it tries", lambda: driver.connections > 3)
     driver.lost.set()
     driver.shipper.stop()
-    waiting.join(LIMIT_S)
+    waiting.join(STILL_S)
     assert not waiting.is_alive()
     assert not driver.shipper.arrived
 
@@ -237,7 +236,7 @@ def test_a_state_that_the_driver_cannot_keep_is_sent_again_only_when_it_asks(dri
     waiting.start()
     until("it is sent", lambda: driver.connections)
     driver.shipper.refused()
-    waiting.join(LIMIT_S)
+    waiting.join(STILL_S)
     assert not waiting.is_alive(), "who waited for it has an answer"
     until("nothing travels", lambda: driver.shipper._travelling is None)
     before = driver.connections
@@ -369,5 +368,5 @@ def test_by_path_nobody_waits_for_the_drivers_word_once_the_link_is_gone(driver:
     until("it is written", lambda: files.steps)
     driver.lost.set()
     driver.shipper.stop()
-    waiting.join(LIMIT_S)
+    waiting.join(STILL_S)
     assert not waiting.is_alive()

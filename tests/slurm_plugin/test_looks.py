@@ -18,8 +18,8 @@ from slurm_plugin.pilots import Leftover, PilotLauncher, PilotRequest, Placed, R
 from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import Rules
 from tests.slurm_plugin.pending import NOW_S, queued
+from tests.support.waiting import STILL_S
 
-LIMIT_S = 20.0
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 
 
@@ -36,7 +36,7 @@ class Gate:
         self.looks += 1
         number = self.looks
         self.begun.release()
-        assert self.go_on.acquire(timeout=LIMIT_S)
+        assert self.go_on.acquire(timeout=STILL_S)
         if self.failing:
             raise SnapshotError(f"look {number} failed")
         return number
@@ -48,7 +48,7 @@ def in_threads(times: int, ask: Callable[[], object]) -> tuple[ThreadPoolExecuto
 
 
 def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         time.sleep(0.002)
@@ -58,15 +58,15 @@ def test_who_asks_while_a_look_is_under_way_gets_the_next_one_and_all_of_them_th
     gate = Gate()
     shared = SharedLook(gate.look)
     first_pool, [first] = in_threads(1, shared.fresh)
-    assert gate.begun.acquire(timeout=LIMIT_S)
+    assert gate.begun.acquire(timeout=STILL_S)
     pool, later = in_threads(20, shared.fresh)
     until("all ask", lambda: shared._asking == 21)
     gate.go_on.release()
-    assert first.result(LIMIT_S) == 1
-    assert gate.begun.acquire(timeout=LIMIT_S)
+    assert first.result(STILL_S) == 1
+    assert gate.begun.acquire(timeout=STILL_S)
     assert not any(answer.done() for answer in later), "the look that was under way is not theirs"
     gate.go_on.release()
-    assert [answer.result(LIMIT_S) for answer in later] == [2] * 20
+    assert [answer.result(STILL_S) for answer in later] == [2] * 20
     assert gate.looks == 2
     first_pool.shutdown()
     pool.shutdown()
@@ -80,7 +80,7 @@ def test_a_look_that_fails_fails_for_all_whom_it_was_for_and_the_next_one_is_new
     gate.go_on.release(3)
     for answer in asked:
         with pytest.raises(SnapshotError):
-            answer.result(LIMIT_S)
+            answer.result(STILL_S)
     gate.failing = False
     gate.go_on.release(3)
     before = gate.looks

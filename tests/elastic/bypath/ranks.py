@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import STILL_S
+
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 120.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "elastic.bypath.saving"]
@@ -66,7 +67,7 @@ class Trainer:
             for rank in range(size)
         ]
         before = self._lines(size)
-        ends_s = time.monotonic() + LIMIT_S
+        ends_s = time.monotonic() + STILL_S
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -129,7 +130,7 @@ def _worker(
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
-    faulthandler.dump_traceback_later(0.75 * LIMIT_S)  # where it hangs, should it
+    faulthandler.dump_traceback_later(0.75 * STILL_S)  # where it hangs, should it
     import torch
     import torch.distributed as dist
 

@@ -10,16 +10,15 @@ import pytest
 
 from elastic.bypath.writer import Writer
 from elastic.errors import LinkLostError
-
-LIMIT_S = 10.0
+from tests.support.waiting import STILL_S
 
 
 class Group:
     """As many workers, with a barrier for those that write and votes of those that train."""
 
     def __init__(self, size: int) -> None:
-        self.writing = threading.Barrier(size, timeout=LIMIT_S)
-        self.main = threading.Barrier(size, timeout=LIMIT_S)
+        self.writing = threading.Barrier(size, timeout=STILL_S)
+        self.main = threading.Barrier(size, timeout=STILL_S)
         self.votes = [(0, 0)] * size
 
     def vote(self, rank: int, begun: int, met: int) -> tuple[int, int]:
@@ -67,7 +66,7 @@ def test_all_workers_write_the_same_states_in_one_order_and_always_the_last_one(
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(LIMIT_S)
+        worker.join(STILL_S)
     assert not any(worker.is_alive() for worker in workers), "they wait for each other"
     assert written[0] == written[1] == written[2] == sorted(set(written[0]))
     assert written[0][-1] == saves - 1
@@ -82,7 +81,7 @@ def test_nobody_waits_for_ever_when_a_worker_is_lost() -> None:
     writer.put(lambda begun, met: (0, 0), lambda: Job(1, [], [], 0.0))
     started = time.monotonic()
     writer.drain()
-    assert time.monotonic() - started < LIMIT_S
+    assert time.monotonic() - started < STILL_S
 
 
 def test_regression_a_writer_that_had_failed_took_states_for_ever_and_wrote_none() -> None:

@@ -16,8 +16,7 @@ from elastic.link.fence import Fence
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.fakes import until
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 class Worker:
@@ -51,12 +50,12 @@ class Worker:
 
 def scene(body: Callable[[Agreement], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        await asyncio.wait_for(body(Agreement()), LIMIT_S)
+        await asyncio.wait_for(body(Agreement()), STILL_S)
 
     asyncio.run(run())
 
 
-async def agree(agreement: Agreement, *workers: Worker, pause: bool = True, limit_s: float = LIMIT_S) -> bool:
+async def agree(agreement: Agreement, *workers: Worker, pause: bool = True, limit_s: float = STILL_S) -> bool:
     return await agreement.agree([worker.peer for worker in workers], pause=pause, limit_s=limit_s)
 
 
@@ -106,7 +105,7 @@ def test_no_gate_is_left_when_a_worker_does_not_answer_or_is_lost() -> None:
             well.fence.passed(1, 1.0)
             put = ill.fence.answer
             ill.fence.answer = lambda message, put=put: put(message) if message["op"] == "where" else None  # type: ignore[method-assign,misc]
-            asking = asyncio.ensure_future(agree(agreement, well, ill, limit_s=LIMIT_S if lost else 0.05))
+            asking = asyncio.ensure_future(agree(agreement, well, ill, limit_s=STILL_S if lost else 0.05))
             await until("a gate is put", lambda well=well: "gate" in ops(well))
             if lost:
                 agreement.gone(ill.peer)
@@ -179,11 +178,11 @@ def test_workers_in_step_with_each_other_all_save_at_the_same_steps(count: int, 
             step, now_s = step + 1, now_s + 0.001
             if step_s:
                 over.wait(pace.random() * step_s)
-            together.wait(LIMIT_S)
+            together.wait(STILL_S)
             gate = worker.fence.passed(step, now_s)
             if gate is not None:
                 saves.append(step)
-                together.wait(LIMIT_S)
+                together.wait(STILL_S)
                 if gate.pause:
                     return
 

@@ -16,8 +16,7 @@ import pytest
 
 from elastic.driver import output as outputs
 from elastic.driver.output import Output
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 class Pipe:
@@ -121,7 +120,7 @@ def test_regression_a_full_disk_cut_agents_off_now_it_is_tried_again(
     output = Output(1, held_bytes=1000)
     output.line("the first")
     output.line("the second")
-    assert disk.tried.wait(LIMIT_S)
+    assert disk.tried.wait(STILL_S)
     for number in range(100):
         output.line(f"line {number}")
     disk.room_bytes = None
@@ -142,9 +141,9 @@ def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_
     output = Output(1)
     for _ in range(3):
         output.line("lost")
-    assert disk.tried.wait(LIMIT_S)
+    assert disk.tried.wait(STILL_S)
     output.close(within_s=0.05)
-    output._thread.join(LIMIT_S)
+    output._thread.join(STILL_S)
     assert said == ["bft: 3 lines of output were not written: No space left on device"]
 
 
@@ -154,7 +153,7 @@ def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(p
     output = Output(pipe.writer)
     output._say_aside = said.append  # type: ignore[method-assign]
     output.line("one")
-    output._thread.join(LIMIT_S)
+    output._thread.join(STILL_S)
     for _ in range(100_000):
         output.line("more")
     assert said == ["bft: nobody reads the output any more; training goes on"]
@@ -198,7 +197,7 @@ def run(stdout: int | None, lines: int = 5, prefix: str = "") -> tuple[int, str]
     with subprocess.Popen(argv, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = process.stderr.read()
-        return process.wait(LIMIT_S), said
+        return process.wait(STILL_S), said
 
 
 def test_the_exit_code_stands_and_nothing_is_complained_about_when_the_output_is_full() -> None:
@@ -214,7 +213,7 @@ def test_the_exit_code_stands_when_nobody_reads(pipe: Pipe) -> None:
 def test_the_exit_code_stands_when_a_reader_has_stalled(pipe: Pipe) -> None:
     began_s = time.monotonic()
     assert run(pipe.writer, lines=5000)[0] == 7
-    assert time.monotonic() - began_s < LIMIT_S
+    assert time.monotonic() - began_s < STILL_S
 
 
 def test_the_exit_code_stands_where_there_is_no_output_at_all() -> None:
@@ -224,4 +223,4 @@ def test_the_exit_code_stands_where_there_is_no_output_at_all() -> None:
 def test_it_is_not_said_twice_where_both_outputs_are_one_file() -> None:
     with Path("/dev/full").open("wb") as full:
         argv = [sys.executable, "-c", PROGRAM, "5"]
-        assert subprocess.run(argv, stdout=full, stderr=full, check=False, timeout=LIMIT_S).returncode == 7
+        assert subprocess.run(argv, stdout=full, stderr=full, check=False, timeout=STILL_S).returncode == 7

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from elastic.link.fence import Fence, Gate
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 def gate(fence: Fence, step: int, *, number: int = 1, pause: bool = False) -> str:
@@ -51,7 +50,7 @@ def test_who_comes_to_a_gate_waits_until_the_others_have_answered(word: str, sav
     training.join(0.05)
     assert training.is_alive()
     fence.answer({"op": word, "step": 1, "number": 1})
-    training.join(LIMIT_S)
+    training.join(STILL_S)
     assert [one is not None for one in found] == [saves]
 
 

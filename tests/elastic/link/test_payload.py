@@ -21,8 +21,7 @@ from elastic.link.payload import LEAST_BYTES, AlteredError, Incoming, PieceWrite
 from elastic.link.wire import CHUNK_BYTES
 from elastic.timing import STATE_STALL_S
 from tests.elastic.fakes import channels
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 @contextmanager
@@ -57,7 +56,7 @@ def test_whatever_is_written_in_whatever_portions_is_what_comes(sizes: list[int]
         for portion in portions:
             assert writer.write(portion) == len(portion)
         digest = writer.whole()
-        assert reading.result(LIMIT_S) == whole
+        assert reading.result(STILL_S) == whole
         assert (incoming.size_bytes, incoming.digest, digest) == (len(whole), *[hashlib.sha256(whole).hexdigest()] * 2)
         assert moved == sorted(moved)
         assert moved[-1:] == [len(whole)] * bool(whole)
@@ -121,7 +120,7 @@ def test_who_sends_a_byte_now_and_then_is_dropped_and_who_sends_slowly_is_not(ra
             with pytest.raises(WireError, match="too slowly"):
                 read(incoming)
             driver.hang_up()
-            writing.exception(LIMIT_S)
+            writing.exception(STILL_S)
         else:
             assert len(read(incoming)) == len(content)
 
@@ -142,7 +141,7 @@ def test_what_serializers_write_in_small_portions_travels_in_few_pieces() -> Non
         for _ in range(10_000):
             writer.write(b"header")
         writer.whole()
-        assert reading.result(LIMIT_S) == b"header" * 10_000
+        assert reading.result(STILL_S) == b"header" * 10_000
         assert pieces == 2
 
 
@@ -169,7 +168,7 @@ def test_a_file_is_sent_by_the_kernel_and_verified_at_the_other_end(
     with connection() as (driver, worker, pool), path.open("rb") as file:
         receiving = pool.submit(lambda: receive_file(worker, worker.receive() or {}, got, seen.append))
         assert send_file(driver, about, file)
-        receiving.result(LIMIT_S)
+        receiving.result(STILL_S)
         assert got.getvalue() == content[:size_bytes]
         assert seen[-1] == size_bytes
 
@@ -180,7 +179,7 @@ def test_a_file_that_is_not_what_its_digest_says_is_told_to_both_ends(tmp_path: 
         receiving = pool.submit(lambda: receive_file(worker, worker.receive() or {}, io.BytesIO()))
         assert not send_file(driver, _about(b"as it was"[:7]), file)
         with pytest.raises(AlteredError):
-            receiving.result(LIMIT_S)
+            receiving.result(STILL_S)
 
 
 def test_regression_a_file_that_was_cut_meanwhile_was_read_for_ever(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_two_states_at_once_do_not_mix() -> None:
         begin = threading.Barrier(2)
 
         def send(to: BlockingChannel, letter: bytes) -> None:
-            begin.wait(LIMIT_S)
+            begin.wait(STILL_S)
             writer = PieceWriter(to)
             for _ in range(5):
                 writer.write(letter * CHUNK_BYTES)
@@ -211,7 +210,7 @@ def test_two_states_at_once_do_not_mix() -> None:
         reading = [pool.submit(read, Incoming(driver)), other_pool.submit(read, Incoming(other_driver))]
         pool.submit(send, worker, b"a")
         other_pool.submit(send, other_worker, b"b")
-        assert [set(content.result(LIMIT_S)) for content in reading] == [{97}, {98}]
+        assert [set(content.result(STILL_S)) for content in reading] == [{97}, {98}]
 
 
 def _about(content: bytes) -> dict[str, object]:

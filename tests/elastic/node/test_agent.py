@@ -21,7 +21,8 @@ import pytest
 from elastic.link.wire import Message, encode
 from elastic.node.agent import _why
 from elastic.node.resources import threads_per_worker
-from tests.elastic.far_end import LIMIT_S, SECRET, accepted, line_of
+from tests.elastic.far_end import SECRET, accepted, line_of
+from tests.support.waiting import STILL_S
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
 SOON_FROZEN = (
@@ -39,7 +40,7 @@ class Pilot:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.server.settimeout(LIMIT_S)
+        self.server.settimeout(STILL_S)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *argv: str) -> Message:
@@ -91,7 +92,7 @@ class Pilot:
 
     def ended(self) -> int:
         assert self.process is not None
-        return self.process.wait(LIMIT_S)
+        return self.process.wait(STILL_S)
 
     @property
     def cancelled(self) -> str:
@@ -114,12 +115,12 @@ def pilot(tmp_path: Path) -> Iterator[Pilot]:
 
 def assert_gone(process: psutil.Process | None) -> None:
     assert process is not None
-    psutil.wait_procs([process], timeout=LIMIT_S)
+    psutil.wait_procs([process], timeout=STILL_S)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def until(what: str, condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, f"never: {what}"
         time.sleep(0.02)
@@ -290,7 +291,7 @@ def test_an_agent_whose_driver_does_not_know_the_secret_does_nothing_for_it_and_
 ) -> None:
     pilot.launch()
     sock, _ = pilot.server.accept()
-    sock.settimeout(LIMIT_S)
+    sock.settimeout(STILL_S)
     line_of(sock)
     with contextlib.suppress(OSError):
         sock.sendall(encode({"op": "challenge", **lie}) + encode({"op": "configure", "interpreter": "/bin/true"}))
@@ -303,7 +304,7 @@ def test_an_agent_whose_driver_does_not_know_the_secret_does_nothing_for_it_and_
 def test_an_agent_does_not_take_its_own_words_back_for_a_drivers_proof(pilot: Pilot) -> None:
     pilot.launch()
     sock, _ = pilot.server.accept()
-    sock.settimeout(LIMIT_S)
+    sock.settimeout(STILL_S)
     sock.sendall(line_of(sock))
     assert pilot.ended() == 3
     assert pilot.cancelled == "77\n"
@@ -312,7 +313,7 @@ def test_an_agent_does_not_take_its_own_words_back_for_a_drivers_proof(pilot: Pi
 def test_slurms_notice_ends_an_agent_that_still_waits_for_its_drivers_proof(pilot: Pilot) -> None:
     pilot.launch()
     sock, _ = pilot.server.accept()
-    sock.settimeout(LIMIT_S)
+    sock.settimeout(STILL_S)
     line_of(sock)
     assert pilot.process is not None
     pilot.process.terminate()
@@ -353,7 +354,7 @@ def test_an_agent_asks_its_driver_for_signs_of_life_also_by_the_kernel(pilot: Pi
         # proc_net_tcp(5): remote address third, timer sixth; 02 is that of keepalive
         return {row[5].partition(":")[0] for row in rows if row[2].endswith(port)}
 
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while timers() != {"02"}:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

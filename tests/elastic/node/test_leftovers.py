@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from elastic.node import leftovers
+from tests.support.waiting import STILL_S
 
-LIMIT_S = 20.0
 # Adopts orphans as the node process does, does what a test says, and answers with what it finds.
 NODE = """
 import os, signal, subprocess, sys, time
@@ -96,8 +96,8 @@ def test_a_helper_of_a_killed_worker_goes_with_it(sleeper: Callable[..., subproc
     assert process.stdout is not None
     helper = psutil.Process(int(process.stdout.readline()))
     leftovers.kill_trees([process.pid])
-    assert process.wait(LIMIT_S) == -signal.SIGKILL
-    deadline_s = time.monotonic() + LIMIT_S
+    assert process.wait(STILL_S) == -signal.SIGKILL
+    deadline_s = time.monotonic() + STILL_S
     while helper.is_running() and helper.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

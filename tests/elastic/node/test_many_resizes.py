@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from elastic.link.wire import Message, decode, encode
-from tests.elastic.far_end import LIMIT_S, SECRET, accepted
+from tests.elastic.far_end import SECRET, accepted
+from tests.support.waiting import STILL_S
 
 # What the node process is without torch: the script needs none.
 NODE = """
@@ -81,7 +82,7 @@ class Node:
         self.process = subprocess.Popen([*argv, str(folder), OURS], env=environ, pass_fds=[theirs.fileno()])
         theirs.close()
         self._socket = ours
-        self._socket.settimeout(LIMIT_S)
+        self._socket.settimeout(STILL_S)
         self._file = ours.makefile("rb")
 
     def tell(self, message: Message) -> None:
@@ -119,7 +120,7 @@ class Node:
 
 
 def until(what: str, condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, what
         time.sleep(0.01)

@@ -19,8 +19,8 @@ import pytest
 
 from elastic.node import scratch
 from elastic.timing import SCRATCH_S
+from tests.support.waiting import STILL_S
 
-LIMIT_S = 20.0
 LEFT = f"bft-agent-{os.uname().nodename}-left"
 
 
@@ -42,7 +42,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def until_gone(path: Path) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while path.exists():
         assert time.monotonic() < deadline_s, f"{path} was never removed"
         time.sleep(0.01)

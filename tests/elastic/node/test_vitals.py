@@ -18,9 +18,9 @@ import pytest
 from elastic.node import vitals
 from elastic.node.vitals import Vitals, Watcher, descends, kill, vitals_of
 from elastic.timing import BUSY_TIMES
+from tests.support.waiting import STILL_S
 
 FROZEN_S = 10.0
-LIMIT_S = 60.0
 
 SPIN = "while True: pass"
 WAIT = "import time; time.sleep(1000)"
@@ -76,14 +76,14 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 def until_it_worked(pid: int, before: Vitals, cpu_s: float) -> None:
     """It has used so much of a CPU, or read something: a busy machine may let it wait for its turn."""
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while (seen := vitals_of(pid)) and seen.cpu_s - before.cpu_s <= max(cpu_s, 0.02) and seen.work <= before.work:
         assert time.monotonic() < deadline_s, seen
         time.sleep(0.01)
 
 
 def until_state(pid: int, states: str) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while (seen := vitals_of(pid)) is None or seen.state not in states:
         assert time.monotonic() < deadline_s, seen
         time.sleep(0.01)
@@ -97,7 +97,7 @@ def test_a_stopped_worker_is_killed_once_it_was_silent_for_long_enough(worker: W
     [told] = worker.silent(pid, 2.0)
     assert (told["verdict"], told["why"], told["pid"]) == ("killed", "it is stopped", pid)
     assert worker.process
-    assert worker.process.wait(LIMIT_S) == -signal.SIGKILL
+    assert worker.process.wait(STILL_S) == -signal.SIGKILL
     assert worker.silent(pid, 4.0) == [], "there is nobody any more"
 
 
@@ -108,7 +108,7 @@ def test_a_worker_that_waits_without_a_sign_of_life_is_killed_later(worker: Work
     assert told["verdict"] == "killed"
     assert told["why"] == "it did nothing for 10 s"
     assert worker.process
-    assert worker.process.wait(LIMIT_S) == -signal.SIGKILL
+    assert worker.process.wait(STILL_S) == -signal.SIGKILL
 
 
 def test_a_worker_that_waits_before_its_first_step_is_left_alone_but_a_stopped_one_is_not(worker: Worker) -> None:
@@ -134,7 +134,7 @@ def test_a_worker_that_spins_for_ever_is_killed_in_the_end(worker: Worker) -> No
     assert [said["verdict"] for said in told][-1] == "killed"
     assert told[-1]["silent_s"] >= BUSY_TIMES * FROZEN_S
     assert worker.process
-    assert worker.process.wait(LIMIT_S) == -signal.SIGKILL
+    assert worker.process.wait(STILL_S) == -signal.SIGKILL
 
 
 def test_regression_reading_a_data_set_in_one_call_was_death(worker: Worker) -> None:
@@ -220,7 +220,7 @@ def test_a_kill_never_reaches_another_process_of_the_same_id(worker: Worker) -> 
     assert worker.process
     assert worker.process.poll() is None
     assert kill(pid, seen.began_s)
-    assert worker.process.wait(LIMIT_S) == -signal.SIGKILL
+    assert worker.process.wait(STILL_S) == -signal.SIGKILL
 
 
 def test_the_name_of_a_process_cannot_pretend_to_be_its_state() -> None:

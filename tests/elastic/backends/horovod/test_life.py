@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from elastic.link.wire import Message, decode
+from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
-
-LIMIT_S = 20.0
 
 
 class Slot:
@@ -51,7 +50,7 @@ def life(out: Out, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def until(what: str, condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         time.sleep(0.002)
@@ -69,7 +68,7 @@ def test_who_waits_for_slots_goes_by_the_present_list_and_not_by_that_of_when_it
         time.sleep(0.05)
         assert not waiting.done(), "one node of two is not allowed"
         hosts(life, 12, large=8, small=4)
-        assert waiting.result(LIMIT_S).count_available_slots() == 12
+        assert waiting.result(STILL_S).count_available_slots() == 12
 
 
 def test_a_larger_node_than_the_first_ones_is_used_whole(life: Any) -> None:
@@ -114,7 +113,7 @@ def test_waiting_for_a_workers_end_is_one_wait_and_not_fifty_a_second(
         until("asked for", out.messages)
         time.sleep(0.1)
         life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": 3})
-        assert working.result(LIMIT_S)[0] == 3
+        assert working.result(STILL_S)[0] == 3
     assert waits == [None]
     assert life._workers == {}
 
@@ -135,7 +134,7 @@ def test_workers_of_a_host_that_horovod_gave_up_are_ended_and_no_others(life: An
         assert {message["host"] for message in out.messages()[4:]} == {"n1.1.0", "n2.1.0"}
         for host, rank in (("n1.1.0", 0), ("n1.1.0", 1), ("n2.1.0", 0)):
             life.command({"op": "exit", "host": host, "local_rank": rank, "rc": 0})
-        assert all(one.result(LIMIT_S)[0] == 0 for one in working)
+        assert all(one.result(STILL_S)[0] == 0 for one in working)
 
 
 def test_a_worker_that_horovod_asks_for_as_it_stops_is_ended_too(life: Any, out: Out) -> None:
@@ -145,7 +144,7 @@ def test_a_worker_that_horovod_asks_for_as_it_stops_is_ended_too(life: Any, out:
         working = pool.submit(life._create_worker, Slot("n1.1.0", 0), [stopped])
         until("killed", lambda: len(out.messages()) == 2)
         life.command({"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9})
-        assert working.result(LIMIT_S)[0] == -9
+        assert working.result(STILL_S)[0] == -9
 
 
 def test_gloos_time_out_grows_with_the_ranks_and_stays_what_the_user_may_replace(life: Any, out: Out) -> None:

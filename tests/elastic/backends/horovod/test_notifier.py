@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from elastic.backends.horovod.notifier import Notifier
-
-LIMIT_S = 20.0
+from tests.support.waiting import STILL_S
 
 
 class Client:
@@ -23,13 +22,13 @@ class Client:
 
     def notify_hosts_updated(self, timestamp: int, _: Any) -> None:
         self.told.append(timestamp)
-        assert self.alive.wait(LIMIT_S)
+        assert self.alive.wait(STILL_S)
         if timestamp == 13:
             raise ConnectionResetError
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

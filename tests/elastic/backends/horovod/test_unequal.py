@@ -20,14 +20,14 @@ from elastic.driver.hub import Hub, listen
 from elastic.driver.trainer import Trainer
 from elastic.link.seal import new_secret
 from tests.elastic.fakes import reports_of, settings_for
+from tests.support.waiting import STILL_S
 
 pytestmark = [pytest.mark.horovod, pytest.mark.torch]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "unequal_horovod.py"
-LIMIT_S = 90.0
 
 
 async def until(what: str, condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + STILL_S
     while not condition():
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         await asyncio.sleep(0.02)
@@ -60,7 +60,7 @@ def test_two_workers_on_one_node_and_one_on_another_train_though_twice_the_large
             trainer.on_leases(daemon.grant("n3"))
             await until("six ranks train", lambda: (6, 3) in sizes() or serving.done())
             stop.touch()
-            return await asyncio.wait_for(serving, LIMIT_S)
+            return await asyncio.wait_for(serving, STILL_S)
         finally:
             hub.close()
             trainer.run.cancel()

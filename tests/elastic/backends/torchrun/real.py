@@ -29,9 +29,7 @@ from elastic.link.wire import Message, decode, encode
 from elastic.node.link import AgentLink
 from tests.elastic.backends.stage import Host
 from tests.elastic.fakes import settings_for
-
-LIMIT_S = 90.0
-"""Every import of torch and every resize of a test on a machine that does other things as well."""
+from tests.support.waiting import STILL_S
 
 
 class RealNode:
@@ -108,7 +106,7 @@ class Group:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        deadline_s = asyncio.get_running_loop().time() + LIMIT_S
+        deadline_s = asyncio.get_running_loop().time() + STILL_S
         while not (result := condition()):
             assert asyncio.get_running_loop().time() < deadline_s, f"never happened: {what}; {self.rows()}"
             await asyncio.sleep(0.01)
@@ -169,7 +167,7 @@ def play(folder: Path, script: str, body: Callable[[Group], Awaitable[None]]) ->
         group = Group(folder)
         await group.backend.start()
         try:
-            await asyncio.wait_for(body(group), 2 * LIMIT_S)
+            await asyncio.wait_for(body(group), 2 * STILL_S)
         finally:
             await group.close()
         return group

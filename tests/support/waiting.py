@@ -1,0 +1,60 @@
+"""Waiting in tests: for as long as something moves, however slow the machine is, and no longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+STILL_S = 120.0
+"""Importing torch, during which nothing is written, takes a third of this beside a load of ten a core."""
+
+_POLL_S = 0.05
+_LOOK_S = 1.0
+_WRITTEN = (".log", ".out", ".jsonl")
+
+
+def until(
+    what: str,
+    reached: Callable[[], Found],
+    moved: Callable[[], object],
+    shown: Callable[[], object] = str,
+    still_s: float = STILL_S,
+) -> Found:
+    """Poll until `reached` gives something true, and return it.
+
+    `moved` gives a value that changes while what is waited for comes nearer, as a step or what logs hold. The test
+    fails when the value has stayed the same for `still_s`, and names it beside what `shown` gives.
+    """
+    last = moved()
+    since_s = looked_s = time.monotonic()
+    while not (found := reached()):
+        now_s = time.monotonic()
+        if now_s - looked_s >= _LOOK_S:
+            looked_s = now_s
+            if (value := moved()) != last:
+                last, since_s = value, now_s
+            elif now_s - since_s > still_s:
+                raise AssertionError(f"{what}: nothing has moved for {still_s:g} s, it stands at {last}\n{shown()}")
+        time.sleep(_POLL_S)
+    return found
+
+
+def written(*folders: Path) -> Callable[[], dict[str, int]]:
+    """What a cluster and its jobs have written: the sizes of the logs below some folders, for `until`."""
+
+    def sizes() -> dict[str, int]:
+        found = {}
+        for folder in folders:
+            for path in folder.rglob("*"):
+                if path.suffix in _WRITTEN or path.name in ("out", "log"):
+                    try:
+                        found[str(path)] = path.stat().st_size
+                    except OSError:  # it has just been removed
+                        continue
+        return found
+
+    return sizes
