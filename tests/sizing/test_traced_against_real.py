@@ -12,7 +12,7 @@ from benchmarks.sizing_memory import compare
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 LEARNED_MASK = """
 import torch

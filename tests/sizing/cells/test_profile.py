@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,10 @@ from sizing.cells.graph import Graph
 from sizing.cells.profile import Profiled, Setting, Unfit, profiled
 from sizing.cells.shards import Exchange, Shard, ShardProfile
 from sizing.errors import Untraceable, UsageError
-from sizing.model import config, graphing
+from sizing.model import config, graphing, launch
 from sizing.model.wide_resnet import WideResNet
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
 FEW = Setting(rounds=1)
 FLOAT = 4
@@ -157,7 +158,13 @@ def by_shard(found: Profiled) -> dict[Shard, ShardProfile]:
 
 
 @pytest.fixture(scope="module")
-def exported(folder: Path) -> tuple[Graph, Profiled]:
+def exported(folder: Path, exporting_process: Any) -> tuple[Graph, Profiled]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "ended", exporting_process)
+        return _exported(folder)
+
+
+def _exported(folder: Path) -> tuple[Graph, Profiled]:
     step = f"{folder / 'train.py'}:make_model"
     graph = graphing.graph(step, 4, python=sys.executable)
     cut, last = first_of(graph, "blocks.2"), len(graph.operators) - 1

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ _SERVER = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 import torch
-from sizing.model.child import graphs
+from sizing.model.child import graphs, measure, models, profiles, slices
 torch.set_num_threads(1)
 torch.export.export(torch.nn.Linear(2, 2), (torch.randn(1, 2),), strict=False)
 sys.path.pop(0)
@@ -44,12 +44,16 @@ def children() -> Iterator[Any]:
     assert server.stdin is not None
     assert server.stdout is not None
 
-    def ended(python: str, entry: str, request: Any, limits: Any, env: Any, *_: Any) -> tuple[bytes, int, str]:
+    def ended(
+        python: str, entry: str, request: Any, limits: Any, env: Any, heard: Callable[[bytes], None] | None = None
+    ) -> tuple[bytes, int, str]:
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.write(json.dumps([entry, request, dict(env)]).encode() + b"\n")
         server.stdin.flush()
-        return server.stdout.readline().rstrip(b"\n"), 0, ""
+        while (line := server.stdout.readline().rstrip(b"\n")).startswith(b"+") and heard is not None:
+            heard(line[1:])
+        return line, 0, ""
 
     try:
         yield ended

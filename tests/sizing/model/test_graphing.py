@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,13 @@ import pytest
 from sizing.cells import stages
 from sizing.cells.graph import Graph
 from sizing.errors import Untraceable, UsageError
-from sizing.model import config, graphing, launch
-from tests.sizing.model import forks
+from sizing.model import config, graphing
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
 MODELS = Path(__file__).with_name("graph_models.py")
 GPT = "gpt:h=64,l=3,a=4,s=32,V=512,b=4"
 RESIDUAL = 4 * 32 * 64 * 4
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Any]:
-    with forks.children() as ended:
-        yield ended
-
-
-@pytest.fixture(autouse=True)
-def forked(children: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "ended", children)
 
 
 def read(name: str, *, tp: int = 1, path: Path = MODELS) -> Graph:

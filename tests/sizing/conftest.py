@@ -1,0 +1,35 @@
+"""Traces, exports and profiles without a start of Python and torch each, for code that does nothing to its process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sizing.model import launch, tracing
+from tests.sizing.model import forks, warm
+
+
+@pytest.fixture(scope="session")
+def warm_process() -> Iterator[Any]:
+    with warm.traces() as run:
+        yield run
+
+
+@pytest.fixture
+def forked(warm_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `tracing.trace` fork from a process that has torch."""
+    monkeypatch.setattr(tracing, "_run", warm_process)
+
+
+@pytest.fixture(scope="session")
+def exporting_process() -> Iterator[Any]:
+    with forks.children() as ended:
+        yield ended
+
+
+@pytest.fixture
+def exporting(exporting_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let children of `sizing.model.launch` be forks of a process that has torch and has exported once."""
+    monkeypatch.setattr(launch, "ended", exporting_process)
