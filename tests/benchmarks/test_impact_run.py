@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import STILL_S
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -16,7 +18,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "benchmarks.impact", "--quick", "--recipes", "tuned", "--json"]
     done = subprocess.run(
-        [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
+        [*words, "--folder", str(tmp_path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=2 * STILL_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["tuned"]
@@ -28,7 +35,12 @@ def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: 
     assert 3.0 < found["rpc_per_poll"] < 6.0  # in a dozen polls a half one weighs
 
     again = subprocess.run(
-        [*words, "--folder", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False
+        [*words, "--folder", str(tmp_path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=STILL_S,
+        check=False,
     )
     assert json.loads(again.stdout)["tuned"] == found
 
@@ -39,7 +51,7 @@ def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=STILL_S,
         check=False,
     )
     assert done.returncode == 2

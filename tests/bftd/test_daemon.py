@@ -30,6 +30,7 @@ from bftd.service.live import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Snapshot
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[2]
 # What a cluster of two idle nodes answers; the real commands are tried in the cluster tests.
@@ -143,7 +144,7 @@ class Running:
         with contextlib.suppress(BlockingIOError):
             while self._manager.recv(1000):
                 pass
-        self._manager.settimeout(30)
+        self._manager.settimeout(STILL_S)
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -170,7 +171,7 @@ def running(root: Path, more: str = "", env: dict[str, str] | None = None) -> It
     path = write_config(root, more)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(root / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(STILL_S)
         env["NOTIFY_SOCKET"] = str(root / "notify")
         process = subprocess.Popen(
             [sys.executable, "-m", "bftd.daemon", "--config", str(path)], env=env, stderr=subprocess.PIPE, text=True
@@ -203,14 +204,14 @@ def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path
 
         write_config(tmp_path)
         command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "bftd.toml")]
-        second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+        second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == 1
         assert second.stderr.startswith("bftd: another bftd uses the ledger")
         assert second.stderr.count("\n") == 1
 
         daemon.process.send_signal(signal.SIGTERM)
         daemon.told("STOPPING=1")
-        _, errors = daemon.process.communicate(timeout=30)
+        _, errors = daemon.process.communicate(timeout=STILL_S)
         assert daemon.process.returncode == 0
         assert "unknown key t_fwd in [decide]; did you mean t_fwd_s?" in errors
         assert "Traceback" not in errors
@@ -232,7 +233,7 @@ def test_caps_are_taken_over_by_a_reload(tmp_path: Path) -> None:
 def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
     path = write_config(tmp_path, '[slurm]\npartition = "elastik"\n')
     command = [sys.executable, "-m", "bftd.daemon", "--config", str(path)]
-    run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 2
     assert run.stderr == "bftd: no partition elastik: did you mean elastic?\n"
 
@@ -244,7 +245,7 @@ def bft(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=STILL_S,
     )
 
 
@@ -254,7 +255,7 @@ def test_the_help_lists_all_commands_without_importing_them() -> None:
         "print(CliRunner().invoke(bft, ['--help']).output);"
         "print([name for name in ('aiohttp', 'rich', 'milp', 'elastic', 'slurm_plugin') if name in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=STILL_S).stdout
     for name in ("sbatch", "run", "status", "explain", "tune", "nodes", "sandbox"):
         assert f"\n  {name} " in out
     assert out.endswith("[]\n")
@@ -296,7 +297,7 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
                 "user": "ann",
             },
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + STILL_S
         while "starts" not in str(daemon.client.status()["decisions"]) and time.monotonic() < end:
             time.sleep(0.1)
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
@@ -356,7 +357,7 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
         assert json.loads(bft("usage", "--json", env=env).stdout)["usage"] == []
         assert bft("usage", env=env).stdout.splitlines()[1] == "USER  NODE-HOURS  TRAINING  LEAVING"
         daemon.process.send_signal(signal.SIGTERM)
-        _, errors = daemon.process.communicate(timeout=30)
+        _, errors = daemon.process.communicate(timeout=STILL_S)
         assert errors.count("pj_max is 2 as bft tune has set it, and 4 of the configuration is hidden") == 1
 
 
@@ -368,7 +369,7 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
     filler = disk / "filler"
 
     def wait(failing: bool) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + STILL_S
         while (daemon.client.status()["ledger"]["failure"] is not None) != failing:
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -387,7 +388,7 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
             wait(failing=False)
             daemon.client.request("POST", "/v1/trainers", trainer)
             daemon.process.send_signal(signal.SIGTERM)
-            _, errors = daemon.process.communicate(timeout=30)
+            _, errors = daemon.process.communicate(timeout=STILL_S)
             assert daemon.process.returncode == 0
             assert errors.count("cannot be written") == 1, errors
             assert "the ledger is written again" in errors

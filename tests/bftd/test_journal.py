@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftd import journal
+from tests.support.waiting import STILL_S
 
 
 def record(level: int, text: str) -> logging.LogRecord:
@@ -45,5 +46,5 @@ def test_a_daemon_that_cannot_start_says_so_as_an_error_of_the_journal(tmp_path:
         status = os.fstat(stream.fileno())
         environ = {**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
         command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "none.toml")]
-        subprocess.run(command, env=environ, stderr=stream, check=False, timeout=60)
+        subprocess.run(command, env=environ, stderr=stream, check=False, timeout=STILL_S)
     assert log.read_text().startswith("<3>bftd: cannot read the configuration")

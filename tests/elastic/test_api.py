@@ -17,6 +17,7 @@ from elastic import session as sessions
 from elastic.errors import StateError
 from elastic.link.wire import Message, encode
 from elastic.session import Fetched, Session
+from tests.support.waiting import STILL_S
 
 OUTSIDE = """
 import sys, elastic
@@ -61,7 +62,7 @@ class FakeChannel:
             return [item for item in self.sent if wanted.items() <= item[0].items()]
 
         with self._news:
-            assert self._news.wait_for(found, 20), (wanted, self.sent)
+            assert self._news.wait_for(found, STILL_S), (wanted, self.sent)
             return found()[0]
 
 

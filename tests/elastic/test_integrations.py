@@ -22,6 +22,7 @@ from elastic.integrations import checkpoint
 from elastic.session import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.test_api import FakeChannel
+from tests.support.waiting import STILL_S
 
 torch = pytest.importorskip("torch")
 from elastic.snapshot import Snapshot, write  # noqa: E402
@@ -83,7 +84,7 @@ def run(folder: Path, size: int, train: Train, steps: int, shared: bool = False)
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(100)
+            process.join(2 * STILL_S)
     said = [file.read_text() for file in sorted(folder.glob("error.*"))]
     assert [process.exitcode for process in ranks] == [0] * size, "\n".join(said)
 

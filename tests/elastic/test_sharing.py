@@ -16,6 +16,7 @@ import pytest
 
 from elastic.errors import StateError, WireError
 from elastic.sharing import Offer, shared
+from tests.support.waiting import STILL_S
 
 CONTENT = b"weights" * 1000
 
@@ -52,9 +53,9 @@ def test_eight_workers_fetch_a_state_once_and_when_the_one_that_fetches_is_kille
     workers = [context.Process(target=_worker, args=(str(tmp_path), fetches, results, dies)) for _ in range(8)]
     for worker in workers:
         worker.start()
-    got = [results.get(timeout=20) for _ in range(8 - dies)]
+    got = [results.get(timeout=STILL_S) for _ in range(8 - dies)]
     for worker in workers:
-        worker.join(20)
+        worker.join(STILL_S)
     assert sorted(worker.exitcode or 0 for worker in workers) == [-signal.SIGKILL] * dies + [0] * (8 - dies)
     assert fetches.value == 1 + dies
     assert {content for _, content in got} == {CONTENT}

@@ -47,7 +47,7 @@ def packages(need: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
         env={**os.environ, "BUILD_DIR": str(build), "DPKG_DEB_COMPRESSOR_TYPE": "none"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1500,
         check=False,
     )
     if "is its package index within reach" in done.stderr:

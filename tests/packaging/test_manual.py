@@ -13,6 +13,7 @@ import pytest
 
 from bftd import config
 from bftd.cli.main import bft
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("bft.1", "bftd.8", "bftd.toml.5")
@@ -22,7 +23,9 @@ PAGES = ("bft.1", "bftd.8", "bftd.toml.5")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("manual")
     command = [sys.executable, str(ROOT / "tools/package/manual.py"), str(folder)]
-    subprocess.run(command, check=True, timeout=60, env={"PYTHONPATH": str(ROOT), "SOURCE_DATE_EPOCH": "1790000000"})
+    subprocess.run(
+        command, check=True, timeout=STILL_S, env={"PYTHONPATH": str(ROOT), "SOURCE_DATE_EPOCH": "1790000000"}
+    )
     return folder
 
 

@@ -24,6 +24,7 @@ def test_the_table_of_keys_is_complete() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("at", "parallel"), [(0, Parallel()), (1, Parallel(fsdp=4))])
 def test_a_step_of_the_page_is_traced(tmp_path: Path, at: int, parallel: Parallel) -> None:
     (tmp_path / "step.py").write_text(STEPS[at])

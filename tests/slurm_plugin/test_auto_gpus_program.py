@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm_plugin.plugins import CHECKOUT
+from tests.support.waiting import STILL_S
 
 Ask = Callable[..., tuple[str | None, str]]
 
@@ -54,7 +55,7 @@ def alive(pid: int) -> bool:
 
 def ends(pid: int) -> bool:
     """Whether a process that was killed, and is nobody's child here, is gone in a moment."""
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + STILL_S
     while alive(pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     return not alive(pid)
@@ -99,18 +100,14 @@ def test_a_program_that_is_not_there_is_named(library: ctypes.CDLL) -> None:
 
 
 def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp_path: Path) -> None:
-    began = time.monotonic()
-    answer, why = ask(f"sleep 60 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 60", limit_s=1)
+    answer, why = ask(f"sleep 600 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 600", limit_s=1)
     assert answer is None
     assert "no answer in 1 s" in why
-    assert time.monotonic() - began < 30
     assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
-    began = time.monotonic()
-    assert ask(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
-    assert time.monotonic() - began < 30
+    assert ask(f"sleep 600 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
     assert ends(int((tmp_path / "pid").read_text()))
 
 

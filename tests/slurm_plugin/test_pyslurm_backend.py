@@ -18,6 +18,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pyslurm_backend import PyslurmClient
 from slurm_plugin.types import NO_REQUEST, Request
 from slurm_plugin.waiting import lacks_plan
+from tests.support.waiting import STILL_S
 
 GOOD = """
 from enum import Flag
@@ -121,13 +122,11 @@ def test_one_process_serves_many_snapshots_and_a_dead_one_is_replaced(fake: Path
 
 
 def test_a_library_that_answers_too_late_is_killed(fake: Path) -> None:
-    fake.write_text(GOOD + "\nimport os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
+    fake.write_text(GOOD + "\nimport os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     client = PyslurmClient(timeout_s=1.0)
-    start_s = time.monotonic()
     with pytest.raises(SnapshotError, match="no answer for 1 s"):
         client.snapshot()
     assert client.waited_s >= 1.0
-    assert time.monotonic() - start_s < 30
     pid = int(fake.with_name("pyslurm.py.pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -162,7 +161,7 @@ def test_regression_a_library_process_that_survives_its_kill_ended_the_daemon(
         patch.setattr(subprocess.Popen, "wait", late)
         with pytest.raises(SnapshotError, match=r"no answer for 0\.2 s"):
             client.snapshot()
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + STILL_S
     while left():
         assert time.monotonic() < deadline_s, "never reaped"
     fake.write_text(GOOD)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bftd.alarms import hook
+from tests.support.waiting import STILL_S
 
 
 def script(folder: Path, text: str, mode: int = 0o755) -> Path:
@@ -21,13 +22,13 @@ def script(folder: Path, text: str, mode: int = 0o755) -> Path:
     return path
 
 
-def run(command: object, message: bytes = b"{}\n", limit_s: float = 20.0) -> str:
+def run(command: object, message: bytes = b"{}\n", limit_s: float = STILL_S) -> str:
     return hook.run(str(command), message, threading.Event(), limit_s)
 
 
 def gone(pid: int) -> bool:
     """Whether a process has ended, or is about to be reaped."""
-    end_s = time.monotonic() + 10.0
+    end_s = time.monotonic() + STILL_S
     while time.monotonic() < end_s:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -75,9 +76,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, text: str, told: str) -> 
 
 def test_a_command_that_never_ends_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     command = script(tmp_path, f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/child; sleep 600")
-    begun_s = time.monotonic()
     assert run(command, limit_s=1.0).endswith("tell had not ended after 1 s and was killed")
-    assert time.monotonic() - begun_s < 15.0
     assert gone(int((tmp_path / "child").read_text()))
 
 

@@ -28,6 +28,7 @@ from tests.bftd.alarms.test_hook import gone, script
 from tests.bftd.builders import node
 from tests.bftd.service.test_ledger import Clock
 from tests.bftd.test_daemon import bft, running, write_config
+from tests.support.waiting import STILL_S
 
 EVERY_S = 60.0
 
@@ -149,14 +150,14 @@ def test_a_daemon_tells_of_a_pause_and_leaves_nothing_behind(tmp_path: Path) -> 
     with running(tmp_path, f'[notify]\ncommand = "{command}"\n') as daemon:
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         assert bft("pause", "--user", "ann", "--why", "x", env=env).returncode == 0
-        end_s = time.monotonic() + 30.0
+        end_s = time.monotonic() + STILL_S
         while not (tmp_path / "told").exists() and time.monotonic() < end_s:
             time.sleep(0.05)
         told = json.loads((tmp_path / "told").read_text())
         assert (told["begun"][0]["kind"], told["partition"]) == ("pause", "elastic")
         assert told["cluster"].endswith("scontrol")  # as the fake calls its cluster
         daemon.process.send_signal(signal.SIGTERM)
-        _, errors = daemon.process.communicate(timeout=30)
+        _, errors = daemon.process.communicate(timeout=STILL_S)
         assert daemon.process.returncode == 0
         assert "Traceback" not in errors
         assert gone(int((tmp_path / "pid").read_text()))

@@ -16,6 +16,7 @@ import pytest
 from bftd import errors
 from bftd.cli.main import bft
 from tests.bftd.cli import forms
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "commands.md"
@@ -105,7 +106,13 @@ def test_a_command_loads_nothing_heavy_before_it_needs_it(line: str, tmp_path: P
     )
     environ = {"PATH": "/usr/bin:/bin", "BFTD_SOCKET": str(tmp_path / "none"), "BFTD_CONFIG": "", "HOME": str(tmp_path)}
     ran = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, env=environ, cwd=ROOT, timeout=60, check=True
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        env=environ,
+        cwd=ROOT,
+        timeout=STILL_S,
+        check=True,
     )
     code, loaded = json.loads(ran.stdout.splitlines()[-1])
     assert code == (0 if words[-1].startswith("--") else 1), ran.stderr

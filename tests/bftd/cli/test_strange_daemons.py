@@ -15,6 +15,7 @@ import pytest
 
 from bftd.errors import BftError, DaemonUnreachable
 from bftd.http.client import Client
+from tests.support.waiting import STILL_S
 
 ANSWERS = {
     "nothing in it": b"{}",
@@ -85,7 +86,7 @@ def test_regression_json_of_something_else_ended_commands_in_a_traceback(strange
 def test_a_command_says_so_in_a_line(stranger: Path) -> None:
     given = {**os.environ, "BFTD_SOCKET": str(stranger)}
     asked = [sys.executable, "-m", "bftd.cli.main", "trainers"]
-    done = subprocess.run(asked, capture_output=True, text=True, env=given, check=False, timeout=60)
+    done = subprocess.run(asked, capture_output=True, text=True, env=given, check=False, timeout=STILL_S)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"bft: what answers at {stranger} is no bftd")
     assert done.stderr.count("\n") == 1

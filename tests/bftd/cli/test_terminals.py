@@ -14,6 +14,7 @@ import pytest
 from bftd import words
 from bftd.cli import common
 from bftd.words import Block, Words
+from tests.support.waiting import STILL_S
 
 SHOWN = Block([Words("bftd ", "bold").append("n[1-4]", "red").append(" müller\u2028 日本"), Words("later", "dim")])
 PROGRAM = f"""
@@ -88,7 +89,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert ran.stderr is not None
         assert ran.stdout.readline().startswith(b"bftd ")
         ran.stdout.close()
-        assert (ran.wait(timeout=60), ran.stderr.read()) == (0, b"")
+        assert (ran.wait(timeout=STILL_S), ran.stderr.read()) == (0, b"")
 
 
 def test_words_are_broken_at_blanks_and_keep_their_styles() -> None:

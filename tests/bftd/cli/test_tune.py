@@ -22,6 +22,7 @@ from bftd.whatif.effect import comparison
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import Running, bft, running
+from tests.support.waiting import STILL_S
 
 HOURS = 3.0
 TRAINERS = ("run-a-1", "run-b-1", "run-c-1")
@@ -56,7 +57,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(root, "[decide]\npj_max = 1\n") as started:
         yield started
         started.process.send_signal(signal.SIGTERM)
-        started.process.wait(30)
+        started.process.wait(STILL_S)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from bftd.client import Client, Trainer
 from bftd.errors import ApiError, BftError, DaemonUnreachable, TimedOut, UsageError
 from tests.bftd.http.beside import Daemon, daemon
+from tests.support.waiting import STILL_S
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_one_waits_for_nodes_and_for_the_end(served: Daemon, client: Client) -> 
     waits = threading.Thread(target=lambda: ended.append(client.wait("run-h-2", timeout_s=20, every_s=0.02)))
     waits.start()
     served.finish("run-h-2", 3)
-    waits.join(20)
+    waits.join(STILL_S)
     assert [(item.state, item.exit_code) for item in ended] == [("finished", 3)]
     with pytest.raises(BftError, match="has finished \\(exit code 3\\): it will not have 9 nodes"):
         client.wait("run-h-2", until=9, timeout_s=5)

@@ -25,6 +25,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node
+from tests.support.waiting import STILL_S
 
 TRAINER = {
     "id": "run-here-1",
@@ -224,9 +225,9 @@ def test_a_long_poll_answers_at_once_when_the_version_is_another_and_at_the_end_
         version = first["version"]
         for other in (version - 1, version + 5):  # the latter after a daemon lost its last moments
             path = f"/v1/trainers/run-here-1/leases?epoch=1&version={other}&wait_s=30"
-            assert (await asyncio.wait_for(served.ask("GET", path), 10))[1]["version"] == version
+            assert (await asyncio.wait_for(served.ask("GET", path), STILL_S))[1]["version"] == version
         path = f"/v1/trainers/run-here-1/leases?epoch=1&version={version}&wait_s=0.05"
-        assert (await asyncio.wait_for(served.ask("GET", path), 10))[1]["version"] == version
+        assert (await asyncio.wait_for(served.ask("GET", path), STILL_S))[1]["version"] == version
 
     run(test, tmp_path)
 
@@ -239,7 +240,7 @@ def test_S4_a_second_driver_fences_the_first_even_in_its_long_poll(tmp_path: Pat
         await asyncio.sleep(0)
         _, second = await served.ask("POST", "/v1/trainers", TRAINER)
         assert second["epoch"] == 2
-        assert (await asyncio.wait_for(wait, 10))[0] == 409
+        assert (await asyncio.wait_for(wait, STILL_S))[0] == 409
         for method, path, body in (
             ("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0", None),
             ("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": []}),

@@ -21,6 +21,7 @@ from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service import history_quota, reader, status
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.waiting import STILL_S
 
 REPORT = "/v1/trainers/run-here-1/report"
 NOTE = {"op": "note", "at_s": 1.0, "text": "hello"}
@@ -69,7 +70,7 @@ async def answered(path: Path) -> bool:
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v1/status HTTP/1.1\r\nHost: b\r\n\r\n")
-        line = await asyncio.wait_for(reader.readline(), 5)
+        line = await asyncio.wait_for(reader.readline(), STILL_S)
         writer.close()
     except OSError:
         return False
@@ -288,7 +289,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
     async def test(served: Served) -> None:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
         writer.write(b"POST /v1/trainers HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{")
-        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 408")
+        assert (await asyncio.wait_for(reader.readline(), STILL_S)).startswith(b"HTTP/1.1 408")
         writer.close()
 
     run(test, tmp_path)

@@ -22,6 +22,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import lease, node, pilot, registration, reported, trainer
+from tests.support.waiting import STILL_S
 
 FIRST_SCHEMA = Path(__file__).parent / "assets" / "ledger-1.sql"
 
@@ -161,7 +162,7 @@ def test_a_second_daemon_on_the_ledger_is_told_so_in_one_line(tmp_path: Path) ->
 
 def test_the_ledger_is_free_again_when_its_daemon_was_killed(tmp_path: Path) -> None:
     code = "import os, sys; from bftd.service.ledger import Ledger; kept = Ledger(sys.argv[1]); os.kill(os.getpid(), 9)"
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "ledger")], timeout=30)
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "ledger")], timeout=STILL_S)
     assert killed.returncode == -9
     Ledger(tmp_path / "ledger").close()
 

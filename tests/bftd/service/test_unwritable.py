@@ -24,6 +24,7 @@ from bftd.service.live import RETRY_S, Service
 from bftd.service.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.waiting import STILL_S
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_a_limit_on_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) 
         "print(len(ledger.events(0, 10_000)) > 50)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "ledger")], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(tmp_path / "ledger")], capture_output=True, text=True, timeout=STILL_S
     )
     assert run.stdout.splitlines()[-1:] == ["True"], run.stderr
     assert "cannot be written" in run.stdout

@@ -20,6 +20,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.builders import registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
 
@@ -196,7 +197,7 @@ def test_a_ledger_that_was_killed_goes_on_with_the_next_number_of_an_event(path:
         "ledger = Ledger(sys.argv[1]);"
         "[ledger.save(State(), State(time_s=1.0), [Happened('note', '1')]) for _ in range(3)]; os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(path)], timeout=STILL_S)
     with closing(Ledger(path)) as ledger:
         tend(ledger, KEEP_EVENTS_S + 10, 2)
         assert ledger.events(0, 10) == []

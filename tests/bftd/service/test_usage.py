@@ -21,6 +21,7 @@ from bftd.service.upkeep import KEEP_EVENTS_S
 from bftd.service.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
 ROOT = Path(__file__).parents[3]
@@ -110,7 +111,7 @@ for _ in range(25):
     see(service, clock, "n1", n1="71")
 os.kill(os.getpid(), 9)
 """
-    run = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, env=os.environ, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, env=os.environ, timeout=STILL_S)
     assert run.returncode == -9
     with closing(Ledger(path)) as ledger:
         counted_s = ledger.load(0.0).usage.used_node_seconds

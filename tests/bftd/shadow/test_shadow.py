@@ -57,6 +57,7 @@ from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.test_daemon import environment, running, write_config
+from tests.support.waiting import STILL_S
 
 # By throughput: what is recovered is told in samples, and by efficiency networks of any size are worth the same.
 CONFIG = Config(daemon=DaemonConfig(mode="shadow"), decide=DecideConfig(objective="throughput"))
@@ -642,7 +643,7 @@ def test_an_empty_shadow_can_be_shown(tmp_path: Path) -> None:
 def test_a_live_daemon_refuses_the_ledger_of_a_shadow_in_one_line(tmp_path: Path) -> None:
     Ledger(tmp_path / "ledger", "shadow").close()
     command = [sys.executable, "-m", "bftd.daemon", "--config", str(write_config(tmp_path))]
-    run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1
     assert "is of a daemon in shadow mode and this one runs in live mode" in run.stderr
@@ -660,7 +661,7 @@ def test_a_change_of_mode_needs_a_restart(tmp_path: Path) -> None:
         daemon.told("READY=1")
         assert daemon.client.status()["mode"] == "live"
         daemon.process.terminate()
-        _, errors = daemon.process.communicate(timeout=30)
+        _, errors = daemon.process.communicate(timeout=STILL_S)
         assert "changes of [daemon] need a restart" in errors
 
 

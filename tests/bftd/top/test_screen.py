@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from bftd.top.table import TrainerTable
 from tests.bftd.builders import node
 from tests.bftd.http.beside import Daemon, daemon
 from tests.bftd.http.test_api import as_user
+from tests.support.waiting import STILL_S
 
 # Seldom enough for the pilot, which waits after each key until nothing is left to draw.
 EVERY_S = 0.3
@@ -63,7 +65,7 @@ class Screen:
         found: TrainerTable = self.top.screen_stack[0].query_one(TrainerTable)
         return found
 
-    async def until(self, seen: Callable[[], Any], most_s: float = 20.0) -> None:
+    async def until(self, seen: Callable[[], Any], most_s: float = STILL_S) -> None:
         """Wait until it is so."""
         end_s = time.monotonic() + most_s
         while not seen():
@@ -268,15 +270,22 @@ def test_an_older_daemon_is_shown_as_far_as_it_tells(served: Daemon) -> None:
 def test_quitting_does_not_wait_for_an_answer(served: Daemon) -> None:
     class Slow(Client):
         def _get(self, path: str) -> dict[str, Any]:
-            begun.append(time.monotonic())
-            time.sleep(3.0)
+            begun.append(path)
+            if is_over.wait(2 * STILL_S):
+                return {}
+            waited_for.append(path)
             return super()._get(path)
 
-    begun: list[float] = []
+    begun: list[str] = []
+    waited_for: list[str] = []
+    is_over = threading.Event()
 
     async def test(seen: Screen) -> None:
         await seen.until(lambda: begun)
         await seen.press("q")
 
-    run(test, Slow(served.address))
-    assert time.monotonic() < begun[0] + 3.0
+    try:
+        run(test, Slow(served.address))
+        assert not waited_for
+    finally:
+        is_over.set()

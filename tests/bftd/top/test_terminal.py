@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.bftd.http.beside import Daemon, daemon
+from tests.support.waiting import STILL_S
 
 TOP = [sys.executable, "-m", "bftd.cli.main", "top"]
 _ENTERS, _LEAVES = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -43,7 +44,7 @@ def on_a_terminal(
     given = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "BFTD_SOCKET": address, "TERM": "xterm-256color"}
     given |= {"LANG": "C.UTF-8"} | environment
     process = subprocess.Popen(TOP, stdin=theirs, stdout=theirs, stderr=theirs, env=given, start_new_session=True)
-    seen, end_s, pressed = b"", time.monotonic() + 60.0, False
+    seen, end_s, pressed = b"", time.monotonic() + STILL_S, False
     try:
         while process.poll() is None and time.monotonic() < end_s:
             if select.select([ours], [], [], 0.05)[0]:
@@ -57,7 +58,7 @@ def on_a_terminal(
         after = termios.tcgetattr(theirs)
         while select.select([ours], [], [], 0.0)[0]:
             seen += os.read(ours, 65536)
-        return process.wait(1), seen, after[:4] == before[:4]
+        return process.wait(STILL_S), seen, after[:4] == before[:4]
     finally:
         if process.poll() is None:
             process.kill()

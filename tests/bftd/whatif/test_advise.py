@@ -33,6 +33,7 @@ from bftd.whatif.advise.workers import each
 from bftd.whatif.replay import Options
 from bftd.whatif.trace import Trace, write
 from tests.bftd.whatif.trace.making import trace_of
+from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
 
@@ -388,13 +389,13 @@ class TestWorkers:
     def test_no_worker_outlives_its_parent(self, number: signal.Signals) -> None:
         parent, workers = self._started()
         parent.send_signal(number)
-        assert parent.wait(30) == (130 if number == signal.SIGINT else -number)
+        assert parent.wait(STILL_S) == (130 if number == signal.SIGINT else -number)
         assert self._all_gone(workers)
 
     def test_a_worker_that_is_killed_ends_all_with_one_line(self) -> None:
         parent, workers = self._started()
         workers[0].kill()
-        _, complaint = parent.communicate(timeout=30)
+        _, complaint = parent.communicate(timeout=STILL_S)
         assert parent.returncode == 1
         assert complaint.startswith("a worker process was killed")
         assert complaint.count("\n") == 1
@@ -409,7 +410,7 @@ class TestWorkers:
 
     def _all_gone(self, workers: list[psutil.Process]) -> bool:
         """Whoever reaps orphans may be slow at it."""
-        _, alive = psutil.wait_procs(workers, timeout=10)
+        _, alive = psutil.wait_procs(workers, timeout=STILL_S)
         return all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive if worker.is_running())
 
 

@@ -28,6 +28,7 @@ from elastic.driver.pilots import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, told
 from tests.elastic.fakes import settings_for, until
+from tests.support.waiting import STILL_S
 
 AGENTS_OWN = {"configure", "beat", "look", "go", "end"}
 """What an agent does not pass on: a back-end's messages to its node process are called otherwise."""
@@ -242,7 +243,7 @@ class BackendContract(ABC):
             assert bool(set(psutil.Process().children()) - before) == self.has_helpers
             await backend.close()
 
-        asyncio.run(asyncio.wait_for(run(), 30))
+        asyncio.run(asyncio.wait_for(run(), STILL_S))
         assert set(psutil.Process().children(recursive=True)) - before == set()
 
     # -- its row in the table ---

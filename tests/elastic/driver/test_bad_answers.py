@@ -14,6 +14,7 @@ from elastic.driver import daemon as daemons
 from elastic.driver import transport
 from elastic.driver.daemon import DaemonLink
 from tests.elastic.fakes import until
+from tests.support.waiting import STILL_S
 
 REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
 
@@ -91,7 +92,7 @@ def test_regression_a_bad_answer_ended_the_trainer_now_the_daemon_does_not_answe
         await asyncio.gather(running, return_exceptions=True)
         server.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), STILL_S))
     assert lines, "the user is told"
     assert not any(b"/login" in request for request in asked)
     assert Path(path).parent.exists()

@@ -15,6 +15,7 @@ from elastic.link.peer import Peer
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
+from tests.support.waiting import STILL_S
 
 __all__ = ["play"]
 
@@ -192,16 +193,16 @@ def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(play: Play, monke
     real = manifest.write
 
     def hang(*args: object) -> None:
-        hung.wait(20)
+        hung.wait(2 * STILL_S)
         real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(manifest, "write", hang)
 
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1")
-        await asyncio.wait_for(tell(stage, workers, 40), 1)
-        await asyncio.wait_for(stage.says(workers[0], {"op": "pong"}), 1)
-        await asyncio.wait_for(stage.step("n1", 41), 1)
+        await asyncio.wait_for(tell(stage, workers, 40), STILL_S)
+        await asyncio.wait_for(stage.says(workers[0], {"op": "pong"}), STILL_S)
+        await asyncio.wait_for(stage.step("n1", 41), STILL_S)
         assert stage.run.step == 0
         hung.set()
         await until("published", lambda: stage.run.step == 40)

@@ -13,6 +13,7 @@ from elastic.driver.endings import Endings
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.pilots import Leftover, PilotRequest
 from tests.elastic.fakes import until
+from tests.support.waiting import STILL_S
 
 PILOT = PilotRequest("n1", "elastic", 600.0, "bft-pilot", "bft 7 n1.1")
 
@@ -27,7 +28,7 @@ class Slurm:
         self.open.set()
 
     def cancel(self, job_ids: list[str], signal: str | None = None) -> None:
-        assert self.open.wait(10)
+        assert self.open.wait(STILL_S)
         self.orders.append((job_ids, signal))
         if len(self.orders) <= self.failing:
             raise CommandError("scancel failed: slurmctld is away")
@@ -45,7 +46,7 @@ def scene(slurm: Slurm, body: Callable[[Endings], Awaitable[None]]) -> list[str]
 
     async def run() -> None:
         orders = Endings(slurm, lines.append)
-        await asyncio.wait_for(body(orders), 30)
+        await asyncio.wait_for(body(orders), STILL_S)
         await orders.close()
 
     asyncio.run(run())

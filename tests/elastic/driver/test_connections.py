@@ -16,6 +16,7 @@ from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
 from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, settings_for, until
+from tests.support.waiting import STILL_S
 
 
 class Crew:
@@ -148,7 +149,7 @@ def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
         assert [ops(one) for one in workers[:2]] == [[], []]
         saving.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), STILL_S))
 
 
 def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from elastic.driver import crew as crews
 from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
+from tests.support.waiting import STILL_S
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +84,7 @@ def never_back(stage: Stage) -> None:
 def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
     async def run() -> None:
         stage = Stage()
-        await asyncio.wait_for(body(stage), 30)
+        await asyncio.wait_for(body(stage), STILL_S)
         await stage.crew.close()
         assert stage.owner.errors == []
 
@@ -602,4 +603,4 @@ def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_n
         await until("it is given back", pilot.over.is_set)
         await until("it has ended", lambda: stage.states("n1.1")[-1] == "ended")
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), STILL_S))

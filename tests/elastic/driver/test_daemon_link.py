@@ -17,6 +17,7 @@ from elastic.driver import daemon as daemons
 from elastic.driver.daemon import DaemonLink, read_token
 from tests.elastic.fakes import until
 from tests.elastic.scripted_daemon import ScriptedDaemon
+from tests.support.waiting import STILL_S
 
 REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
 
@@ -55,7 +56,7 @@ def scene(daemon: ScriptedDaemon, body: Callable[[Client], Awaitable[None]]) -> 
     async def run() -> Client:
         client = Client(daemon)
         running = asyncio.create_task(client.link.run())
-        await asyncio.wait_for(body(client), 30)
+        await asyncio.wait_for(body(client), STILL_S)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return client

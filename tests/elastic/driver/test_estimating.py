@@ -18,6 +18,7 @@ from bftd.protocol.reports import CurveReport, NoteReport
 from elastic.driver import estimating
 from elastic.driver.main import _registration
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for
+from tests.support.waiting import STILL_S
 
 KINDS = [NodeKind("a100x4", {"a100": 4}, (), 64), NodeKind("cpu8-16G", {}, (), 8)]
 STEP = """
@@ -138,7 +139,7 @@ def test_a_step_that_never_ends_is_killed_at_the_time_out_and_nothing_of_it_is_l
     scene.run()
     [note] = scene.notes
     assert "no end within its time" in note
-    left_by = time.monotonic() + 10
+    left_by = time.monotonic() + STILL_S
     while processes_of(tmp_path):
         assert time.monotonic() < left_by, "what was started lives on"
         time.sleep(0.05)
@@ -149,7 +150,7 @@ def test_a_driver_that_ends_takes_the_estimate_with_it(tmp_path: Path) -> None:
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
     pid = tmp_path / "kept" / "pid"
     scene.run(until=pid.exists)
-    left_by = time.monotonic() + 10
+    left_by = time.monotonic() + STILL_S
     while processes_of(tmp_path):
         assert time.monotonic() < left_by, "what was started lives on"
         time.sleep(0.05)

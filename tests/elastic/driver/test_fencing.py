@@ -12,6 +12,7 @@ from elastic.driver.run import TAKEN_OVER
 from elastic.driver.state.store import CheckpointStore
 from tests.elastic.driver.test_trainer import Stage
 from tests.elastic.fakes import FakeContent, ops, until
+from tests.support.waiting import STILL_S
 
 
 @pytest.mark.parametrize("who_tells", ["the daemon", "the folder"])
@@ -39,7 +40,7 @@ def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state
         assert successor.step == -1
         assert not list(settings.state_dir.glob("state-*"))
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), STILL_S))
 
 
 def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
@@ -68,4 +69,4 @@ def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
         await until("the end", serving.done)
         await stage.trainer.stop()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), STILL_S))

@@ -24,6 +24,7 @@ from elastic.link.peer import Peer
 from elastic.link.seal import Examination, Introduction, Seals
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
+from tests.support.waiting import STILL_S
 
 SECRET = "5a17"
 
@@ -280,7 +281,7 @@ def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
         await until("heard", lambda: ("ready", "n1.1") in listener.log)
         writer.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), STILL_S))
 
 
 # -- strangers in crowds ---

@@ -29,6 +29,7 @@ from elastic.session import Saved, Session
 from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until
+from tests.support.waiting import STILL_S
 
 
 def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
@@ -251,5 +252,5 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
         session.ended(0)
         return code
 
-    assert asyncio.run(asyncio.wait_for(run(), 60)) == 143
+    assert asyncio.run(asyncio.wait_for(run(), STILL_S)) == 143
     assert [path.name[:10] for path in settings.state_dir.glob("state-*")] == ["state-9-90"]

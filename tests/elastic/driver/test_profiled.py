@@ -17,6 +17,7 @@ from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from slurm_plugin.sharing import Sharing
 from tests.elastic.fakes import settings_for
+from tests.support.waiting import STILL_S
 
 NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
 
@@ -45,7 +46,7 @@ def asked(script: Path, spec: str, *arguments: str) -> tuple[Shares, list[str]]:
         await looking
         return shares
 
-    return asyncio.run(asyncio.wait_for(body(), 60)), lines
+    return asyncio.run(asyncio.wait_for(body(), STILL_S)), lines
 
 
 def test_a_profile_of_the_same_script_and_arguments_is_gone_by_without_being_asked_for(script: Path) -> None:

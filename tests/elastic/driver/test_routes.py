@@ -26,6 +26,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots import Leftover, Placed, Refused
 from slurm_plugin.types import NodeAddress
 from tests.elastic.fakes import settings_for, until
+from tests.support.waiting import STILL_S
 
 HERE = socket.gethostname()
 ROOT = str(Path(__file__).parents[3])
@@ -49,7 +50,7 @@ def in_namespace(body: str, networks: str = NETWORKS) -> Any:
         ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "--net", "sh", "-c", command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=STILL_S,
         check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": ROOT},
     )

@@ -32,6 +32,7 @@ from slurm_plugin.waiting import Rules
 from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
+from tests.support.waiting import STILL_S
 
 
 class Launcher:
@@ -98,7 +99,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
     with ScriptedDaemon(folder / "s") as daemon:
         daemon.min_window_s, daemon.looked_s = 4.0, 1001.5
         daemon.grant("n1")
-        asyncio.run(asyncio.wait_for(scene(daemon), 30))
+        asyncio.run(asyncio.wait_for(scene(daemon), STILL_S))
     assert Launcher.asked == [
         ("n1", "bft 7 n1.1", Rules(4.0, 1001.5)),
         ("n2", "bft 7 n2.2", Rules(6.0, 1002.5)),

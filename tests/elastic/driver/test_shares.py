@@ -17,6 +17,7 @@ from slurm_plugin.pilots import PilotRequest, Refused
 from slurm_plugin.sharing import Part, Sharing
 from tests.elastic.driver.test_crew import Stage, scene
 from tests.elastic.fakes import settings_for
+from tests.support.waiting import STILL_S
 
 GIB = 2**30
 
@@ -167,7 +168,7 @@ def test_a_pilot_asks_for_its_part_where_its_node_is_shared(tmp_path: Path, monk
         assert cast("Launcher", starter._launcher).asked == [Part(2, GIB), None]
         await starter.close()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), STILL_S))
     assert len(lines) == 2
 
 

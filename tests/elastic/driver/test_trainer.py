@@ -33,6 +33,7 @@ from tests.elastic.fakes import (
     trainer_for,
     until,
 )
+from tests.support.waiting import STILL_S
 
 
 class Stage:
@@ -119,7 +120,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         async def run() -> tuple[int, str] | None:
             stage = Stage(tmp_path, spec)
             running = asyncio.create_task(stage.trainer.serve())
-            await asyncio.wait_for(body(stage), 30)
+            await asyncio.wait_for(body(stage), STILL_S)
             ended = stage.run.result.result() if stage.run.result.done() else None
             stage.run.finish(1, "the test is over")
             for pilot in stage.trainer.crew.all:

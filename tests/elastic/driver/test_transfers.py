@@ -26,6 +26,7 @@ from elastic.link.payload import FETCH, SEND, PieceWriter, receive_file
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.fakes import SECRET, ops, peer, sent, until
+from tests.support.waiting import STILL_S
 
 
 class Stage:
@@ -93,7 +94,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 def scene(folder: Path, body: Callable[[Stage], Any]) -> None:
     async def run() -> None:
         async with stage(folder) as made:
-            await asyncio.wait_for(body(made), 30)
+            await asyncio.wait_for(body(made), STILL_S)
 
     asyncio.run(run())
 

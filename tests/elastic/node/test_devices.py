@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.node import devices
+from tests.support.waiting import STILL_S
 
 MIG_OLD = "MIG-GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f/7/0"
 MIG = "MIG-4f35f54b-9c1f-5ea7-8c2d-0c1e3e1a6f01"
@@ -160,7 +161,7 @@ print(devices.unusable())
 
 
 def test_a_node_process_that_asked_for_gpus_says_that_its_workers_can_use_none() -> None:
-    said = subprocess.run([sys.executable, "-c", POISONED], capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", POISONED], capture_output=True, text=True, check=True, timeout=STILL_S)
     fine, why = said.stdout.splitlines()
     assert fine == "True"
     assert why.startswith("workers can use no GPU: something that Python runs at its start (sitecustomize")

@@ -55,7 +55,9 @@ time.sleep(99)
 
 def said_by_node(body: str) -> str:
     """What a node process prints that does `body`."""
-    said = subprocess.run([sys.executable, "-c", NODE + body], capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", NODE + body], capture_output=True, text=True, timeout=STILL_S, check=False
+    )
     assert said.returncode == 0, said.stderr
     return said.stdout
 

@@ -13,6 +13,7 @@ import pytest
 
 from elastic.node.agent import Agent
 from elastic.node.memory_kills import MemoryKills
+from tests.support.waiting import STILL_S
 
 TAKES = "import sys; sys.stdin.read(); held = bytearray(200 << 20); print(len(held))"
 
@@ -66,7 +67,7 @@ def test_a_process_that_the_kernel_ends_is_counted() -> None:
         (group / "cgroup.procs").write_text(str(process.pid))
         kills = MemoryKills(Path(f"/proc/{process.pid}/cgroup"))
         assert not kills.more()
-        process.communicate(timeout=30)
+        process.communicate(timeout=STILL_S)
         assert process.returncode == -9
         assert kills.more()
     finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.waiting import STILL_S
+
 NODE = """
 import multiprocessing, os, signal, sys, time
 from multiprocessing.connection import wait
@@ -32,7 +34,9 @@ def forks_and_ends(code):
 
 
 def said_by_node(body: str) -> str:
-    said = subprocess.run([sys.executable, "-c", NODE + body], capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", NODE + body], capture_output=True, text=True, timeout=STILL_S, check=False
+    )
     assert said.returncode == 0, said.stderr
     return said.stdout
 

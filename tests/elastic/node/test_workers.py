@@ -16,6 +16,7 @@ import pytest
 
 from elastic.link.wire import Message
 from tests.elastic.far_end import SECRET, FarEnd, accepted
+from tests.support.waiting import STILL_S
 
 RUN = """
 import os, signal, sys, tempfile
@@ -85,7 +86,7 @@ def run(
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=STILL_S,
             start_new_session=True,
         )
         connecting.exception()  # held until now: a worker whose driver hangs up ends
@@ -429,7 +430,7 @@ def test_a_script_ends_in_a_worker_as_it_does_under_python(tmp_path: Path, sourc
     (plain / "train.py").write_text(source)
     argv = [sys.executable, "-u", str(plain / "train.py")]
     python = subprocess.run(
-        argv, cwd=plain, capture_output=True, text=True, check=False, timeout=30, start_new_session=True
+        argv, cwd=plain, capture_output=True, text=True, check=False, timeout=STILL_S, start_new_session=True
     )
     kept = tmp_path / "kept"
     assert outcome(kept, run(tmp_path, source, PYTHONUNBUFFERED="1")) == outcome(plain, python)

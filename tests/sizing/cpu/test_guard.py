@@ -14,6 +14,7 @@ import pytest
 from sizing.cpu import confine, guard
 from sizing.errors import UsageError
 from tests.sizing.cpu.commands import alive, command
+from tests.support.waiting import STILL_S
 
 
 def test_cpus_are_whole_cores_close_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +80,14 @@ def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: s
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     running = subprocess.Popen(argv, env=environ, text=True, **pipes)  # type: ignore[call-overload]
     try:
-        over_s = time.monotonic() + 20
+        over_s = time.monotonic() + STILL_S
         while not ((tmp_path / "a").exists() and (tmp_path / "a").read_text()) and time.monotonic() < over_s:
             time.sleep(0.02)
         pid = int((tmp_path / "a").read_text())
         assert alive(pid)
         if way == "notice":
             running.terminate()
-        said = running.communicate(timeout=20)[1]  # which closes its lifeline, too
+        said = running.communicate(timeout=STILL_S)[1]  # which closes its lifeline, too
     finally:
         running.kill()
     assert not alive(pid)

@@ -14,6 +14,7 @@ import pytest
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured
 from sizing.errors import UsageError
 from tests.sizing.cpu.commands import alive, command
+from tests.support.waiting import STILL_S
 
 QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
 STEP = r"step (?P<step>\d+)"
@@ -45,24 +46,24 @@ def complaint(*words: object, regex: str | None = STEP, limits: Limits = QUICK) 
 
 def gone(pid: int) -> bool:
     """Whether a process ends within a moment."""
-    over_s = time.monotonic() + 10
+    over_s = time.monotonic() + STILL_S
     while alive(pid) and time.monotonic() < over_s:
         time.sleep(0.02)
     return not alive(pid)
 
 
 def test_a_command_is_measured_and_its_progress_heard() -> None:
-    heard: list[Progress] = []
+    began_s, heard = time.time(), list[Progress]()
     point = Runner(command("train", 600), regex=STEP, limits=QUICK).measure(1, heard.append)
     assert point.cpus == 1
     assert point.unit == "steps/s"
     assert point.rate.low <= point.rate.value <= point.rate.high
-    assert 1 < point.rate.value <= 101  # it rests for 10 ms a step, and longer on a busy machine
+    assert 0 < point.rate.value <= 101  # it rests for 10 ms a step, and longer on a busy machine
     assert point.rate.origin == "measured"
     assert point.steps >= 10
     assert 0.3 <= point.steady_s <= point.took_s
     assert point.process_bytes > 2**20
-    assert abs(point.made_s - time.time()) < 30
+    assert began_s <= point.made_s <= time.time()
     assert {each.phase for each in heard} >= {"warming up", "measuring"}
     assert heard[-1].elapsed_s > 0
 
@@ -100,7 +101,7 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path) -> None:
     )
     us = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     try:
-        over_s = time.monotonic() + 20
+        over_s = time.monotonic() + STILL_S
         while not (tmp_path / "a").exists() and time.monotonic() < over_s:
             time.sleep(0.02)
         time.sleep(0.1)

@@ -19,6 +19,7 @@ from sizing.cpu.profiling import Ask, cost, profile
 from sizing.errors import UsageError
 from sizing.estimate import Estimate
 from tests.sizing.cpu.commands import command
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
 QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
@@ -283,11 +284,11 @@ def test_a_profile_that_is_killed_is_resumed(tmp_path: Path) -> None:
     for number in (signal.SIGKILL, signal.SIGINT):
         mark = tmp_path / f"second-{number}"
         us = subprocess.Popen([sys.executable, "-c", code, str(mark)], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
-        over_s = time.monotonic() + 30
+        over_s = time.monotonic() + STILL_S
         while not mark.exists() and time.monotonic() < over_s:
             time.sleep(0.01)
         us.send_signal(number)
-        us.wait(20)
+        us.wait(STILL_S)
         assert mark.exists()
     said = subprocess.run(
         [sys.executable, "-c", code.replace("profile(", "print(cost(").split(", heard")[0] + "))", str(mark)],

@@ -11,7 +11,7 @@ from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 MODEL = """
 import torch

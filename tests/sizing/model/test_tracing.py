@@ -16,6 +16,7 @@ from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace, Target
+from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.torch
 
@@ -293,7 +294,7 @@ def make_step(batch_size):
         if (tmp_path / "pid").exists():
             break
     pid = int((tmp_path / "pid").read_text())
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + STILL_S
     while time.monotonic() < ends and Path(f"/proc/{pid}").exists():
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
@@ -307,7 +308,7 @@ def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None
         f"tracing.trace({where!r}, 1, Parallel(), python={sys.executable!r})"
     )
     asker = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 2 * STILL_S
     while time.monotonic() < ends and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
         time.sleep(0.05)
     asker.kill()

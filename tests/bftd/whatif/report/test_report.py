@@ -17,6 +17,7 @@ from bftd.whatif.report.gather import Named, gather
 from bftd.whatif.report.stored import read
 from bftd.whatif.trace import write
 from tests.bftd.whatif.report.making import SITE, advice, result, trace, trainers
+from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.plot
 
@@ -143,4 +144,4 @@ def test_help_imports_no_plotting() -> None:
     code = "import sys\nfrom bftd.cli.main import bft\ntry: bft(['{}', '--help'][{}:])\nexcept SystemExit: pass\n"
     for part in (0, 1):
         script = code.format("report", part) + "assert not {'matplotlib', 'highspy'} & sys.modules.keys()"
-        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=60)
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=STILL_S)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bftd.whatif.trace import Trace, TraceError, read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[4]
 HEADER = "time_s,node,idle\n"
@@ -238,7 +239,7 @@ def test_the_week_of_summit_is_read_with_little_memory() -> None:
         "print(len(t.times_s), len(t.nodes), t.duration_s, peak)"
     )
     shown = subprocess.run(
-        [sys.executable, "-c", code, str(SUMMIT)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code, str(SUMMIT)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=STILL_S
     )
     rows, nodes, duration_s, peak_kib = shown.stdout.split()
     assert (rows, nodes, duration_s) == ("446412", "4734", "604800.0")

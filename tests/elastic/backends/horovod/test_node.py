@@ -14,6 +14,7 @@ import pytest
 from elastic.backends.horovod import node as node_module
 from elastic.node.link import AgentLink
 from tests.elastic.far_end import SECRET, accepted
+from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
 
@@ -52,7 +53,7 @@ def run(folder: Path, **environ: str) -> str:
         link = {"BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}", "BFT_SECRET": SECRET}
         argv = [sys.executable, "-c", NODE, str(script), start]
         merged = {**os.environ, **link, "PYTHONUNBUFFERED": "1", **environ}
-        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=60)
+        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=STILL_S)
         driver.result()[0].close()
     assert said.stdout.endswith("\n0\n"), said.stderr
     return said.stdout

@@ -13,6 +13,7 @@ from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.pilots import Pilot
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, settings_for, until
+from tests.support.waiting import STILL_S
 
 
 @pytest.fixture(autouse=True)
@@ -414,4 +415,4 @@ def test_regression_the_next_group_was_formed_with_the_node_that_was_about_to_be
         assert "rendezvous" not in said
         assert host.wakes
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), STILL_S))

@@ -8,10 +8,13 @@ import sys
 
 import pytest
 
+from tests.support.waiting import STILL_S
+
 # A node with two workers and no driver; what they do is put in.
 NODE = """
 import json, os, sys, time
 from torch.distributed import HashStore
+from torch.distributed.elastic.multiprocessing.api import PContext
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from elastic.backends.torchrun.node import DriverRendezvous, _ElasticAgent
@@ -20,6 +23,7 @@ from elastic.link.child import adopt_orphans, outlast_notice
 from elastic.node.upkeep import Upkeep
 from elastic.session import new_page
 adopt_orphans()
+PContext.close.__defaults__ = (None, 1000)  # torch's own patience of 30 s, longer than a test lasts
 
 class Alone(DriverRendezvous):
     def next_rendezvous(self):
@@ -61,8 +65,10 @@ ENDS = """
 
 @pytest.mark.torch
 def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waited_for_the_others() -> None:
-    """torch asks the others to end, which they do not hear, and gives them 30 s; and it waits for forks of the dead."""
-    said = subprocess.run([sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=25, check=False)
+    """torch asks the others to end, which they do not hear, and gives them time; and it waits for forks of the dead."""
+    said = subprocess.run(
+        [sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=STILL_S, check=False
+    )
     assert said.returncode == 0, said.stderr
     message = json.loads(said.stdout)
     assert (message["op"], message["rc"]) == ("exit", 3)
@@ -70,6 +76,8 @@ def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waite
 
 @pytest.mark.torch
 def test_regression_a_script_that_ended_by_os_exit_0_was_waited_for_without_end() -> None:
-    said = subprocess.run([sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=25, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=STILL_S, check=False
+    )
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {"op": "ended", "failed": False}

@@ -22,6 +22,7 @@ from elastic.driver.state.store import CheckpointStore
 from elastic.node import probe
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.state.test_store import put
+from tests.support.waiting import STILL_S
 
 NOBODY = 65534
 
@@ -66,7 +67,7 @@ def whole(home: Path, messages: list[Any]) -> Generation:
 
 
 def scene(body: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(body, 30))
+    asyncio.run(asyncio.wait_for(body, STILL_S))
 
 
 @pytest.fixture(params=["in the folder of states", "below a path"])

@@ -28,6 +28,7 @@ from elastic.errors import WireError
 from elastic.link.payload import AlteredError
 from elastic.link.wire import CHUNK_BYTES
 from tests.elastic.fakes import FakeContent, fetched
+from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[4]
 
@@ -326,7 +327,7 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
         await put(store, 5, b"0123456789")
         os.truncate(file_of(tmp_path), 4)
         with pytest.raises(WireError, match="went away"):
-            await asyncio.wait_for(fetched(store), 10)
+            await asyncio.wait_for(fetched(store), STILL_S)
 
     asyncio.run(scene())
     assert told == [
@@ -477,7 +478,7 @@ def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypatch: p
     real = files.create_part
 
     def slow(folder: int) -> Any:
-        assert goes_on.wait(10)
+        assert goes_on.wait(STILL_S)
         return real(folder)
 
     async def scene() -> None:
@@ -489,7 +490,7 @@ def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypatch: p
         goes_on.set()
         assert await uploading
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), STILL_S))
 
 
 # -- two drivers ---
@@ -577,7 +578,7 @@ class SlowContent(FakeContent):
     def pieces(self) -> Iterator[memoryview]:
         [whole] = super().pieces()
         yield whole[:4]
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(STILL_S)
         yield whole[4:]
 
 

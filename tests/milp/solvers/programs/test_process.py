@@ -18,6 +18,7 @@ from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare
 from milp.maps import keep
 from milp.solvers.programs import process
 from milp.worth import objective_of
+from tests.support.waiting import STILL_S
 
 
 def hard(trainers: int = 10, nodes: int = 300) -> Problem:
@@ -189,10 +190,14 @@ if sys.argv[2] == "killed":
 @pytest.mark.parametrize(("solver", "how"), [("highs", "idle"), ("highs-nodes", "killed")])
 def test_the_child_ends_with_its_parent_however_that_ends(solver: str, how: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SOLVE_AND_LEAVE, solver, how], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", SOLVE_AND_LEAVE, solver, how],
+        capture_output=True,
+        text=True,
+        timeout=STILL_S,
+        check=False,
     )
     pid = int(done.stdout)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + STILL_S
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, done.stderr
         time.sleep(0.02)
