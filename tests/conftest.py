@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import program
 
@@ -111,6 +112,10 @@ _LONG = (
     "tests/sizing/",
 )
 """Files that take longest come first, those that work between those that wait: a long one at the end runs alone."""
+
+# How long an example took says how busy the machine is.
+settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bftd")
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -74,9 +74,15 @@ def main(what: str, *words: str) -> None:
         time.sleep(600)
     elif what == "memory":  # shared by the processes that it forks
         held = b"x" * int(words[0])
+        first, (told, tell) = os.getpid(), os.pipe()
         for _ in range(3):
             os.fork()
-        train(600)
+        os.write(tell, b".")
+        if os.getpid() == first:  # no step before all of them are there
+            for _ in range(8):
+                os.read(told, 1)
+            train(600)
+        time.sleep(600)
         del held
     elif what == "reads":
         for step in range(10**6):
