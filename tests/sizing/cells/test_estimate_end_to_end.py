@@ -18,7 +18,6 @@ SIZES = "gpt:h=64,l=4,a=4,s=32,V=128"
 
 
 @pytest.mark.torch
-@pytest.mark.usefixtures("exporting")
 def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> None:
     graph = graph_of(None, SIZES, 8, 1, "", 60.0)
     cells = stages.cells(graph, 2, "cpu")

@@ -25,6 +25,7 @@ for line in sys.stdin:
     entry, request, env = json.loads(line)
     child = os.fork()
     if child == 0:
+        os.setsid()  # as a child has a session of its own: it may end that
         os.environ.update(env)
         importlib.import_module(entry).main(request, reply)
     if os.waitpid(child, 0)[1]:
