@@ -8,11 +8,17 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.clusters import Clusters
 
 _NEEDS = {
     "cluster": (lambda: shutil.which("slurmctld", path=_PATH) is not None, "slurmctld is not installed"),
@@ -152,3 +158,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("BFTD_REQUIRE_ALL") or os.environ.get("CI"):
             pytest.fail(f"{reason}; `make test` installs it", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    """Private clusters for modules that leave them as they were; who changes a cluster makes one of its own."""
+    from tests.support.clusters import Clusters  # not for tests that need none
+
+    lent = Clusters()
+    try:
+        yield lent
+    finally:
+        lent.end()
